@@ -1,0 +1,55 @@
+# make help lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := $(wildcard gpkvs/kernels/*) CMakeLists.txt pyproject.toml
+PROTOS := proto/v1/kv.proto proto/v1/admin.proto
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+
+.PHONY: help install install-test install-dev demo test check proto clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+
+# An editable install does not rebuild the C++ by itself: the stamps depend on what it is built from.
+$(STAMP): $(VENV)/bin/python $(NATIVE)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMP)-test: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(STAMP)-dev: $(STAMP)-test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## .venv/ with the gpkvs command
+install-test: $(STAMP)-test
+install-dev: $(STAMP)-dev
+
+demo: install  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
+	$(BIN)/gpkvs demo
+
+test: install-test  ## the whole test suite
+	$(BIN)/python -m pytest -q
+
+check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto --python_out=build/proto --pyi_out=build/proto \
+		--grpc_python_out=build/proto gpkvs/$(word 1,$(PROTOS)) gpkvs/$(word 2,$(PROTOS))
+
+proto: install-dev  ## regenerate the protobuf files
+	$(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto --python_out=. --pyi_out=. --grpc_python_out=. \
+		$(addprefix gpkvs/,$(PROTOS))
+
+clean:  ## remove what make made
+	rm -rf $(VENV) build dist

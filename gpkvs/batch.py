@@ -1,0 +1,241 @@
+"""A batch of operations and its results, as columns.
+
+A batch is the arrival order of its operations; it is made of whole requests, and the request is the unit
+of rejection (docs/design.md, section 4). Columns are NumPy arrays: no Python object per operation exists between
+the socket and the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.config import Limits
+from gpkvs.errors import GpkvsError, InvalidArgumentError
+
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+
+
+class Op(IntEnum):
+    """What an operation does; the numbers are those of the protocol."""
+
+    GET = 1
+    SET = 2
+    DELETE = 3
+
+
+class Status(IntEnum):
+    """What became of one operation; the numbers are those of the protocol."""
+
+    OK = 0
+    NOT_FOUND = 1
+    CORRUPT = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Operations of one or more requests, in arrival order.
+
+    Parameters
+    ----------
+    ops : (n,) uint8
+        `Op` of each operation.
+    keys : (sum of key_lengths,) uint8
+        All keys, concatenated.
+    key_lengths : (n,) uint32
+        Bytes in each key.
+    values : (sum of value_lengths,) uint8
+        The values of the SETs in order, concatenated.
+    value_lengths : (number of SETs,) uint32
+        Bytes in each SET's value.
+    request_ops : (r,) uint32, optional
+        Operations in each request; by default the batch is one request.
+    """
+
+    ops: U8
+    keys: U8
+    key_lengths: U32
+    values: U8
+    value_lengths: U32
+    request_ops: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+
+    def __post_init__(self) -> None:
+        if len(self.request_ops) == 0:
+            object.__setattr__(self, "request_ops", np.array([len(self.ops)], np.uint32))
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of keys and values: what the batch holds in memory."""
+        return len(self.keys) + len(self.values)
+
+    @cached_property
+    def has_writes(self) -> bool:
+        """Whether any operation is a SET or a DELETE."""
+        return bool((self.ops != Op.GET).any())
+
+    @staticmethod
+    def of(operations: Sequence[tuple[Op, bytes] | tuple[Op, bytes, bytes]]) -> Batch:
+        """Build one request from a list of ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
+
+        A convenience for a handful of operations; bulk work should build the columns directly.
+        """
+        keys = [operation[1] for operation in operations]
+        values = [operation[2] for operation in operations if len(operation) == 3]
+        return Batch(
+            ops=np.array([operation[0] for operation in operations], np.uint8),
+            keys=np.frombuffer(b"".join(keys), np.uint8),
+            key_lengths=np.array([len(key) for key in keys], np.uint32),
+            values=np.frombuffer(b"".join(values), np.uint8),
+            value_lengths=np.array([len(value) for value in values], np.uint32),
+        )
+
+    @staticmethod
+    def concatenate(batches: Sequence[Batch]) -> Batch:
+        """Join batches in order; each one's requests stay requests of their own."""
+        if len(batches) == 1:
+            return batches[0]
+        return Batch(
+            ops=np.concatenate([batch.ops for batch in batches]),
+            keys=np.concatenate([batch.keys for batch in batches]),
+            key_lengths=np.concatenate([batch.key_lengths for batch in batches]),
+            values=np.concatenate([batch.values for batch in batches]),
+            value_lengths=np.concatenate([batch.value_lengths for batch in batches]),
+            request_ops=np.concatenate([batch.request_ops for batch in batches]),
+        )
+
+    def validate(self, limits: Limits) -> None:
+        """Check the columns against each other and the limits.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Naming the first operation at fault, the field and the limit.
+        """
+        n = len(self.ops)
+        if n == 0:
+            raise InvalidArgumentError("a request needs at least one operation", field="ops")
+        if int(self.request_ops.max()) > limits.request_ops_max:
+            raise InvalidArgumentError(
+                f"{int(self.request_ops.max()):,} operations in one request, the limit is "
+                f"{limits.request_ops_max:,} (request_ops_max): split it",
+                field="ops",
+            )
+        unknown = (self.ops < Op.GET) | (self.ops > Op.DELETE)
+        if unknown.any():
+            i = int(unknown.argmax())
+            raise InvalidArgumentError(
+                f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
+            )
+        sets = np.flatnonzero(self.ops == Op.SET)
+        _check_column("key", self.key_lengths, len(self.keys), np.arange(n), 1, limits.key_bytes_max)
+        _check_column("value", self.value_lengths, len(self.values), sets, 0, limits.value_bytes_max)
+
+
+def _check_column(
+    name: str, lengths: U32, total: int, operations: NDArray[np.int64], bytes_min: int, bytes_max: int
+) -> None:
+    """Check one column of byte strings; `operations` are the numbers of the operations that have one."""
+    if len(lengths) != len(operations):
+        raise InvalidArgumentError(
+            f"{len(lengths)} lengths for {len(operations)} {name}s", field=f"{name}_lengths"
+        )
+    wrong = (lengths < bytes_min) | (lengths > bytes_max)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise InvalidArgumentError(
+            f"a {name} of {int(lengths[i]):,} bytes, allowed are {bytes_min} to {bytes_max:,} "
+            f"({name}_bytes_max)",
+            field=f"{name}s",
+            index=int(operations[i]),
+        )
+    if int(lengths.sum(dtype=np.uint64)) != total:
+        raise InvalidArgumentError(
+            f"the lengths add up to {int(lengths.sum(dtype=np.uint64)):,} bytes, the column has {total:,}",
+            field=f"{name}s",
+        )
+
+
+@dataclass(frozen=True)
+class RequestResult:
+    """The results of one request, as columns.
+
+    Parameters
+    ----------
+    status : (n,) uint8
+        `Status` of each operation.
+    versions : (n,) uint64
+        The version read, written or deleted; 0 for a miss.
+    value_lengths : (number of GETs,) uint32
+        Bytes in each GET's value; 0 for a miss.
+    values : uint8
+        The values of the GETs in order, concatenated.
+    """
+
+    status: U8
+    versions: U64
+    value_lengths: U32
+    values: U8
+
+    def value_list(self) -> list[bytes]:
+        """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
+        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
+        data = self.values.tobytes()
+        return [
+            data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The results of a batch, durable when this object exists.
+
+    Parameters
+    ----------
+    batch
+        What was executed.
+    whole
+        The columns of all operations; those of rejected requests are meaningless.
+    rejected
+        For each rejected request (by its number in the batch) the reason; nothing of it was written.
+    """
+
+    batch: Batch
+    whole: RequestResult
+    rejected: dict[int, GpkvsError]
+
+    @cached_property
+    def _bounds(self) -> tuple[list[int], list[int], list[int]]:
+        """Where each request begins: its operations, its GETs, its value bytes."""
+        op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
+        gets_before = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])
+        bytes_before = np.concatenate([[0], np.cumsum(self.whole.value_lengths, dtype=np.int64)])
+        get_bounds = gets_before[op_bounds]
+        return op_bounds.tolist(), get_bounds.tolist(), bytes_before[get_bounds].tolist()
+
+    def request(self, number: int) -> RequestResult:
+        """Return the results of one request.
+
+        Raises
+        ------
+        GpkvsError
+            The reason, if the request was rejected.
+        """
+        if number in self.rejected:
+            raise self.rejected[number]
+        if len(self.batch.request_ops) == 1:
+            return self.whole
+        ops, gets, data = (slice(bound[number], bound[number + 1]) for bound in self._bounds)
+        whole = self.whole
+        return RequestResult(
+            whole.status[ops], whole.versions[ops], whole.value_lengths[gets], whole.values[data]
+        )

@@ -1,0 +1,62 @@
+"""Settings of a store and of a server; units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
+BackendName = Literal["auto", "cpu", "cuda"]
+
+DEFAULT_TABLE = "default"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may hold; over a limit it is refused before anything is written."""
+
+    key_bytes_max: int = 4096
+    value_bytes_max: int = 16 * MIB
+    request_ops_max: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a store, fixed when it is created.
+
+    The defaults suit a laptop: 2 million slots (good for 1.6 million records), 1 GiB of records, a log for
+    batches of 1.3 million changes. Space is reserved at creation, so a later write never fails for want of disk.
+    """
+
+    index_bytes: int = 64 * MIB
+    heap_bytes: int = 1 * GIB
+    log_bytes: int = 64 * MIB
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """How to open a store."""
+
+    backend: BackendName = "auto"
+    durability: DurabilityName = "auto"
+    threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
+    sizes: Sizes = field(default_factory=Sizes)
+    limits: Limits = field(default_factory=Limits)
+    reply_bytes_max: int = 256 * MIB  # values read by one transaction; more are read by the next
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How to serve a store."""
+
+    listen: str = "127.0.0.1:7171"
+    metrics: str = "127.0.0.1:9171"
+    message_bytes_max: int = 64 * MIB
+    queue_requests_max: int = 65_536
+    queue_bytes_max: int = 512 * MIB
+    batch_ops_max: int = 1 << 20
+    drain_seconds_max: float = 30.0

@@ -1,0 +1,129 @@
+"""Every error gpkvs raises on purpose.
+
+The tree::
+
+    GpkvsError
+    ├── InvalidArgumentError     your request is wrong; nothing was written
+    │   └── UnknownTableError
+    ├── NoSpaceError             it does not fit (heap, index, log, disk); nothing was written
+    ├── CorruptRecordError       a record fails its checksum; no value is returned
+    ├── StoreError               the store as a whole cannot be used
+    │   ├── StoreLockedError     another process has it
+    │   ├── StoreClosedError
+    │   ├── StoreMissingError    there is no store at this path
+    │   ├── StoreAccessError     the operating system refuses (permission, read-only, I/O)
+    │   ├── CorruptStoreError    bytes that must be right are wrong
+    │   ├── FormatError          another version, magic or byte order
+    │   └── NeedsRecoveryError   opened read-only in the middle of a transaction
+    └── BackendError             the backend asked for cannot run here
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GpkvsError(Exception):
+    """Base of all errors raised by gpkvs."""
+
+
+class InvalidArgumentError(GpkvsError, ValueError):
+    """A request that cannot be run as it is; nothing was written.
+
+    Parameters
+    ----------
+    message
+        What is wrong, with the limit that was passed if there is one.
+    field
+        The field or column at fault, by its name in the protocol.
+    index
+        The operation's number in its request, where one operation is at fault.
+    """
+
+    def __init__(self, message: str, *, field: str = "", index: int | None = None) -> None:
+        where = f"operation {index}, " if index is not None else ""
+        super().__init__(f"{where}{field}: {message}" if field else message)
+        self.field = field
+        self.index = index
+
+
+class UnknownTableError(InvalidArgumentError):
+    """The table named in a request does not exist."""
+
+
+class NoSpaceError(GpkvsError):
+    """A request that does not fit; it was refused whole and nothing of it was written.
+
+    Parameters
+    ----------
+    resource
+        What is full: ``heap``, ``index``, ``log`` or ``disk``.
+    message
+        What was needed, what there is, and what to do.
+    """
+
+    def __init__(self, resource: str, message: str) -> None:
+        super().__init__(f"{resource} full: {message}")
+        self.resource = resource
+
+
+class CorruptRecordError(GpkvsError):
+    """A record fails its checksum or holds another key than its slot; no value is returned."""
+
+
+class StoreError(GpkvsError):
+    """The store as a whole cannot be used."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store open."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        owner = f"process {pid}" if pid else "another process"
+        super().__init__(f"{path} is in use by {owner}: stop it first, or use another directory")
+        self.path = path
+        self.pid = pid
+
+
+class StoreClosedError(StoreError):
+    """The store was closed, or has stopped after a failure."""
+
+
+class StoreMissingError(StoreError):
+    """There is no store at the path."""
+
+
+class StoreAccessError(StoreError):
+    """The operating system refuses access to the store's files."""
+
+
+class CorruptStoreError(StoreError):
+    """Bytes that must be right are wrong; the store refuses to serve rather than guess.
+
+    Parameters
+    ----------
+    invariant
+        The name of the invariant that does not hold (`gpkvs.layout` lists them).
+    message
+        What was found.
+    path, offset
+        Where: the file and the byte in it.
+    """
+
+    def __init__(self, invariant: str, message: str, *, path: Path, offset: int = 0) -> None:
+        super().__init__(f"{path} at byte {offset}: {invariant}: {message}")
+        self.invariant = invariant
+        self.path = path
+        self.offset = offset
+
+
+class FormatError(StoreError):
+    """The files are not a store that this version reads; they are left untouched."""
+
+
+class NeedsRecoveryError(StoreError):
+    """A transaction was in progress when the store was last in use, and it is opened read-only."""
+
+
+class BackendError(GpkvsError):
+    """The backend asked for cannot run on this machine."""

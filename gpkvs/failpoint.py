@@ -1,0 +1,82 @@
+"""Named places where a test can kill the process, one at each durability boundary.
+
+``GPKVS_FAILPOINT=name[:n]`` kills the process (SIGKILL, nothing is cleaned up) when it gets to the place `name` for
+the n-th time. Without the variable a failpoint is one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+VARIABLE = "GPKVS_FAILPOINT"
+
+# In the order a batch passes them.
+ENGINE = (
+    "before_route",
+    "before_order",
+    "before_find",
+    "before_fold",
+    "before_place",
+    "before_record",
+    "mid_record",
+    "before_log",
+    "mid_log",
+    "before_descriptor",
+    "before_log_persist",
+    "before_active_flag",
+    "before_active_persist",
+    "before_apply",
+    "mid_apply",
+    "before_apply_persist",
+    "before_idle_flag",
+    "before_idle_persist",
+    "before_reply",
+)
+# In the order start-up passes them.
+RECOVERY = (
+    "before_undo",
+    "mid_undo",
+    "before_undo_persist",
+    "before_undo_idle_flag",
+    "before_restore",
+    "before_incarnation",
+    "between_roots",
+    "before_recount",
+)
+ALL = ENGINE + RECOVERY
+
+_armed = ""
+_remaining = 0
+
+
+def arm(specification: str) -> None:
+    """Arm ``name[:n]``; an empty string disarms.
+
+    Raises
+    ------
+    ValueError
+        If there is no failpoint of that name.
+    """
+    global _armed, _remaining  # noqa: PLW0603 - one process, one armed failpoint
+    name, _, count = specification.partition(":")
+    if name and name not in ALL:
+        raise ValueError(f"{VARIABLE}: no failpoint named {name!r}; there are {', '.join(ALL)}")
+    _armed, _remaining = name, int(count or 1)
+
+
+def armed(name: str) -> bool:
+    """Whether the next `hit` of this failpoint kills; the engine then splits the work in two for a ``mid_`` one."""
+    return _armed == name and _remaining == 1
+
+
+def hit(name: str) -> None:
+    """Die here, if armed."""
+    global _remaining  # noqa: PLW0603
+    if _armed == name:
+        _remaining -= 1
+        if _remaining == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get(VARIABLE, ""))

@@ -1,0 +1,77 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TableInfo(_message.Message):
+    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_KEY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    layout: str
+    records: int
+    slots: int
+    index_bytes: int
+    load_factor: float
+    bytes_per_key: float
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ...) -> None: ...
+
+class RecoveryInfo(_message.Message):
+    __slots__ = ("undone", "undone_entries", "seconds", "report")
+    UNDONE_FIELD_NUMBER: _ClassVar[int]
+    UNDONE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    undone: bool
+    undone_entries: int
+    seconds: float
+    report: str
+    def __init__(self, undone: bool = ..., undone_entries: _Optional[int] = ..., seconds: _Optional[float] = ..., report: _Optional[str] = ...) -> None: ...
+
+class InfoResponse(_message.Message):
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FOUND_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_NOTE_FIELD_NUMBER: _ClassVar[int]
+    HEAP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEAP_LIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    VALUE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_OPS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    LAST_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    backend: str
+    path: str
+    domain_found: str
+    domain: str
+    domain_note: str
+    heap_bytes: int
+    heap_live_bytes: int
+    log_bytes: int
+    key_bytes_max: int
+    value_bytes_max: int
+    request_ops_max: int
+    message_bytes_max: int
+    next_version: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableInfo]
+    last_recovery: RecoveryInfo
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ...) -> None: ...
