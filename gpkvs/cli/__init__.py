@@ -1,0 +1,1 @@
+"""The gpkvs command: one file for each subcommand."""

@@ -1,0 +1,53 @@
+"""What a store says about itself: to `gpkvs info`, to metrics, to a start-up log line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpkvs.config import Limits
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What start-up recovery found and did; also written to ``recovery.json`` in the store's directory."""
+
+    undone: bool  # a batch in progress was rolled back
+    undone_entries: int
+    root_copy_repaired: str  # "", "A" or "B"
+    records: int
+    heap_live_bytes: int
+    seconds: float
+    text: str  # one line for people
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """One table: its sizes and how full it is."""
+
+    name: str
+    layout: str
+    records: int
+    slots: int
+    index_bytes: int
+    load_factor: float
+    bytes_per_key: float
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """A store as it is now."""
+
+    version: str
+    backend: str
+    path: Path
+    domain_found: str
+    domain: str
+    domain_note: str
+    heap_bytes: int
+    heap_live_bytes: int
+    log_bytes: int
+    limits: Limits
+    next_version: int
+    tables: tuple[TableInfo, ...]
+    recovery: RecoveryReport
