@@ -4,7 +4,8 @@
 #define FIND_ARGS(F)                                                                        \
     F(const u32*, order) F(const u32*, chain_start) F(const u64*, fingerprint0) F(const u64*, fingerprint1) \
     F(const Bucket*, index) F(u64, buckets)                                                 \
-    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u64*, slot) F(u64*, old_reference) F(u64*, old_meta)
+    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot)            \
+    F(u64*, old_reference) F(u64*, old_meta)
 
 GPKVS_GROUP_KERNEL(find, FIND_ARGS) {
     const u32 op = a.order[a.chain_start[i]];
@@ -13,6 +14,7 @@ GPKVS_GROUP_KERNEL(find, FIND_ARGS) {
     if (!leader()) return;
     a.chain_fingerprint0[i] = fingerprint0;
     a.chain_fingerprint1[i] = fingerprint1;
+    a.block[i] = (u32)(mul_high(fingerprint0, a.buckets) / BLOCK_BUCKETS);
     a.slot[i] = slot;
     if (slot == NO_SLOT) {
         a.old_reference[i] = NO_RECORD;
