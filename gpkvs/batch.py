@@ -211,9 +211,9 @@ class BatchResult:
     Parameters
     ----------
     batch
-        What was executed: the batch without the rejected requests.
+        What was executed: the batch without the rejected requests; None if all were.
     whole
-        The columns of all its operations.
+        The columns of all its operations; None if there are none.
     rejected
         For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
     requests
@@ -221,14 +221,16 @@ class BatchResult:
         transaction; the rest is then still to be executed.
     """
 
-    batch: Batch
-    whole: RequestResult
+    batch: Batch | None
+    whole: RequestResult | None
     rejected: dict[int, GpkvsError]
     requests: int
 
     @cached_property
     def _bounds(self) -> tuple[list[int], list[int], list[int]]:
         """Where each executed request begins: its operations, its GETs, its value bytes."""
+        assert self.batch is not None
+        assert self.whole is not None
         op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
         gets_before = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])
         bytes_before = np.concatenate([[0], np.cumsum(self.whole.value_lengths, dtype=np.int64)])
@@ -250,6 +252,8 @@ class BatchResult:
         assert number < self.requests
         if number in self.rejected:
             raise self.rejected[number]
+        assert self.batch is not None
+        assert self.whole is not None
         if len(self.batch.request_ops) == 1:
             return self.whole
         executed = number - bisect_left(self._rejected_in_order, number)
