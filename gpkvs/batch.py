@@ -197,6 +197,13 @@ class RequestResult:
     value_lengths: U32
     values: U8
 
+    @staticmethod
+    def empty() -> RequestResult:
+        """Return the results of no operations."""
+        return RequestResult(
+            np.empty(0, np.uint8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint8)
+        )
+
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
         ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
@@ -211,9 +218,9 @@ class BatchResult:
     Parameters
     ----------
     batch
-        What was executed: the batch without the rejected requests; None if all were.
+        What was executed: the batch without the rejected requests.
     whole
-        The columns of all its operations; None if there are none.
+        The columns of all its operations.
     rejected
         For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
     requests
@@ -221,16 +228,14 @@ class BatchResult:
         transaction; the rest is then still to be executed.
     """
 
-    batch: Batch | None
-    whole: RequestResult | None
+    batch: Batch
+    whole: RequestResult
     rejected: dict[int, GpkvsError]
     requests: int
 
     @cached_property
     def _bounds(self) -> tuple[list[int], list[int], list[int]]:
         """Where each executed request begins: its operations, its GETs, its value bytes."""
-        assert self.batch is not None
-        assert self.whole is not None
         op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
         gets_before = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])
         bytes_before = np.concatenate([[0], np.cumsum(self.whole.value_lengths, dtype=np.int64)])
@@ -252,8 +257,6 @@ class BatchResult:
         assert number < self.requests
         if number in self.rejected:
             raise self.rejected[number]
-        assert self.batch is not None
-        assert self.whole is not None
         if len(self.batch.request_ops) == 1:
             return self.whole
         executed = number - bisect_left(self._rejected_in_order, number)

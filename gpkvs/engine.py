@@ -15,7 +15,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, has_set, over_budget, request_of_op
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchResult
+from gpkvs.batch import Batch, BatchResult, RequestResult
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -98,7 +98,7 @@ class Engine:
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
                 return BatchResult(part, self.table.result(plan), rejected, requests)
-        return BatchResult(None, None, rejected, requests)
+        return BatchResult(batch.take(admitted), RequestResult.empty(), rejected, requests)
 
     def _transact(self, batch: Batch) -> Plan:
         plan = Plan(batch, self.next_sequence)
