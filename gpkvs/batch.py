@@ -7,8 +7,7 @@ the socket and the kernels.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -58,6 +57,8 @@ class Batch:
         Bytes in each SET's value.
     request_ops : (r,) uint32, optional
         Operations in each request; by default the batch is one request.
+    request_tables : (r,) uint32, optional
+        The id of each request's table; by default the default table's, 0.
     """
 
     ops: U8
@@ -66,10 +67,13 @@ class Batch:
     values: U8
     value_lengths: U32
     request_ops: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+    request_tables: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
             object.__setattr__(self, "request_ops", np.array([len(self.ops)], np.uint32))
+        if len(self.request_tables) == 0:
+            object.__setattr__(self, "request_tables", np.zeros(len(self.request_ops), np.uint32))
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -112,6 +116,7 @@ class Batch:
             values=np.concatenate([batch.values for batch in batches]),
             value_lengths=np.concatenate([batch.value_lengths for batch in batches]),
             request_ops=np.concatenate([batch.request_ops for batch in batches]),
+            request_tables=np.concatenate([batch.request_tables for batch in batches]),
         )
 
     def take(self, requests: NDArray[np.bool_]) -> Batch:
@@ -125,6 +130,7 @@ class Batch:
             values=self.values[np.repeat(set_ops, self.value_lengths)],
             value_lengths=self.value_lengths[set_ops],
             request_ops=self.request_ops[requests],
+            request_tables=self.request_tables[requests],
         )
 
     def validate(self, limits: Limits) -> None:
@@ -151,8 +157,12 @@ class Batch:
                 f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
             )
         sets = np.flatnonzero(self.ops == Op.SET)
-        _check_column("key", self.key_lengths, len(self.keys), np.arange(n), 1, limits.key_bytes_max)
-        _check_column("value", self.value_lengths, len(self.values), sets, 0, limits.value_bytes_max)
+        _check_column(
+            "key", self.key_lengths, len(self.keys), np.arange(n), limits.key_bytes_min, limits.key_bytes_max
+        )
+        _check_column(
+            "value", self.value_lengths, len(self.values), sets, limits.value_bytes_min, limits.value_bytes_max
+        )
 
 
 def _check_column(
@@ -176,6 +186,13 @@ def _check_column(
         )
 
 
+def allowed_bytes(name: str, bytes_min: int, bytes_max: int) -> str:
+    """Say which sizes a key or value may have, naming the limit."""
+    if bytes_min == bytes_max:
+        return f"this table takes {bytes_max} only (its layout is u64)"
+    return f"allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)"
+
+
 @dataclass(frozen=True)
 class RequestResult:
     """The results of one request, as columns.
@@ -197,13 +214,6 @@ class RequestResult:
     value_lengths: U32
     values: U8
 
-    @staticmethod
-    def empty() -> RequestResult:
-        """Return the results of no operations."""
-        return RequestResult(
-            np.empty(0, np.uint8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint8)
-        )
-
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
         ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
@@ -212,15 +222,45 @@ class RequestResult:
 
 
 @dataclass(frozen=True)
+class BatchPart:
+    """The executed requests of one table, and their results.
+
+    Parameters
+    ----------
+    numbers : (r,) int64
+        The number of each request in the batch that was handed in.
+    batch
+        Their operations.
+    result
+        The columns of all of them.
+    """
+
+    numbers: NDArray[np.int64]
+    batch: Batch
+    result: RequestResult
+
+    def requests(self) -> Iterator[RequestResult]:
+        """Cut the results into those of the requests."""
+        result = self.result
+        op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
+        get_bounds = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])[op_bounds]
+        byte_bounds = np.concatenate([[0], np.cumsum(result.value_lengths, dtype=np.int64)])[get_bounds]
+        bounds = (op_bounds.tolist(), get_bounds.tolist(), byte_bounds.tolist())
+        for number in range(len(self.numbers)):
+            ops, gets, data = (slice(bound[number], bound[number + 1]) for bound in bounds)
+            yield RequestResult(
+                result.status[ops], result.versions[ops], result.value_lengths[gets], result.values[data]
+            )
+
+
+@dataclass(frozen=True)
 class BatchResult:
     """The results of a batch, durable when this object exists.
 
     Parameters
     ----------
-    batch
-        What was executed: the batch without the rejected requests.
-    whole
-        The columns of all its operations.
+    parts
+        What was executed, by table.
     rejected
         For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
     requests
@@ -228,23 +268,17 @@ class BatchResult:
         transaction; the rest is then still to be executed.
     """
 
-    batch: Batch
-    whole: RequestResult
+    parts: tuple[BatchPart, ...]
     rejected: dict[int, GpkvsError]
     requests: int
 
     @cached_property
-    def _bounds(self) -> tuple[list[int], list[int], list[int]]:
-        """Where each executed request begins: its operations, its GETs, its value bytes."""
-        op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
-        gets_before = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])
-        bytes_before = np.concatenate([[0], np.cumsum(self.whole.value_lengths, dtype=np.int64)])
-        get_bounds = gets_before[op_bounds]
-        return op_bounds.tolist(), get_bounds.tolist(), bytes_before[get_bounds].tolist()
-
-    @cached_property
-    def _rejected_in_order(self) -> list[int]:
-        return sorted(self.rejected)
+    def _by_number(self) -> dict[int, RequestResult]:
+        return {
+            number: result
+            for part in self.parts
+            for number, result in zip(part.numbers.tolist(), part.requests(), strict=True)
+        }
 
     def request(self, number: int) -> RequestResult:
         """Return the results of one request.
@@ -257,9 +291,4 @@ class BatchResult:
         assert number < self.requests
         if number in self.rejected:
             raise self.rejected[number]
-        if len(self.batch.request_ops) == 1:
-            return self.whole
-        executed = number - bisect_left(self._rejected_in_order, number)
-        ops, gets, data = (slice(bound[executed], bound[executed + 1]) for bound in self._bounds)
-        whole = self.whole
-        return RequestResult(whole.status[ops], whole.versions[ops], whole.value_lengths[gets], whole.values[data])
+        return self._by_number[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from gpkvs.layout import BLOCK_SLOTS, BadBytesError
+from gpkvs.layout import LAYOUTS, BadBytesError, SlotLayout
 from gpkvs.native import crc32c
 
 
@@ -25,9 +25,19 @@ class TableEntry:
         return f"index-{self.id}-{self.generation}"
 
     @property
+    def slot_layout(self) -> SlotLayout:
+        """The layout, by its name."""
+        return LAYOUTS[self.layout]
+
+    @property
+    def buckets(self) -> int:
+        """Buckets in the index."""
+        return self.blocks * self.slot_layout.block_buckets
+
+    @property
     def slots(self) -> int:
         """Slots in the index."""
-        return self.blocks * BLOCK_SLOTS
+        return self.blocks * self.slot_layout.block_slots
 
 
 @dataclass(frozen=True)

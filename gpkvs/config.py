@@ -19,7 +19,9 @@ DEFAULT_TABLE = "default"
 class Limits:
     """What a request may hold; over a limit it is refused before anything is written."""
 
+    key_bytes_min: int = 1
     key_bytes_max: int = 4096
+    value_bytes_min: int = 0
     value_bytes_max: int = 16 * MIB
     request_ops_max: int = 1 << 20
     reply_bytes_max: int = 64 * MIB  # values that one request may read

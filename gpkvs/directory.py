@@ -59,7 +59,7 @@ RECOVERY_FILE = "recovery.json"
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 << 10
-LOG_BYTES_MIN = 64 << 10
+LOG_BYTES_MIN = 128 << 10
 
 Progress = Callable[[str, float], None]
 

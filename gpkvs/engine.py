@@ -9,21 +9,24 @@ flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.admission import CutError, DoesNotFitError, cut_to, has_set, over_budget, request_of_op
+from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, has_set, over_budget, request_of_op
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchResult, RequestResult
+from gpkvs.batch import Batch, BatchPart, BatchResult
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import ENTRY_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.layout import RUNS_MAX, UNIT_BYTES, Descriptor, LogRun, RunKind
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
 from gpkvs.transaction import Transaction
+
+TablePlan = tuple[Table, Plan]
 
 
 class Engine:
@@ -35,8 +38,8 @@ class Engine:
         Runs the kernels.
     files
         The mapped store.
-    table
-        The default table.
+    tables
+        By id.
     heap, transaction
         As recovery left them.
     batch_reply_bytes_max
@@ -47,22 +50,22 @@ class Engine:
         self,
         backend: Backend,
         files: StoreFiles,
-        table: Table,
+        tables: dict[int, Table],
         heap: Heap,
         transaction: Transaction,
         batch_reply_bytes_max: int,
     ) -> None:
         self._backend = backend
         self._files = files
-        self.table = table
+        self.tables = tables
         self.heap = heap
-        self._transaction = transaction
+        self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
 
     @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
-        return self._transaction.current.next_sequence
+        return self.transaction.current.next_sequence
 
     def execute(self, batch: Batch) -> BatchResult:
         """Run the longest run of requests from the first on that fits one transaction.
@@ -70,21 +73,21 @@ class Engine:
         Parameters
         ----------
         batch
-            Valid columns (`Batch.validate`).
+            Valid columns (`Batch.validate`), of tables that exist.
 
         Returns
         -------
         BatchResult
             Durable. Its `requests` says how many requests it covers; at least one.
         """
-        requests = cut_to(batch.request_ops, self._files.log_entries_max)
+        requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
         admitted = np.arange(len(batch.request_ops)) < requests
         rejected: dict[int, GpkvsError] = {}
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
             try:
-                plan = self._transact(part)
+                plans = self._transact(part)
             except DoesNotFitError as unfit:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason
@@ -97,48 +100,74 @@ class Engine:
                 # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
-                return BatchResult(part, self.table.result(plan), rejected, requests)
-        return BatchResult(batch.take(admitted), RequestResult.empty(), rejected, requests)
+                parts = tuple(
+                    BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans
+                )
+                return BatchResult(parts, rejected, requests)
+        return BatchResult((), rejected, requests)
 
-    def _transact(self, batch: Batch) -> Plan:
-        plan = Plan(batch, self.next_sequence)
-        self.table.read(plan)
-        self._check_replies(plan)
+    def _transact(self, batch: Batch) -> list[TablePlan]:
+        plans = self._plan(batch)
+        for_each_table(plans, Table.read)
+        self._check_replies(batch, plans)
         if batch.has_writes:
-            self.table.place(plan)
+            for_each_table(plans, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if len(plan.placed.chain) or plan.has_sets:
-                self._write(plan)
-        return plan
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
+                self._write(batch, plans)
+        return plans
 
-    def _check_replies(self, plan: Plan) -> None:
+    def _plan(self, batch: Batch) -> list[TablePlan]:
+        """Divide a batch by table; the operations of one table keep their order."""
+        plans, first_sequence = [], self.next_sequence
+        for table_id in np.unique(batch.request_tables).tolist():
+            mask = batch.request_tables == table_id
+            part = batch if mask.all() else batch.take(mask)
+            plans.append((self.tables[table_id], Plan(part, np.flatnonzero(mask), first_sequence)))
+            first_sequence += len(part)
+        return plans
+
+    def _check_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        if int(plan.get_lengths.sum(dtype=np.uint64)) > self._batch_reply_bytes_max:
-            reply_bytes = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
+        total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
+        if total > self._batch_reply_bytes_max:
+            reply_bytes = np.zeros(len(batch.request_ops), np.int64)
+            for _, plan in plans:
+                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
-    def _write(self, plan: Plan) -> None:
-        tail = self._allocate(plan)
-        self.table.stage(plan)
-        self._check_log(plan)
-        self._commit(plan, tail)
-        removed = self.table.committed(plan)
-        self.heap.commit(tail, plan.reference[plan.put_op], removed)
+    def _write(self, batch: Batch, plans: list[TablePlan]) -> None:
+        tail = self._allocate(batch, plans)
+        for table, plan in plans:
+            table.stage(plan)
+        runs = self._runs(plans)
+        self._check_log(batch, plans, runs)
+        self._commit(plans, runs, tail)
+        for table, plan in plans:
+            self.heap.commit(tail, plan.reference[plan.put_op], table.committed(plan))
 
-    def _allocate(self, plan: Plan) -> Tail:
+    def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
         """Find room in the heap for the records that are kept."""
-        batch = plan.batch
-        plan.put_op = self.table.kept_records(plan)
-        units = record_units(batch.key_lengths[plan.put_op], plan.value_lengths[plan.put_op])
+        for table, plan in plans:
+            plan.put_op = table.kept_records(plan)
+        units = [
+            record_units(plan.batch.key_lengths[plan.put_op], plan.value_lengths[plan.put_op]) for _, plan in plans
+        ]
         try:
-            references, tail = self.heap.allocate(units)
+            references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
-            owner = request_of_op(batch)[plan.put_op]
-            costs = np.bincount(owner, weights=units, minlength=len(batch.request_ops)).astype(np.int64)
-            refused = over_budget(costs, self.heap.free_units, costs > 0) or [int(owner[full.record])]
-            raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
-        plan.reference = np.zeros(len(batch), np.uint64)
-        plan.reference[plan.put_op] = references
+            owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
+            costs = np.bincount(owner, weights=np.concatenate(units), minlength=len(batch.request_ops))
+            refused = over_budget(costs.astype(np.int64), self.heap.free_units, costs > 0)
+            raise DoesNotFitError(
+                dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())
+            ) from None
+        first = 0
+        for _, plan in plans:
+            last = first + len(plan.put_op)
+            plan.reference = np.zeros(len(plan.batch), np.uint64)
+            plan.reference[plan.put_op] = references[first:last]
+            first = last
         return tail
 
     def _heap_full(self) -> NoSpaceError:
@@ -149,78 +178,123 @@ class Engine:
             "--heap-bytes and copy the data",
         )
 
-    def _check_log(self, plan: Plan) -> None:
+    def _runs(self, plans: list[TablePlan]) -> tuple[LogRun, ...]:
+        """Give each table its run of the log."""
+        runs: list[LogRun] = []
+        first_word = 0
+        for table, plan in plans:
+            entry = table.entry
+            entry_bytes = entry.slot_layout.entry_bytes
+            runs.append(
+                LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, len(plan.changes))
+            )
+            first_word += runs[-1].words
+        return tuple(runs)
+
+    def _check_log(self, batch: Batch, plans: list[TablePlan], runs: tuple[LogRun, ...]) -> None:
         """Refuse requests if displaced occupants make the batch larger than the log."""
-        batch, capacity, needed = plan.batch, self._files.log_entries_max, len(plan.changes)
+        needed, capacity = sum(run.words for run in runs), self._files.log_words_max
         if needed <= capacity:
             return
-        chain = plan.placed.chain
-        owner = request_of_op(batch)[plan.folded.final_op[chain]]
-        costs = np.bincount(owner, minlength=len(batch.request_ops)).astype(np.int64)
-        displaced = needed - len(chain)
-        refused = over_budget(costs, capacity - displaced, has_set(batch))
+        costs = np.zeros(len(batch.request_ops), np.int64)
+        for (_, plan), run in zip(plans, runs, strict=True):
+            owner = plan.numbers[request_of_op(plan.batch)[plan.folded.final_op[plan.placed.chain]]]
+            costs += np.bincount(owner, minlength=len(costs)) * (run.entry_bytes // 8)
+        beside = needed - int(costs.sum())  # displaced occupants, and what is lost at the ends of runs
+        refused = over_budget(costs, capacity - beside, has_set(batch))
         reason = NoSpaceError(
             "log",
-            f"{needed:,} slots change in one transaction, the log holds {capacity:,}: "
+            f"one transaction would log {8 * needed:,} bytes, the log holds {8 * capacity:,}: "
             "send smaller requests, or create a store with a larger --log-bytes",
         )
         raise DoesNotFitError(dict.fromkeys(refused, reason))
 
-    def _commit(self, plan: Plan, tail: Tail) -> None:
+    def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable; an error on the way to the storage ends the process."""
-        transaction = self._transaction
+        transaction = self.transaction
         epoch = transaction.next_epoch()
-        slots = len(plan.changes)
         try:
             failpoint.hit("before_record")
-            split("mid_record", len(plan.put_op), lambda first, last: self._store_records(plan, first, last))
+            for table, plan in plans:
+                self._store_records(table, plan)
             failpoint.hit("before_log")
-            digest = np.empty(slots, np.uint64)
-            log = self._files.log_address
-            split("mid_log", slots, lambda first, last: self.table.log(plan, epoch, log, digest, first, last))
+            digest = sum(
+                self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True)
+            )
             failpoint.hit("before_descriptor")
             self._files.heap.persist()
-            descriptor = self._describe(plan, epoch, int(digest.sum(dtype=np.uint64)), tail)
+            descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
             transaction.describe(descriptor)
             transaction.activate(epoch)
             failpoint.hit("before_apply")
-            split("mid_apply", slots, lambda first, last: self.table.apply(plan, first, last))
+            for table, plan in plans:
+                split("mid_apply", len(plan.changes), partial(table.apply, plan))
             failpoint.hit("before_apply_persist")
-            self.table.index.persist()
+            for table, _ in plans:
+                table.index.persist()
             transaction.commit(descriptor)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
-    def _store_records(self, plan: Plan, first: int, last: int) -> None:
-        self._backend.launch(
-            "record",
-            last - first,
-            put_op=plan.put_op[first:last],
-            reference=plan.reference,
-            keys=plan.batch.keys,
-            key_offsets=plan.key_offsets,
-            key_lengths=plan.batch.key_lengths,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
-            value_lengths=plan.value_lengths,
-            first_sequence=plan.first_sequence,
-            table_id=self.table.entry.id,
-            heap=self._files.heap.address,
-        )
+    def _store_records(self, table: Table, plan: Plan) -> None:
+        def store(first: int, last: int) -> None:
+            self._backend.launch(
+                "record",
+                last - first,
+                put_op=plan.put_op[first:last],
+                reference=plan.reference,
+                keys=plan.batch.keys,
+                key_offsets=plan.key_offsets,
+                key_lengths=plan.batch.key_lengths,
+                values=plan.batch.values,
+                value_offsets=plan.value_offsets,
+                value_lengths=plan.value_lengths,
+                first_sequence=plan.first_sequence,
+                table_id=table.entry.id,
+                heap=self._files.heap.address,
+            )
 
-    def _describe(self, plan: Plan, epoch: int, digest: int, tail: Tail) -> Descriptor:
-        entry, current = self.table.entry, self._transaction.current
+        split("mid_record", len(plan.put_op), store)
+
+    def _store_log(self, table: Table, plan: Plan, run: LogRun, epoch: int) -> int:
+        """Store one table's run of undo entries; return the sum of their digests."""
+        digest = np.empty(run.count, np.uint64)
+        split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
+        return int(digest.sum(dtype=np.uint64))
+
+    def _describe(
+        self, plans: list[TablePlan], runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail
+    ) -> Descriptor:
+        current = self.transaction.current
         return Descriptor(
             epoch=epoch,
-            runs=(LogRun(RunKind.UNDO, entry.id, entry.generation, ENTRY_BYTES, 0, len(plan.changes)),),
+            runs=runs,
             tail_segment=tail.segment,
             tail_bytes=tail.units * UNIT_BYTES,
-            first_sequence=plan.first_sequence,
-            next_sequence=plan.first_sequence + len(plan.batch),
+            first_sequence=current.next_sequence,
+            next_sequence=current.next_sequence + sum(len(plan.batch) for _, plan in plans),
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
+
+
+def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:
+    """Run a phase for every table.
+
+    Raises
+    ------
+    DoesNotFitError
+        With all requests that some table refuses, by their numbers in the whole batch.
+    """
+    rejected: dict[int, GpkvsError] = {}
+    for table, plan in plans:
+        try:
+            phase(table, plan)
+        except DoesNotFitError as unfit:
+            rejected.update({int(plan.numbers[number]): reason for number, reason in unfit.rejected.items()})
+    if rejected:
+        raise DoesNotFitError(rejected)
 
 
 def split(point: str, items: int, run: Callable[[int, int], None]) -> None:

@@ -10,11 +10,13 @@ from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
 from gpkvs.errors import CorruptStoreError
 from gpkvs.layout import (
     BLOCK_BYTES,
-    ENTRY_BYTES,
+    BYTES,
     LOG_ENTRIES_OFFSET,
     ROOT_FILE_BYTES,
+    RUNS_MAX,
     STRIPE_ENTRIES,
     BadBytesError,
+    LogRun,
     Root,
 )
 from gpkvs.pm.domain import DomainName
@@ -22,9 +24,12 @@ from gpkvs.pm.region import Region
 from gpkvs.roots import RootCopies
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoreFiles:
-    """Every file of a store, mapped; `root` is what the newer root copy said when they were opened."""
+    """Every file of a store, mapped; `root` is what the newer root copy said when they were opened.
+
+    Tables come and go: `gpkvs.schema` changes `catalog` and `indexes`.
+    """
 
     path: Path
     root: Root
@@ -33,31 +38,30 @@ class StoreFiles:
     root_region: Region
     log: Region
     heap: Region
-    indexes: tuple[Region, ...]  # of catalog.tables, in order
+    indexes: dict[int, Region]  # by table id
+
+    def table(self, table_id: int) -> TableEntry:
+        """Return the catalogue entry of a table that exists."""
+        return next(table for table in self.catalog.tables if table.id == table_id)
 
     @property
-    def table(self) -> TableEntry:
-        """The default table."""
-        return self.catalog.tables[0]
-
-    @property
-    def index(self) -> Region:
-        """The index of the default table."""
-        return self.indexes[0]
+    def log_words_max(self) -> int:
+        """Words that the log has for entries."""
+        return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
 
     @property
     def log_entries_max(self) -> int:
-        """Undo entries that the log holds: whole stripes only."""
-        return (self.log.bytes - LOG_ENTRIES_OFFSET) // (STRIPE_ENTRIES * ENTRY_BYTES) * STRIPE_ENTRIES
+        """Undo entries that the log surely holds: of the larger layout, in whole stripes, some lost between runs."""
+        stripe_words = STRIPE_ENTRIES * BYTES.entry_bytes // 8
+        return (self.log_words_max // stripe_words - RUNS_MAX) * STRIPE_ENTRIES
 
-    @property
-    def log_address(self) -> int:
-        """Where the entries begin, in memory."""
-        return self.log.address + LOG_ENTRIES_OFFSET
+    def run_address(self, run: LogRun) -> int:
+        """Return where a run of entries begins, in memory."""
+        return self.log.address + LOG_ENTRIES_OFFSET + 8 * run.first_word
 
     def close(self) -> None:
         """Unmap everything."""
-        for region in (self.root_region, self.log, self.heap, *self.indexes):
+        for region in (self.root_region, self.log, self.heap, *self.indexes.values()):
             region.close()
 
 
@@ -98,7 +102,7 @@ def open_files(path: Path, domain: DomainName | None) -> StoreFiles:
             root_region=root_region,
             log=region(LOG_FILE, root.log_bytes),
             heap=region(HEAP_FILE, root.heap_bytes),
-            indexes=tuple(region(table.file_name, table.blocks * BLOCK_BYTES) for table in catalog.tables),
+            indexes={table.id: region(table.file_name, table.blocks * BLOCK_BYTES) for table in catalog.tables},
         )
     except BaseException:
         for mapped in opened:

@@ -39,18 +39,46 @@ PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
 
 WAYS: Final = 8
-SLOT_BYTES: Final = 32
-BUCKET_BYTES: Final = WAYS * SLOT_BYTES
 BLOCK_BYTES: Final = 64 << 10
-BLOCK_BUCKETS: Final = BLOCK_BYTES // BUCKET_BYTES
-BLOCK_SLOTS: Final = BLOCK_BYTES // SLOT_BYTES
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """One of the two table layouts; its name is part of the names of its kernels."""
+
+    name: str
+    slot_bytes: int
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a bucket of eight slots."""
+        return WAYS * self.slot_bytes
+
+    @property
+    def block_buckets(self) -> int:
+        """Buckets in a block."""
+        return BLOCK_BYTES // self.bucket_bytes
+
+    @property
+    def block_slots(self) -> int:
+        """Slots in a block."""
+        return BLOCK_BYTES // self.slot_bytes
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of an undo entry: slot number, epoch, the slot as it was."""
+        return 16 + self.slot_bytes
+
+
+BYTES: Final = SlotLayout("bytes", 32)
+U64: Final = SlotLayout("u64", 16)
+LAYOUTS: Final = {layout.name: layout for layout in (BYTES, U64)}
 
 UNIT_BYTES: Final = 16
 RECORD_HEADER_BYTES: Final = 32
 RECORD_UNITS_MAX: Final = (1 << 24) - 1
 HEAP_UNITS_MAX: Final = 1 << 40
 
-ENTRY_BYTES: Final = 48
 STRIPE_ENTRIES: Final = 32
 
 VERSION_MAX: Final = (1 << 60) - 1
@@ -178,18 +206,25 @@ class RunKind(IntEnum):
 
 
 _RUN = struct.Struct("<IIIIQQ")
+RUNS_MAX: Final = 10  # that fit a descriptor: so many tables may one transaction touch
 
 
 @dataclass(frozen=True)
 class LogRun:
-    """Entries `first` to `first + count - 1` of the log, all of one kind, table and generation."""
+    """`count` entries of one kind, table and generation, from the log's word `first_word` on."""
 
     kind: int
     table_id: int
     generation: int
     entry_bytes: int
-    first: int
+    first_word: int
     count: int
+
+    @property
+    def words(self) -> int:
+        """Words that the run takes: whole stripes."""
+        stripes = -(-self.count // STRIPE_ENTRIES)
+        return stripes * STRIPE_ENTRIES * self.entry_bytes // 8
 
 
 _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
@@ -226,7 +261,7 @@ class Descriptor:
             0,
         )
         runs = (
-            _RUN.pack(run.kind, run.table_id, run.generation, run.entry_bytes, run.first, run.count)
+            _RUN.pack(run.kind, run.table_id, run.generation, run.entry_bytes, run.first_word, run.count)
             for run in self.runs
         )
         return _seal(header + b"".join(runs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch, Op
 
@@ -21,7 +22,7 @@ class Chains:
     fingerprint1: U64
     block: U32
     slot: U64  # as found; NO_SLOT if the key is not there
-    old_reference: U64
+    old_word: U64  # the record's reference; in a u64 table the value
     old_meta: U64
 
     def __len__(self) -> int:
@@ -34,7 +35,7 @@ class Folded:
 
     status: U8
     versions: U64
-    source_reference: U64
+    source_word: U64
     source_op: U32
     change: U8
     final_op: U32
@@ -67,6 +68,8 @@ class Plan:
     ----------
     batch
         The operations on this table.
+    numbers : (r,) int64
+        The number of each of its requests in the whole batch.
     first_sequence
         The version of its first operation.
     """
@@ -80,8 +83,9 @@ class Plan:
     reference: U64  # of every operation's new record; 0 where there is none
     changes: Changes
 
-    def __init__(self, batch: Batch, first_sequence: int) -> None:
+    def __init__(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
         self.batch = batch
+        self.numbers = numbers
         self.first_sequence = first_sequence
         self.value_lengths = np.zeros(len(batch), np.uint32)  # of every operation; 0 but for SETs
         self.value_lengths[batch.ops == Op.SET] = batch.value_lengths

@@ -1,27 +1,30 @@
 """One table: the phases of a transaction that look at its index and decide, in volatile memory.
 
 route -> order -> find -> fold -> measure, then for writes place -> stage. Nothing here stores to PM but `log` and
-`apply`, which the engine calls when it is their turn.
+`apply`, which the engine calls when it is their turn. What depends on the layout is in `gpkvs.table_bytes` and
+`gpkvs.table_u64`; each kernel of theirs exists once for each layout.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, Placement, first_set_of_chain, request_of_op
-from gpkvs.backends.base import Backend
-from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
+from gpkvs.backends.base import Argument, Backend
+from gpkvs.batch import U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
-from gpkvs.layout import BLOCK_BUCKETS, NO_SLOT, Change
+from gpkvs.layout import NO_SLOT, Change
 from gpkvs.plan import Chains, Changes, Folded, Placed, Plan, offsets_of
 from gpkvs.pm.region import Region
 
 
-class Table:
+class Table(ABC):
     """One table of an open store.
 
     Parameters
@@ -48,10 +51,10 @@ class Table:
         records: int,
     ) -> None:
         self._backend = backend
-        self._heap = files.heap
+        self._files = files
         self.entry = entry
         self.index = index
-        self._buckets = entry.blocks * BLOCK_BUCKETS
+        self._layout = entry.slot_layout
         self._hash_key0, self._hash_key1 = files.root.hash_keys
         self._reply_bytes_max = reply_bytes_max
         self.records = records
@@ -103,30 +106,35 @@ class Table:
         block = np.empty(count, np.uint32)
         chains = Chains(order, chain_of, start, last_write, words[0], words[1], block, *words[2:])
         failpoint.hit("before_find")
-        self._backend.launch(
+        self._launch_slots(
             "find",
             count,
+            **self._find_arguments(plan),
             order=order,
             chain_start=start,
             fingerprint0=fingerprint0,
             fingerprint1=fingerprint1,
             index=self.index.address,
-            buckets=self._buckets,
+            buckets=self.entry.buckets,
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
             block=chains.block,
             slot=chains.slot,
-            old_reference=chains.old_reference,
+            old_word=chains.old_word,
             old_meta=chains.old_meta,
         )
         return chains
+
+    def _launch_slots(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
+        """Run the kernel of this table's layout."""
+        self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
     def _fold(self, plan: Plan) -> Folded:
         n, chains = len(plan.batch), plan.chains
         folded = Folded(
             status=np.empty(n, np.uint8),
             versions=np.empty(n, np.uint64),
-            source_reference=np.empty(n, np.uint64),
+            source_word=np.empty(n, np.uint64),
             source_op=np.empty(n, np.uint32),
             change=np.empty(len(chains), np.uint8),
             final_op=np.empty(len(chains), np.uint32),
@@ -140,12 +148,12 @@ class Table:
             last_write=chains.last_write,
             ops=plan.batch.ops,
             slot=chains.slot,
-            old_reference=chains.old_reference,
+            old_word=chains.old_word,
             old_meta=chains.old_meta,
             first_sequence=plan.first_sequence,
             status=folded.status,
             versions=folded.versions,
-            source_reference=folded.source_reference,
+            source_word=folded.source_word,
             source_op=folded.source_op,
             change=folded.change,
             final_op=folded.final_op,
@@ -153,29 +161,11 @@ class Table:
         return folded
 
     def _measure(self, plan: Plan) -> tuple[U32, U32]:
-        """Return the GETs and the length of each one's value, after checking the records they come from."""
-        batch = plan.batch
-        get_op = np.flatnonzero(batch.ops == Op.GET).astype(np.uint32)
-        lengths = np.empty(len(get_op), np.uint32)
-        self._backend.launch(
-            "measure",
-            len(get_op),
-            get_op=get_op,
-            source_reference=plan.folded.source_reference,
-            source_op=plan.folded.source_op,
-            value_lengths=plan.value_lengths,
-            keys=batch.keys,
-            key_offsets=plan.key_offsets,
-            key_lengths=batch.key_lengths,
-            heap=self._heap.address,
-            heap_bytes=self._heap.bytes,
-            table_id=self.entry.id,
-            status=plan.folded.status,
-            versions=plan.folded.versions,
-            length=lengths,
-        )
+        """Return the GETs and the length of each one's value."""
+        get_op = np.flatnonzero(plan.batch.ops == Op.GET).astype(np.uint32)
+        lengths = self._lengths(plan, get_op)
         if int(lengths.sum(dtype=np.uint64)) > self._reply_bytes_max:
-            self._check_replies(batch, get_op, lengths)
+            self._check_replies(plan.batch, get_op, lengths)
         return get_op, lengths
 
     def _check_replies(self, batch: Batch, get_op: U32, lengths: U32) -> None:
@@ -230,7 +220,7 @@ class Table:
         starts = np.flatnonzero(block[1:] != block[:-1]) + 1
         block_first = np.concatenate([[0], starts, [len(changed)]]).astype(np.uint32)
         blocks = len(block_first) - 1
-        self._backend.launch(
+        self._launch_slots(
             "place",
             blocks,
             group=1 + len(changed) // blocks,
@@ -240,7 +230,9 @@ class Table:
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
             index=self.index.address,
-            buckets=self._buckets,
+            buckets=self.entry.buckets,
+            hash_key0=self._hash_key0,
+            hash_key1=self._hash_key1,
             slot=slot,
             moved_to=moved_to,
         )
@@ -255,26 +247,23 @@ class Table:
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
-        chains, placed = plan.chains, plan.placed
+        placed = plan.placed
         m = len(placed.chain)
         moved = np.flatnonzero(placed.moved_to != NO_SLOT)
         changed_slot = np.empty(m + len(moved), np.uint64)
-        contents = np.empty((m + len(moved), 4), np.uint64)
-        self._backend.launch(
+        contents = np.empty((m + len(moved), self._layout.slot_bytes // 8), np.uint64)
+        self._launch_slots(
             "stage",
             m,
+            **self._stage_arguments(plan),
             changed_chain=placed.chain,
             change=plan.folded.change,
             final_op=plan.folded.final_op,
             slot=placed.slot,
-            chain_fingerprint0=chains.fingerprint0,
-            chain_fingerprint1=chains.fingerprint1,
-            reference=plan.reference,
-            first_sequence=plan.first_sequence,
             changed_slot=changed_slot,
             contents=contents,
         )
-        self._backend.launch(
+        self._launch_slots(
             "stage_moved",
             len(moved),
             vacated=changed_slot[moved],
@@ -287,7 +276,7 @@ class Table:
 
     def log(self, plan: Plan, epoch: int, log_address: int, digest: U64, first: int, last: int) -> None:
         """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`."""
-        self._backend.launch(
+        self._launch_slots(
             "log_undo",
             last - first,
             changed_slot=plan.changes.slot[first:last],
@@ -300,7 +289,7 @@ class Table:
 
     def apply(self, plan: Plan, first: int, last: int) -> None:
         """Store the slots `first` to `last - 1` of a plan in place."""
-        self._backend.launch(
+        self._launch_slots(
             "apply",
             last - first,
             changed_slot=plan.changes.slot[first:last],
@@ -314,28 +303,31 @@ class Table:
         put = plan.folded.change[chain] == Change.PUT
         old = plan.chains.slot[chain] != NO_SLOT
         self.records += int((put & ~old).sum()) - int((~put).sum())
-        removed: U64 = plan.chains.old_reference[chain[old]]
-        return removed
+        return self._freed(plan, chain[old])
 
+    @abstractmethod
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
-        offsets = offsets_of(plan.get_lengths)
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = np.empty(total, np.uint8)
-        self._backend.launch(
-            "gather",
-            len(plan.get_op) if total else 0,
-            get_op=plan.get_op,
-            source_reference=plan.folded.source_reference,
-            source_op=plan.folded.source_op,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
-            heap=self._heap.address,
-            length=plan.get_lengths,
-            offset=offsets,
-            out=values,
-        )
-        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)
+
+    @abstractmethod
+    def _find_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `find` takes beside the rest."""
+
+    @abstractmethod
+    def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `stage` takes beside the rest."""
+
+    @abstractmethod
+    def _lengths(self, plan: Plan, get_op: U32) -> U32:
+        """Return the length of each GET's value, after checking where it comes from."""
+
+    @abstractmethod
+    def kept_records(self, plan: Plan) -> U32:
+        """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
+
+    @abstractmethod
+    def _freed(self, plan: Plan, chain: U32) -> U64:
+        """Return the records of chains whose slot was changed."""
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

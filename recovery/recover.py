@@ -16,15 +16,16 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
+from gpkvs.catalog import TableEntry
 from gpkvs.directory import RECOVERY_FILE, write_file
 from gpkvs.errors import CorruptStoreError
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, Tail
 from gpkvs.info import RecoveryReport
 from gpkvs.layout import (
-    BLOCK_SLOTS,
+    BYTES,
     DESCRIPTOR_OFFSETS,
-    ENTRY_BYTES,
     LOG_ENTRIES_OFFSET,
     STRUCTURE_BYTES,
     UNIT_BYTES,
@@ -51,7 +52,7 @@ class Recovered:
 
     transaction: Transaction
     heap: Heap
-    records: int
+    records: dict[int, int]  # by table id
     report: RecoveryReport
 
 
@@ -85,7 +86,8 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recov
     root = raise_incarnation(files, files.root)
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
-    live_units, records = recount(files, backend)
+    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
+    records = {table.id: recount(files, backend, table, live_units) for table in files.catalog.tables}
     heap = Heap(
         files.heap,
         files.root.segment_bytes,
@@ -97,10 +99,10 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recov
         undone=state is State.ACTIVE,
         undone_entries=undone_entries,
         root_copy_repaired=files.root_copies.repaired,
-        records=records,
+        records=sum(records.values()),
         heap_live_bytes=heap.live_bytes,
         seconds=seconds,
-        text=_describe(state, undone_entries, records, files.root_copies.repaired, seconds),
+        text=_describe(state, undone_entries, sum(records.values()), files.root_copies.repaired, seconds),
     )
     write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
     on_progress("recovered", 1.0)
@@ -128,7 +130,8 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     for run in descriptor.runs:
         _undo(files, backend, run)
     failpoint.hit("before_undo_persist")
-    files.index.persist()
+    for run in descriptor.runs:
+        files.indexes[run.table_id].persist()
     failpoint.hit("before_undo_idle_flag")
     store_flag(files, State.IDLE, before.epoch)
     files.root_region.persist()
@@ -140,11 +143,11 @@ def _undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
     half = run.count // 2
     for first, last in ((0, half), (half, run.count)):
         backend.launch(
-            "undo",
+            f"undo_{files.table(run.table_id).layout}",
             last - first,
-            log=files.log_address,
-            first=run.first + first,
-            index=files.index.address,
+            log=files.run_address(run),
+            first=first,
+            index=files.indexes[run.table_id].address,
         )
         if first == 0:
             failpoint.hit("mid_undo")
@@ -176,24 +179,24 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
     for run in descriptor.runs:
         _check_run(files, run)
         digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+        table = files.table(run.table_id)
         backend.launch(
-            "verify_log",
+            f"verify_log_{table.layout}",
             run.count,
-            log=files.log_address,
+            log=files.run_address(run),
             epoch=descriptor.epoch,
-            first=run.first,
-            slots=files.table.slots,
+            slots=table.slots,
             digest=digest,
             wrong=wrong,
         )
         if wrong.any():
-            entry = run.first + int(wrong.argmax())
+            entry = int(wrong.argmax())
             raise CorruptStoreError(
                 "undo-log",
                 f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
                 "restore the directory from a backup",
                 path=files.log.path,
-                offset=LOG_ENTRIES_OFFSET + entry * ENTRY_BYTES,
+                offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
             )
         total = total + digest.sum(dtype=np.uint64)
     if int(total) != descriptor.log_digest:
@@ -207,10 +210,11 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
 
 
 def _check_run(files: StoreFiles, run: LogRun) -> None:
-    table = files.table
-    known = (RunKind.UNDO, table.id, table.generation, ENTRY_BYTES)
-    if (run.kind, run.table_id, run.generation, run.entry_bytes) != known or (
-        run.first + run.count > files.log_entries_max
+    possible = {
+        (RunKind.UNDO, table.id, table.generation, table.slot_layout.entry_bytes) for table in files.catalog.tables
+    }
+    if (run.kind, run.table_id, run.generation, run.entry_bytes) not in possible or (
+        run.first_word + run.words > files.log_words_max
     ):
         raise CorruptStoreError("undo-log", f"the descriptor has a run that cannot be: {run}", path=files.log.path)
 
@@ -236,19 +240,31 @@ def _store_again(files: StoreFiles, current: Descriptor) -> None:
     files.root_region.persist()
 
 
-def recount(files: StoreFiles, backend: Backend) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], int]:
-    """Stream the index; return the live units of each heap segment, and the number of records."""
-    segments = files.root.heap_bytes // files.root.segment_bytes
-    live_units = np.zeros(segments, np.uint64)
-    records = np.zeros(files.table.blocks, np.uint32)
-    backend.launch(
-        "recount",
-        files.table.blocks,
-        group=BLOCK_SLOTS,
-        index=files.index.address,
-        segment_units=files.root.segment_bytes // UNIT_BYTES,
-        segments=segments,
-        live_units=live_units,
-        records=records,
-    )
-    return live_units, int(records.sum(dtype=np.uint64))
+def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:
+    """Stream one table's index; add its live units to those of each heap segment, return its number of records."""
+    records = np.zeros(table.blocks, np.uint32)
+    layout, index = table.slot_layout, files.indexes[table.id].address
+    if layout is BYTES:
+        backend.launch(
+            "recount_bytes",
+            table.blocks,
+            group=layout.block_slots,
+            index=index,
+            segment_units=files.root.segment_bytes // UNIT_BYTES,
+            segments=len(live_units),
+            live_units=live_units,
+            records=records,
+        )
+    else:
+        key0, key1 = files.root.hash_keys
+        backend.launch(
+            "recount_u64",
+            table.blocks,
+            group=layout.block_slots,
+            index=index,
+            buckets=table.buckets,
+            hash_key0=key0,
+            hash_key1=key1,
+            records=records,
+        )
+    return int(records.sum(dtype=np.uint64))

@@ -1,14 +1,13 @@
 // The slots a batch changes: their new contents, the undo log, and the stores in place. One item a slot.
-#include "hash.cuh"
-#include "layout.cuh"
+#include "probe.cuh"
 
 // stage: the new contents of each changed slot, in volatile memory.
-#define STAGE_ARGS(F)                                                                       \
+#define STAGE_BYTES_ARGS(F)                                                                 \
     F(const u32*, changed_chain) F(const u8*, change) F(const u32*, final_op) F(const u64*, slot) \
     F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1) F(const u64*, reference) \
-    F(u64, first_sequence) F(u64*, changed_slot) F(Slot*, contents)
+    F(u64, first_sequence) F(u64*, changed_slot) F(BytesSlot*, contents)
 
-GPKVS_KERNEL(stage, STAGE_ARGS) {
+GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
     const u32 chain = a.changed_chain[i];
     const u32 op = a.final_op[chain];
     a.changed_slot[i] = a.slot[chain];
@@ -18,57 +17,109 @@ GPKVS_KERNEL(stage, STAGE_ARGS) {
                          record_meta(a.first_sequence + op)};
 }
 
-// stage_moved: a displaced occupant, into its other bucket. `vacated` is the slot that its successor takes.
-#define STAGE_MOVED_ARGS(F)                                                                 \
-    F(const u64*, vacated) F(const u64*, moved_to) F(const Slot*, index) F(u64*, changed_slot) F(Slot*, contents)
+#define STAGE_U64_ARGS(F)                                                                   \
+    F(const u32*, changed_chain) F(const u8*, change) F(const u32*, final_op) F(const u64*, slot) \
+    F(const u8*, keys) F(const u8*, values) F(const u64*, value_offsets)                    \
+    F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u64*, changed_slot) F(U64Slot*, contents)
 
-GPKVS_KERNEL(stage_moved, STAGE_MOVED_ARGS) {
+GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
+    const u32 chain = a.changed_chain[i];
+    const u32 op = a.final_op[chain];
+    const u64 slot = a.slot[chain];
+    a.changed_slot[i] = slot;
+    if (a.change[chain] == CHANGE_REMOVE)
+        a.contents[i] = {empty_marker(table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1), slot / WAYS), 0};
+    else a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + a.value_offsets[op])};
+}
+
+// stage_moved: a displaced occupant, into its other bucket. `vacated` is the slot that its successor takes.
+#define STAGE_MOVED_ARGS(F, Slot)                                                           \
+    F(const u64*, vacated) F(const u64*, moved_to) F(const Slot*, index) F(u64*, changed_slot) F(Slot*, contents)
+#define STAGE_MOVED_BYTES_ARGS(F) STAGE_MOVED_ARGS(F, BytesSlot)
+#define STAGE_MOVED_U64_ARGS(F) STAGE_MOVED_ARGS(F, U64Slot)
+
+template <class Args>
+GPKVS_DEVICE void stage_moved_slot(const Args& a, u64 i) {
     a.changed_slot[i] = a.moved_to[i];
     a.contents[i] = a.index[a.vacated[i]];
 }
+GPKVS_KERNEL(stage_moved_bytes, STAGE_MOVED_BYTES_ARGS) { stage_moved_slot(a, i); }
+GPKVS_KERNEL(stage_moved_u64, STAGE_MOVED_U64_ARGS) { stage_moved_slot(a, i); }
 
-GPKVS_DEVICE u64 entry_digest(u64 entry, const u64* words) {
+template <class Slot>
+struct Entry {
+    u64 slot, epoch;
+    u64 old[sizeof(Slot) / 8];
+};
+
+template <class Slot>
+GPKVS_DEVICE u64 entry_digest(u64 entry, const Entry<Slot>& words) {
     u64 digest = mix64(entry + 1);
-    for (u32 w = 0; w < ENTRY_WORDS; w++) digest = mix64(digest ^ words[w]);
+    for (u32 w = 0; w < sizeof(words) / 8; w++) digest = mix64(digest ^ ((const u64*)&words)[w]);
     return digest;
 }
 
 // log_undo: one entry a changed slot, at a computed place: no locks, no tail pointers.
-#define LOG_UNDO_ARGS(F)                                                                    \
+#define LOG_UNDO_ARGS(F, Slot)                                                              \
     F(const u64*, changed_slot) F(const Slot*, index) F(u64, epoch) F(u64, first) F(u64*, log) F(u64*, digest)
+#define LOG_UNDO_BYTES_ARGS(F) LOG_UNDO_ARGS(F, BytesSlot)
+#define LOG_UNDO_U64_ARGS(F) LOG_UNDO_ARGS(F, U64Slot)
 
-GPKVS_PM_KERNEL(log_undo, LOG_UNDO_ARGS) {
-    const u64 slot = a.changed_slot[i];
-    const Slot& old = a.index[slot];
-    const u64 words[ENTRY_WORDS] = {slot, a.epoch, old.fingerprint0, old.fingerprint1, old.reference, old.meta};
-    for (u32 w = 0; w < ENTRY_WORDS; w++) pm_store(a.log + entry_word_at(a.first + i, w), words[w]);
-    a.digest[i] = entry_digest(a.first + i, words);
+template <class Slot, class Args>
+GPKVS_DEVICE void log_slot(const Args& a, u64 i) {
+    Entry<Slot> entry;
+    entry.slot = a.changed_slot[i];
+    entry.epoch = a.epoch;
+    const u64* old = (const u64*)&a.index[entry.slot];
+    for (u32 w = 0; w < sizeof(Slot) / 8; w++) entry.old[w] = old[w];
+    for (u32 w = 0; w < sizeof(entry) / 8; w++)
+        pm_store(a.log + entry_word_at<Slot>(a.first + i, w), ((const u64*)&entry)[w]);
+    a.digest[i] = entry_digest(a.first + i, entry);
+}
+GPKVS_PM_KERNEL(log_undo_bytes, LOG_UNDO_BYTES_ARGS) { log_slot<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL(log_undo_u64, LOG_UNDO_U64_ARGS) { log_slot<U64Slot>(a, i); }
+
+template <class Slot>
+GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
+    for (u32 w = 0; w < sizeof(Slot) / 8; w++) pm_store((u64*)&index[slot] + w, words[w]);
 }
 
 // apply: the new contents, in place. Runs only after the flag says ACTIVE and is durable (I2).
-#define APPLY_ARGS(F) F(const u64*, changed_slot) F(const Slot*, contents) F(Slot*, index)
+#define APPLY_ARGS(F, Slot) F(const u64*, changed_slot) F(const Slot*, contents) F(Slot*, index)
+#define APPLY_BYTES_ARGS(F) APPLY_ARGS(F, BytesSlot)
+#define APPLY_U64_ARGS(F) APPLY_ARGS(F, U64Slot)
 
-GPKVS_PM_KERNEL(apply, APPLY_ARGS) {
-    u64* to = (u64*)&a.index[a.changed_slot[i]];
-    const u64* from = (const u64*)&a.contents[i];
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) pm_store(to + w, from[w]);
+GPKVS_PM_KERNEL(apply_bytes, APPLY_BYTES_ARGS) { store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]); }
+GPKVS_PM_KERNEL(apply_u64, APPLY_U64_ARGS) { store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]); }
+
+template <class Slot>
+GPKVS_DEVICE Entry<Slot> load_entry(const u64* log, u64 number) {
+    Entry<Slot> entry;
+    for (u32 w = 0; w < sizeof(entry) / 8; w++) ((u64*)&entry)[w] = log[entry_word_at<Slot>(number, w)];
+    return entry;
 }
 
 // verify_log: what recovery proves of every entry before its first store (I6).
-#define VERIFY_LOG_ARGS(F)                                                                  \
-    F(const u64*, log) F(u64, epoch) F(u64, first) F(u64, slots) F(u64*, digest) F(u8*, wrong)
+#define VERIFY_LOG_ARGS(F) F(const u64*, log) F(u64, epoch) F(u64, slots) F(u64*, digest) F(u8*, wrong)
 
-GPKVS_KERNEL(verify_log, VERIFY_LOG_ARGS) {
-    u64 words[ENTRY_WORDS];
-    for (u32 w = 0; w < ENTRY_WORDS; w++) words[w] = a.log[entry_word_at(a.first + i, w)];
-    a.digest[i] = entry_digest(a.first + i, words);
-    a.wrong[i] = words[0] >= a.slots || words[1] != a.epoch;
+template <class Slot, class Args>
+GPKVS_DEVICE void verify_entry(const Args& a, u64 i) {
+    const Entry<Slot> entry = load_entry<Slot>(a.log, i);
+    a.digest[i] = entry_digest(i, entry);
+    a.wrong[i] = entry.slot >= a.slots || entry.epoch != a.epoch;
 }
+GPKVS_KERNEL(verify_log_bytes, VERIFY_LOG_ARGS) { verify_entry<BytesSlot>(a, i); }
+GPKVS_KERNEL(verify_log_u64, VERIFY_LOG_ARGS) { verify_entry<U64Slot>(a, i); }
 
 // undo: each logged slot as it was before the batch. Idempotent (I5).
-#define UNDO_ARGS(F) F(const u64*, log) F(u64, first) F(Slot*, index)
+#define UNDO_ARGS(F, Slot) F(const u64*, log) F(u64, first) F(Slot*, index)
+#define UNDO_BYTES_ARGS(F) UNDO_ARGS(F, BytesSlot)
+#define UNDO_U64_ARGS(F) UNDO_ARGS(F, U64Slot)
 
-GPKVS_PM_KERNEL(undo, UNDO_ARGS) {
-    u64* to = (u64*)&a.index[a.log[entry_word_at(a.first + i, 0)]];
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) pm_store(to + w, a.log[entry_word_at(a.first + i, 2 + w)]);
+template <class Slot, class Args>
+GPKVS_DEVICE void undo_slot(const Args& a, u64 i) {
+    const Entry<Slot> entry = load_entry<Slot>(a.log, a.first + i);
+    store_slot(a.index, entry.slot, entry.old);
 }
+GPKVS_PM_KERNEL(undo_bytes, UNDO_BYTES_ARGS) { undo_slot<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL(undo_u64, UNDO_U64_ARGS) { undo_slot<U64Slot>(a, i); }

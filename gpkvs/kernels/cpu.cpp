@@ -84,18 +84,18 @@ class Pool {
     bool stopping_ = false;
 };
 
-struct Entry {
+struct Sorted {
     u64 fingerprint0;
     u32 op;
 };
 
 // Stable. Insertion for a few entries, where std::stable_sort would allocate each time.
 template <class Before>
-void sort_group(Entry* first, Entry* last, Before before) {
+void sort_group(Sorted* first, Sorted* last, Before before) {
     if (last - first > 32) return std::stable_sort(first, last, before);
-    for (Entry* next = first + 1; next < last; next++) {
-        const Entry moving = *next;
-        Entry* at = next;
+    for (Sorted* next = first + 1; next < last; next++) {
+        const Sorted moving = *next;
+        Sorted* at = next;
         for (; at > first && before(moving, at[-1]); at--) *at = at[-1];
         *at = moving;
     }
@@ -126,12 +126,12 @@ u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops,
     std::vector<u32> begin((1ull << bits) + 1, 0);
     for (u64 i = 0; i < n; i++) begin[(fingerprint0[i] >> shift) + 1]++;
     for (u64 g = 0; g < 1ull << bits; g++) begin[g + 1] += begin[g];
-    std::vector<Entry> entries(n);
+    std::vector<Sorted> entries(n);
     {
         std::vector<u32> at(begin.begin(), begin.end() - 1);
         for (u64 i = 0; i < n; i++) entries[at[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
     }
-    const auto before = [&](const Entry& a, const Entry& b) {
+    const auto before = [&](const Sorted& a, const Sorted& b) {
         if (a.fingerprint0 != b.fingerprint0) return a.fingerprint0 < b.fingerprint0;
         return fingerprint1[a.op] < fingerprint1[b.op];
     };
@@ -141,7 +141,7 @@ u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops,
     u64 chains = 0;
     u32 written = 0;
     for (u64 p = 0; p < n; p++) {
-        const Entry& entry = entries[p];
+        const Sorted& entry = entries[p];
         if (p == 0 || before(entries[p - 1], entry)) chain_start[chains++] = (u32)p;
         order[p] = entry.op;
         chain_of[p] = (u32)(chains - 1);

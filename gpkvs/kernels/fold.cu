@@ -7,8 +7,8 @@
 
 #define FOLD_ARGS(F)                                                                        \
     F(const u32*, order) F(const u32*, chain_of) F(const u32*, chain_start) F(const u32*, last_write) \
-    F(const u8*, ops) F(const u64*, slot) F(const u64*, old_reference) F(const u64*, old_meta) F(u64, first_sequence) \
-    F(u8*, status) F(u64*, versions) F(u64*, source_reference) F(u32*, source_op) F(u8*, change) F(u32*, final_op)
+    F(const u8*, ops) F(const u64*, slot) F(const u64*, old_word) F(const u64*, old_meta) F(u64, first_sequence) \
+    F(u8*, status) F(u64*, versions) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op)
 
 GPKVS_KERNEL(fold, FOLD_ARGS) {
     const u32 op = a.order[i], chain = a.chain_of[i];
@@ -24,7 +24,7 @@ GPKVS_KERNEL(fold, FOLD_ARGS) {
     const bool present = written ? a.ops[writer] == OP_SET : stored;
     const u64 version = !present ? 0 : written ? a.first_sequence + writer : slot_version(a.old_meta[chain]);
 
-    a.source_reference[op] = NO_RECORD;
+    a.source_word[op] = 0;
     a.source_op[op] = NO_OP;
     if (kind == OP_SET) {
         a.status[op] = STATUS_OK;
@@ -34,7 +34,7 @@ GPKVS_KERNEL(fold, FOLD_ARGS) {
         a.versions[op] = version;
         if (kind == OP_GET && present) {
             if (written) a.source_op[op] = writer;
-            else a.source_reference[op] = a.old_reference[chain];
+            else a.source_word[op] = a.old_word[chain];
         }
     }
 

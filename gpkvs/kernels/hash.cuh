@@ -48,6 +48,12 @@ GPKVS_DEVICE Hash128 siphash128(u64 key0, u64 key1, const u8* data, u64 bytes) {
     return hash;
 }
 
+GPKVS_DEVICE Hash128 siphash128_word(u64 key0, u64 key1, u64 word) {
+    u8 bytes[8];
+    for (u32 b = 0; b < 8; b++) bytes[b] = (u8)(word >> (8 * b));
+    return siphash128(key0, key1, bytes, 8);
+}
+
 // A strong 64-bit mixer for checksums that are added up in any order (the finaliser of MurmurHash3).
 GPKVS_DEVICE u64 mix64(u64 x) {
     x ^= x >> 33;

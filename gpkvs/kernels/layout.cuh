@@ -3,7 +3,7 @@
 #include "platform.cuh"
 
 static const u32 WAYS = 8;
-static const u32 BLOCK_BUCKETS = 256;  // 64 KiB: the unit of placement, growth, scan and sharding
+static const u32 BLOCK_BYTES = 65536;  // the unit of placement, growth, scan and sharding
 static const u64 NO_SLOT = ~0ull;
 static const u32 NO_OP = ~0u;
 static const u64 NO_RECORD = 0;  // a record has at least two units, so no reference is 0
@@ -12,18 +12,30 @@ enum Operation { OP_GET = 1, OP_SET = 2, OP_DELETE = 3 };
 enum StatusCode { STATUS_OK = 0, STATUS_NOT_FOUND = 1, STATUS_CORRUPT = 2 };
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
 
+template <class Slot>
+struct Bucket {
+    Slot ways[WAYS];
+    static const u32 IN_BLOCK = BLOCK_BYTES / (WAYS * sizeof(Slot));
+    static const u32 SLOT_WORDS = sizeof(Slot) / 8;
+};
+
 // A slot of the `bytes` layout. An empty slot is four zero words.
-struct Slot {
+struct BytesSlot {
     u64 fingerprint0, fingerprint1;  // keyed, 128 bits: the identity of a key
     u64 reference;                   // u40 offset | u24 length, in units of 16 bytes of the heap
     u64 meta;                        // u4 kind | u60 version
 };
-struct Bucket {
-    Slot ways[WAYS];
+typedef Bucket<BytesSlot> BytesBucket;
+static_assert(sizeof(BytesSlot) == 32, "a slot of the bytes layout is 32 bytes");
+static_assert(sizeof(BytesBucket) == 256, "its bucket is 256 bytes, the internal block of PM devices");
+
+// A slot of the `u64` layout. An empty one holds the bucket's empty marker, a key that cannot live in that bucket.
+struct U64Slot {
+    u64 key, value;
 };
-static_assert(sizeof(Slot) == 32, "a slot is 32 bytes");
-static_assert(sizeof(Bucket) == 256, "a bucket is 256 bytes, the internal block of PM devices");
-static_assert(sizeof(Bucket) * BLOCK_BUCKETS == 65536, "a block is 64 KiB");
+typedef Bucket<U64Slot> U64Bucket;
+static_assert(sizeof(U64Slot) == 16, "a slot of the u64 layout is 16 bytes");
+static_assert(sizeof(U64Bucket) == 128, "its bucket is 128 bytes, a line of a GPU");
 
 enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1 };  // 2 and 3 are kept for records with expiry and inline numbers
 
@@ -50,12 +62,14 @@ GPKVS_DEVICE u64 record_units(u64 key_bytes, u64 value_bytes) {
     return (sizeof(RecordHeader) + key_bytes + value_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
 }
 
-// An undo entry: the slot's number, the epoch, the slot's four words as they were.
-static const u32 ENTRY_WORDS = 6;
+// An undo entry: the slot's number, the epoch, the slot's words as they were.
+static const u32 ENTRY_HEADER_WORDS = 2;
 static const u32 STRIPE_ENTRIES = 32;
 
 // Word w of entry e: entries are striped by 32, so that a warp's store of one word each fills whole 128-byte lines
 // (GPM, ASPLOS '22, section 5.2 and figure 5).
+template <class Slot>
 GPKVS_DEVICE u64 entry_word_at(u64 entry, u32 word) {
-    return (entry / STRIPE_ENTRIES * ENTRY_WORDS + word) * STRIPE_ENTRIES + entry % STRIPE_ENTRIES;
+    const u32 entry_words = ENTRY_HEADER_WORDS + sizeof(Slot) / 8;
+    return (entry / STRIPE_ENTRIES * entry_words + word) * STRIPE_ENTRIES + entry % STRIPE_ENTRIES;
 }

@@ -3,34 +3,85 @@
 // The first bucket is fingerprint0 scaled to the number of buckets: sorting by fingerprint0 sorts by block and
 // bucket, and doubling the table splits each block in two. The second one is another bucket of the same block.
 #pragma once
+#include "hash.cuh"
 #include "layout.cuh"
 
 struct Candidates {
     u64 bucket0, bucket1;
 };
 
-GPKVS_DEVICE Candidates candidate_buckets(u64 fingerprint0, u64 fingerprint1, u64 buckets) {
-    const u64 first = mul_high(fingerprint0, buckets);
-    const u64 block = first / BLOCK_BUCKETS * BLOCK_BUCKETS;
-    const u64 step = 1 + fingerprint1 % (BLOCK_BUCKETS - 1);
-    return {first, block + (first + step) % BLOCK_BUCKETS};
+template <class Slot>
+GPKVS_DEVICE Candidates candidate_buckets(Hash128 fingerprint, u64 buckets) {
+    const u32 in_block = Bucket<Slot>::IN_BLOCK;
+    const u64 first = mul_high(fingerprint.low, buckets);
+    const u64 block = first / in_block * in_block;
+    const u64 step = 1 + fingerprint.high % (in_block - 1);
+    return {first, block + (first + step) % in_block};
 }
 
-GPKVS_DEVICE u32 match8(const Bucket& bucket, u64 fingerprint0, u64 fingerprint1) {
-    return GPKVS_WAYS8(way, bucket.ways[way].fingerprint0 == fingerprint0 &&
-                                bucket.ways[way].fingerprint1 == fingerprint1 &&
-                                slot_kind(bucket.ways[way].meta) != KIND_EMPTY);
+// What a kernel must know of a table to tell an empty slot from a full one, and where an occupant may go.
+struct TableKey {
+    u64 buckets, hash_key0, hash_key1;
+    Candidates of_zero;  // where the number 0 may live: the only buckets of a u64 table whose empty marker is not 0
+};
+
+GPKVS_DEVICE Hash128 hash_number(const TableKey& table, u64 number) {
+    return siphash128_word(table.hash_key0, table.hash_key1, number);
 }
 
-GPKVS_DEVICE u32 empty8(const Bucket& bucket) {
-    return GPKVS_WAYS8(way, slot_kind(bucket.ways[way].meta) == KIND_EMPTY);
+template <class Slot>
+GPKVS_DEVICE TableKey table_key(u64 buckets, u64 hash_key0, u64 hash_key1) {
+    TableKey table = {buckets, hash_key0, hash_key1, {0, 0}};
+    table.of_zero = candidate_buckets<Slot>(hash_number(table, 0), buckets);
+    return table;
+}
+
+GPKVS_DEVICE Hash128 fingerprint_of(const TableKey&, const BytesSlot& slot) {
+    return {slot.fingerprint0, slot.fingerprint1};
+}
+GPKVS_DEVICE Hash128 fingerprint_of(const TableKey& table, const U64Slot& slot) { return hash_number(table, slot.key); }
+
+// The smallest number that cannot live in the bucket.
+GPKVS_DEVICE u64 empty_marker(const TableKey& table, u64 bucket) {
+    if (bucket != table.of_zero.bucket0 && bucket != table.of_zero.bucket1) return 0;
+    for (u64 number = 1;; number++) {
+        const Candidates at = candidate_buckets<U64Slot>(hash_number(table, number), table.buckets);
+        if (at.bucket0 != bucket && at.bucket1 != bucket) return number;
+    }
+}
+
+GPKVS_DEVICE BytesSlot empty_slot(const TableKey&, u64, const BytesSlot*) { return {0, 0, 0, 0}; }
+GPKVS_DEVICE U64Slot empty_slot(const TableKey& table, u64 bucket, const U64Slot*) {
+    return {empty_marker(table, bucket), 0};
+}
+
+GPKVS_DEVICE bool holds(const BytesSlot& slot, const BytesSlot& key) {
+    return slot.fingerprint0 == key.fingerprint0 && slot.fingerprint1 == key.fingerprint1 &&
+           slot_kind(slot.meta) != KIND_EMPTY;
+}
+// A bucket's marker cannot be a key of that bucket, so a match is never an empty slot.
+GPKVS_DEVICE bool holds(const U64Slot& slot, const U64Slot& key) { return slot.key == key.key; }
+
+GPKVS_DEVICE bool is_empty(const BytesSlot& slot, const BytesSlot&) { return slot_kind(slot.meta) == KIND_EMPTY; }
+GPKVS_DEVICE bool is_empty(const U64Slot& slot, const U64Slot& empty) { return slot.key == empty.key; }
+
+template <class Slot>
+GPKVS_DEVICE u32 match8(const Bucket<Slot>& bucket, const Slot& key) {
+    return GPKVS_WAYS8(way, holds(bucket.ways[way], key));
+}
+
+template <class Slot>
+GPKVS_DEVICE u32 empty8(const TableKey& table, const Bucket<Slot>* index, u64 bucket) {
+    const Slot empty = empty_slot(table, bucket, (const Slot*)nullptr);
+    return GPKVS_WAYS8(way, is_empty(index[bucket].ways[way], empty));
 }
 
 // The number of the slot that holds the key, or NO_SLOT.
-GPKVS_DEVICE u64 find_slot(const Bucket* index, u64 buckets, u64 fingerprint0, u64 fingerprint1) {
-    const Candidates at = candidate_buckets(fingerprint0, fingerprint1, buckets);
-    u32 mask = match8(index[at.bucket0], fingerprint0, fingerprint1);
+template <class Slot>
+GPKVS_DEVICE u64 find_slot(const Bucket<Slot>* index, u64 buckets, Hash128 fingerprint, const Slot& key) {
+    const Candidates at = candidate_buckets<Slot>(fingerprint, buckets);
+    u32 mask = match8(index[at.bucket0], key);
     if (mask) return at.bucket0 * WAYS + first_bit(mask);
-    mask = match8(index[at.bucket1], fingerprint0, fingerprint1);
+    mask = match8(index[at.bucket1], key);
     return mask ? at.bucket1 * WAYS + first_bit(mask) : NO_SLOT;
 }

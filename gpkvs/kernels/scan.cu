@@ -1,22 +1,34 @@
-// Kernels that stream the whole index, at start-up and for `gpkvs check`.
-#include "hash.cuh"
+// Kernels that stream a whole index: at creation, at start-up and for `gpkvs check`.
 #include "probe.cuh"
 #include "record.cuh"
 
-// recount: live bytes of each heap segment and the number of records. One item a block.
-#define RECOUNT_ARGS(F)                                                                     \
-    F(const Slot*, index) F(u64, segment_units) F(u64, segments) F(u64*, live_units) F(u32*, records)
+// recount_bytes: live bytes of each heap segment and the number of records. One item a block.
+#define RECOUNT_BYTES_ARGS(F)                                                               \
+    F(const BytesBucket*, index) F(u64, segment_units) F(u64, segments) F(u64*, live_units) F(u32*, records)
 
-GPKVS_KERNEL(recount, RECOUNT_ARGS) {
-    const Slot* slot = a.index + i * (BLOCK_BUCKETS * WAYS);
+GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
+    const u32 in_block = BytesBucket::IN_BLOCK * WAYS;
+    const BytesSlot* slot = a.index[i * BytesBucket::IN_BLOCK].ways;
     u32 records = 0;
-    for (u32 s = 0; s < BLOCK_BUCKETS * WAYS; s++, slot++) {
+    for (u32 s = 0; s < in_block; s++, slot++) {
         if (slot_kind(slot->meta) != KIND_RECORD) continue;
         records++;
         const u64 segment = reference_offset(slot->reference) / a.segment_units;
         if (segment < a.segments) atomic_add(&a.live_units[segment], reference_length(slot->reference));
     }
     a.records[i] = records;
+}
+
+// recount_u64: the number of records. One item a block.
+#define RECOUNT_U64_ARGS(F)                                                                 \
+    F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u32*, records)
+
+GPKVS_GROUP_KERNEL(recount_u64, RECOUNT_U64_ARGS) {
+    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    u32 records = 0;
+    for (u64 b = i * U64Bucket::IN_BLOCK; b < (i + 1) * U64Bucket::IN_BLOCK; b++)
+        records += WAYS - count_bits(empty8(table, a.index, b));
+    if (leader()) a.records[i] = records;
 }
 
 // audit: the first invariant that a slot breaks, by its number; 0 if none (gpkvs/check.py names them). One item a slot.
@@ -32,27 +44,26 @@ enum Audit {
     AUDIT_VERSION = 8,
 };
 
-#define AUDIT_ARGS(F)                                                                       \
-    F(const Bucket*, index) F(u64, buckets) F(const u8*, heap) F(u64, heap_bytes) F(u64, segment_units) \
+template <class Slot>
+GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, const Slot& key) {
+    return count_bits(match8(index[at.bucket0], key)) + count_bits(match8(index[at.bucket1], key));
+}
+
+#define AUDIT_BYTES_ARGS(F)                                                                 \
+    F(const BytesBucket*, index) F(u64, buckets) F(const u8*, heap) F(u64, heap_bytes) F(u64, segment_units) \
     F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) F(u8*, broken)
 
 template <class Args>
-GPKVS_DEVICE u8 audit_slot(const Args& a, u64 i) {
-    const Slot& slot = a.index[i / WAYS].ways[i % WAYS];
+GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
+    const BytesSlot& slot = a.index[i / WAYS].ways[i % WAYS];
     if (slot_kind(slot.meta) == KIND_EMPTY)
         return slot.fingerprint0 | slot.fingerprint1 | slot.reference | slot.meta ? AUDIT_KIND : AUDIT_OK;
     if (slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
 
-    const Candidates at = candidate_buckets(slot.fingerprint0, slot.fingerprint1, a.buckets);
+    const Hash128 fingerprint = {slot.fingerprint0, slot.fingerprint1};
+    const Candidates at = candidate_buckets<BytesSlot>(fingerprint, a.buckets);
     if (i / WAYS != at.bucket0 && i / WAYS != at.bucket1) return AUDIT_BUCKET;
-    u32 copies = 0;
-    for (u32 way = 0; way < WAYS; way++) {
-        const Slot& first = a.index[at.bucket0].ways[way];
-        const Slot& second = a.index[at.bucket1].ways[way];
-        copies += first.fingerprint0 == slot.fingerprint0 && first.fingerprint1 == slot.fingerprint1 && first.meta;
-        copies += second.fingerprint0 == slot.fingerprint0 && second.fingerprint1 == slot.fingerprint1 && second.meta;
-    }
-    if (copies != 1) return AUDIT_DUPLICATE;
+    if (copies_of(a.index, at, slot) != 1) return AUDIT_DUPLICATE;
 
     const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
     if (units < 2 || (offset + units) * UNIT_BYTES > a.heap_bytes ||
@@ -67,4 +78,34 @@ GPKVS_DEVICE u8 audit_slot(const Args& a, u64 i) {
     return AUDIT_OK;
 }
 
-GPKVS_KERNEL(audit, AUDIT_ARGS) { a.broken[i] = audit_slot(a, i); }
+GPKVS_GROUP_KERNEL(audit_bytes, AUDIT_BYTES_ARGS) {
+    const u8 broken = audit_bytes_slot(a, i);
+    if (leader()) a.broken[i] = broken;
+}
+
+#define AUDIT_U64_ARGS(F) F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u8*, broken)
+
+template <class Args>
+GPKVS_DEVICE u8 audit_u64_slot(const Args& a, u64 i) {
+    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    const U64Slot& slot = a.index[i / WAYS].ways[i % WAYS];
+    if (slot.key == empty_marker(table, i / WAYS)) return slot.value ? AUDIT_KIND : AUDIT_OK;
+    const Candidates at = candidate_buckets<U64Slot>(hash_number(table, slot.key), a.buckets);
+    if (i / WAYS != at.bucket0 && i / WAYS != at.bucket1) return AUDIT_BUCKET;
+    return copies_of(a.index, at, slot) == 1 ? AUDIT_OK : AUDIT_DUPLICATE;
+}
+
+GPKVS_GROUP_KERNEL(audit_u64, AUDIT_U64_ARGS) {
+    const u8 broken = audit_u64_slot(a, i);
+    if (leader()) a.broken[i] = broken;
+}
+
+// mark_empty: the empty markers of a new u64 index, whose bytes are zero. One item a bucket, of those that hold 0.
+#define MARK_EMPTY_ARGS(F)                                                                  \
+    F(U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1)
+
+GPKVS_PM_KERNEL(mark_empty, MARK_EMPTY_ARGS) {
+    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    const u64 bucket = i == 0 ? table.of_zero.bucket0 : table.of_zero.bucket1;
+    for (u32 way = 0; way < WAYS; way++) pm_store(&a.index[bucket].ways[way].key, empty_marker(table, bucket));
+}
