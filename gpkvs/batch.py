@@ -157,9 +157,7 @@ class Batch:
                 f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
             )
         sets = np.flatnonzero(self.ops == Op.SET)
-        _check_column(
-            "key", self.key_lengths, len(self.keys), np.arange(n), limits.key_bytes_min, limits.key_bytes_max
-        )
+        _check_column("key", self.key_lengths, len(self.keys), np.arange(n), limits.key_bytes_min, limits.key_bytes_max)
         _check_column(
             "value", self.value_lengths, len(self.values), sets, limits.value_bytes_min, limits.value_bytes_max
         )
@@ -175,7 +173,7 @@ def _check_column(
     if wrong.any():
         i = int(wrong.argmax())
         raise InvalidArgumentError(
-            f"a {name} of {int(lengths[i]):,} bytes, allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)",
+            f"a {name} of {int(lengths[i]):,} bytes, {allowed_bytes(name, bytes_min, bytes_max)}",
             field=f"{name}s",
             index=int(operations[i]),
         )

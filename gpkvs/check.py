@@ -6,23 +6,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.backends.cpu import CpuBackend
-from gpkvs.batch import U64
+from gpkvs.catalog import TableEntry
 from gpkvs.directory import DirectoryLock, access_errors, require_store
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.files import StoreFiles, open_files
 from gpkvs.layout import (
-    BLOCK_BUCKETS,
+    BYTES,
     ROOT_OFFSETS,
-    SLOT_BYTES,
+    U64,
     UNIT_BYTES,
     VERSION_MAX,
     BadBytesError,
     Descriptor,
     State,
 )
-from gpkvs.recovery.recover import check_tail, previous_descriptor, verify_log
+from gpkvs.recovery.recover import check_tail, previous_descriptor, recount, verify_log
 from gpkvs.roots import COPY_NAMES
 from gpkvs.transaction import find_descriptor, read_flag
 
@@ -118,7 +119,7 @@ def _check_locked(path: Path) -> CheckReport:
         _check_roots(files, report)
         descriptor = _check_flag(files, backend, report)
         if not report.needs_recovery:
-            _check_slots(files, backend, report, descriptor)
+            _check_tables(files, backend, report, descriptor)
     finally:
         files.close()
         backend.close()
@@ -156,18 +157,35 @@ def _check_flag(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> 
     return descriptor
 
 
-def _check_slots(files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None) -> None:
-    """Audit every slot and its record, then the records against each other."""
-    table = files.table
-    report.slots = table.slots
+def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None) -> None:
+    """Audit every slot of every table and its record, then the records against each other."""
     next_sequence = descriptor.next_sequence if descriptor else VERSION_MAX
+    slots = [
+        _check_bytes_table(files, backend, report, table, next_sequence)
+        for table in files.catalog.tables
+        if table.slot_layout is BYTES
+    ]
+    for table in files.catalog.tables:
+        if table.slot_layout is U64:
+            _check_u64_table(files, backend, report, table)
+    records = np.concatenate(slots) if slots else np.empty((0, 4), np.uint64)
+    _check_overlap(files, report, records[:, 2])
+    versions = np.sort(records[:, 3])
+    for version in versions[1:][versions[1:] == versions[:-1]].tolist():
+        report.add("version-unique", files.path, 0, f"version {version & VERSION_MAX} is given twice")
+
+
+def _check_bytes_table(
+    files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry, next_sequence: int
+) -> NDArray[np.uint64]:
+    """Audit a table; return its good slots, four words each."""
+    index, broken = files.indexes[table.id], np.zeros(table.slots, np.uint8)
     key0, key1 = files.root.hash_keys
-    broken = np.zeros(table.slots, np.uint8)
     backend.launch(
-        "audit",
+        "audit_bytes",
         table.slots,
-        index=files.index.address,
-        buckets=table.blocks * BLOCK_BUCKETS,
+        index=index.address,
+        buckets=table.buckets,
         heap=files.heap.address,
         heap_bytes=files.heap.bytes,
         segment_units=files.root.segment_bytes // UNIT_BYTES,
@@ -177,25 +195,47 @@ def _check_slots(files: StoreFiles, backend: CpuBackend, report: CheckReport, de
         next_sequence=next_sequence,
         broken=broken,
     )
+    slots = index.words(0, table.slots * 4).reshape(-1, 4)
     for slot in np.flatnonzero(broken).tolist():
-        words = files.index.words(slot * SLOT_BYTES, 4)
+        _, _, reference, meta = slots[slot].tolist()
         report.add(
             _AUDITED[broken[slot]],
-            files.index.path,
-            slot * SLOT_BYTES,
-            f"slot {slot} with record at heap byte {(int(words[2]) >> 24) * UNIT_BYTES}, version "
-            f"{int(words[3]) & VERSION_MAX}",
+            index.path,
+            slot * BYTES.slot_bytes,
+            f"slot {slot} of table {table.name!r} with record at heap byte {(reference >> 24) * UNIT_BYTES}, version "
+            f"{meta & VERSION_MAX}",
         )
-    slots = files.index.words(0, table.slots * 4).reshape(-1, 4)
     good = np.flatnonzero((slots[:, 3] != 0) & (broken == 0))
-    report.records = len(good)
-    _check_overlap(files, report, slots[good, 2])
-    versions = np.sort(slots[good, 3])
-    for version in versions[1:][versions[1:] == versions[:-1]].tolist():
-        report.add("version-unique", files.index.path, 0, f"version {version & VERSION_MAX} is given twice")
+    report.slots += table.slots
+    report.records += len(good)
+    return slots[good]
 
 
-def _check_overlap(files: StoreFiles, report: CheckReport, reference: U64) -> None:
+def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry) -> None:
+    index, broken = files.indexes[table.id], np.zeros(table.slots, np.uint8)
+    key0, key1 = files.root.hash_keys
+    backend.launch(
+        "audit_u64",
+        table.slots,
+        index=index.address,
+        buckets=table.buckets,
+        hash_key0=key0,
+        hash_key1=key1,
+        broken=broken,
+    )
+    for slot in np.flatnonzero(broken).tolist():
+        report.add(
+            _AUDITED[broken[slot]],
+            index.path,
+            slot * U64.slot_bytes,
+            f"slot {slot} of table {table.name!r} with key {int(index.words(slot * U64.slot_bytes, 1)[0])}",
+        )
+    live_units = np.zeros(0, np.uint64)
+    report.slots += table.slots
+    report.records += recount(files, backend, table, live_units)
+
+
+def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:
     reference = np.sort(reference)
     offsets, lengths = reference >> np.uint64(24), reference & np.uint64(0xFFFFFF)
     overlapping = np.flatnonzero(offsets[:-1] + lengths[:-1] > offsets[1:])

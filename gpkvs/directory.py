@@ -61,6 +61,9 @@ SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 << 10
 LOG_BYTES_MIN = 128 << 10
 
+# The last one is what a file system says to a size beyond all it could ever hold.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 Progress = Callable[[str, float], None]
 
 
@@ -99,7 +102,7 @@ def access_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _NO_SPACE:
             raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
         hint = {
             errno.EACCES: "give this user read and write permission",
@@ -191,17 +194,17 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
     _remove_leftovers(path)
     write_file(marker, b"")
     try:
-        _reserve(path / LOG_FILE, sizes.log_bytes, _first_log())
+        reserve_file(path / LOG_FILE, sizes.log_bytes, _first_log())
         on_progress("reserving the index", 0.1)
-        _reserve(path / table.file_name, sizes.index_bytes, b"")
+        reserve_file(path / table.file_name, sizes.index_bytes, b"")
         on_progress("reserving the heap", 0.2)
-        _reserve(path / HEAP_FILE, sizes.heap_bytes, b"")
+        reserve_file(path / HEAP_FILE, sizes.heap_bytes, b"")
         write_file(path / catalog_file_name(0), catalog.pack())
         write_file(path / ROOT_FILE, _root_file(root))
     except OSError as error:
         _remove_leftovers(path)
         marker.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _NO_SPACE:
             needed = sizes.index_bytes + sizes.heap_bytes + sizes.log_bytes
             free = os.statvfs(path)
             raise NoSpaceError(
@@ -257,7 +260,8 @@ def _remove_leftovers(path: Path) -> None:
             entry.unlink()
 
 
-def _reserve(path: Path, size: int, start: bytes) -> None:
+def reserve_file(path: Path, size: int, start: bytes) -> None:
+    """Make a file of `size` bytes, all of them reserved on the disk, that begins with `start`."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(file, 0, size)

@@ -100,9 +100,7 @@ class Engine:
                 # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
-                parts = tuple(
-                    BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans
-                )
+                parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans)
                 return BatchResult(parts, rejected, requests)
         return BatchResult((), rejected, requests)
 
@@ -159,9 +157,7 @@ class Engine:
             owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
             costs = np.bincount(owner, weights=np.concatenate(units), minlength=len(batch.request_ops))
             refused = over_budget(costs.astype(np.int64), self.heap.free_units, costs > 0)
-            raise DoesNotFitError(
-                dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())
-            ) from None
+            raise DoesNotFitError(dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())) from None
         first = 0
         for _, plan in plans:
             last = first + len(plan.put_op)
@@ -185,9 +181,7 @@ class Engine:
         for table, plan in plans:
             entry = table.entry
             entry_bytes = entry.slot_layout.entry_bytes
-            runs.append(
-                LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, len(plan.changes))
-            )
+            runs.append(LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, len(plan.changes)))
             first_word += runs[-1].words
         return tuple(runs)
 

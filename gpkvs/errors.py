@@ -4,7 +4,8 @@ The tree::
 
     GpkvsError
     ├── InvalidArgumentError     your request is wrong; nothing was written
-    │   └── UnknownTableError
+    │   ├── UnknownTableError
+    │   └── TableExistsError
     ├── NoSpaceError             it does not fit (heap, index, log, disk, queue); nothing was written
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
@@ -49,6 +50,10 @@ class InvalidArgumentError(GpkvsError, ValueError):
 
 class UnknownTableError(InvalidArgumentError):
     """The table named in a request does not exist."""
+
+
+class TableExistsError(InvalidArgumentError):
+    """A table of that name exists already."""
 
 
 class NoSpaceError(GpkvsError):

@@ -44,7 +44,9 @@ RECOVERY = (
     "between_roots",
     "before_recount",
 )
-ALL = ENGINE + RECOVERY
+# When a table is made or dropped; `between_roots` then too.
+SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
+ALL = ENGINE + RECOVERY + SCHEMA
 
 _armed = ""
 _remaining = 0

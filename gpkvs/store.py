@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
+from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.directory import DirectoryLock, access_errors, create_store, require_store, store_exists
 from gpkvs.engine import Engine
-from gpkvs.errors import CorruptRecordError, StoreClosedError, UnknownTableError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.files import StoreFiles, open_files
 from gpkvs.info import StoreInfo, TableInfo
-from gpkvs.layout import RECORD_HEADER_BYTES
+from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64
 from gpkvs.pm.domain import Domain, find_domain
-from gpkvs.recovery.recover import recover
+from gpkvs.pm.region import Region
+from gpkvs.recovery.recover import recount, recover
+from gpkvs.schema import check_new_table, create_table, drop_table, new_entry, remove_orphans
 from gpkvs.table import Table
+from gpkvs.table_bytes import BytesTable
+from gpkvs.table_u64 import U64Table
 
 Progress = Callable[[str, float], None]
+U64Array = NDArray[np.uint64]
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """What a caller must know of a table to make a request."""
+
+    id: int
+    layout: str
+    limits: Limits
+
+    @property
+    def request_tables(self) -> NDArray[np.uint32]:
+        """The column of a batch of one request."""
+        return np.array([self.id], np.uint32)
 
 
 def _no_progress(step: str, share: float) -> None:
@@ -82,24 +106,26 @@ class Store:
         except BaseException:
             self._files.close()
             raise
+        remove_orphans(self._files)
         self.recovery = recovered.report
         self.limits = _limits_of(self._files, config.limits)
-        table = Table(
-            self._backend,
-            self._files,
-            self._files.table,
-            self._files.index,
-            self.limits.reply_bytes_max,
-            recovered.records,
-        )
+        tables = {
+            entry.id: self._table(entry, self._files.indexes[entry.id], recovered.records[entry.id])
+            for entry in self._files.catalog.tables
+        }
         self._engine = Engine(
             self._backend,
             self._files,
-            table,
+            tables,
             recovered.heap,
             recovered.transaction,
             max(config.batch_reply_bytes_max, self.limits.reply_bytes_max),
         )
+        self._tables = {table.entry.name: table for table in tables.values()}
+
+    def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
+        kind = U64Table if entry.slot_layout is U64 else BytesTable
+        return kind(self._backend, self._files, entry, index, self.limits.reply_bytes_max, records)
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
@@ -113,9 +139,9 @@ class Store:
         StoreClosedError
             If the store was closed.
         """
-        self.check_table(table)
-        batch.validate(self.limits)
-        return self.execute_requests(batch).request(0)
+        found = self.table(table)
+        batch.validate(found.limits)
+        return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
     def execute_requests(self, batch: Batch) -> BatchResult:
         """Run a batch of requests that are valid (`Batch.validate`); each is there whole or rejected whole.
@@ -124,8 +150,7 @@ class Store:
         the caller runs the rest again.
         """
         with self._mutex:
-            if self._closed:
-                raise StoreClosedError(f"the store at {self.path} is closed")
+            self._require_open()
             return self._engine.execute(batch)
 
     def get(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bytes | None:
@@ -151,18 +176,146 @@ class Store:
         """Remove `key`, durably when this returns; return whether it was there."""
         return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK)
 
-    def check_table(self, name: str) -> None:
-        """Raise `UnknownTableError` unless there is a table of that name (an empty one means the default)."""
-        names = [table.name for table in self._files.catalog.tables]
-        if (name or DEFAULT_TABLE) not in names:
-            raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(names)}", field="table")
+    def set_many(self, keys: U64Array, values: U64Array, *, table: str) -> None:
+        """Store many numbers in a u64 table, as one durable transaction; the last of equal keys wins.
+
+        Parameters
+        ----------
+        keys, values : (n,) uint64
+            Contiguous; they are not copied.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the table's layout is not u64, or the arrays do not fit together.
+        NoSpaceError
+            If they do not fit; none was stored.
+        """
+        if len(keys) != len(values):
+            raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
+        self._execute_numbers(Op.SET, keys, _bytes_of("values", values), table)
+
+    def get_many(self, keys: U64Array, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
+        """Read many numbers of a u64 table.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+            Contiguous; not copied.
+
+        Returns
+        -------
+        values : (n,) uint64
+            0 where there is none.
+        found : (n,) bool
+            Which keys are there.
+        """
+        result = self._execute_numbers(Op.GET, keys, _NO_BYTES, table)
+        found: NDArray[np.bool_] = result.status == Status.OK
+        held = result.values.view(np.uint64)
+        if len(held) == len(keys):
+            return held, found
+        values = np.zeros(len(keys), np.uint64)
+        values[found] = held
+        return values, found
+
+    def delete_many(self, keys: U64Array, *, table: str) -> NDArray[np.bool_]:
+        """Remove many keys of a u64 table, as one durable transaction; return which of them were there."""
+        found: NDArray[np.bool_] = self._execute_numbers(Op.DELETE, keys, _NO_BYTES, table).status == Status.OK
+        return found
+
+    def _execute_numbers(self, op: Op, keys: U64Array, values: NDArray[np.uint8], table: str) -> RequestResult:
+        if self.table(table).layout != U64.name:
+            raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
+        count = len(keys)
+        batch = Batch(
+            ops=np.full(count, op, np.uint8),
+            keys=_bytes_of("keys", keys),
+            key_lengths=np.full(count, 8, np.uint32),
+            values=values,
+            value_lengths=np.full(count if op is Op.SET else 0, 8, np.uint32),
+        )
+        return self.execute(batch, table=table)
+
+    def table(self, name: str) -> OpenTable:
+        """Return what a caller must know of a table to make a request (an empty name means the default).
+
+        Raises
+        ------
+        UnknownTableError
+            If there is none of that name.
+        """
+        found = self._tables.get(name or DEFAULT_TABLE)
+        if found is None:
+            raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
+        limits = self.limits
+        if found.entry.slot_layout is U64:
+            limits = replace(limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8)
+        return OpenTable(found.entry.id, found.entry.layout, limits)
+
+    def create_table(self, name: str, *, layout: str = BYTES.name, index_bytes: int = Sizes.index_bytes) -> None:
+        """Make an empty table, durably when this returns.
+
+        Parameters
+        ----------
+        name
+            1 to 64 of ``a-z 0-9 _ . -``.
+        layout
+            ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
+        index_bytes
+            Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
+
+        Raises
+        ------
+        InvalidArgumentError, TableExistsError
+            If it cannot be.
+        NoSpaceError
+            If the disk is full; nothing was changed.
+        """
+        with self._mutex:
+            self._require_open()
+            check_new_table(self._files.catalog, name, layout, index_bytes)
+            entry = new_entry(self._files.catalog, name, layout, index_bytes)
+            transaction = self._engine.transaction
+            with access_errors(self.path):
+                transaction.root, index = create_table(
+                    self._files, transaction.root, self._backend, self.domain.name, entry
+                )
+            self._engine.tables[entry.id] = self._tables[name] = self._table(entry, index, 0)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table with all it holds, durably when this returns.
+
+        Raises
+        ------
+        UnknownTableError
+            If there is none of that name.
+        InvalidArgumentError
+            If it is the default table.
+        """
+        table = self.table(name)
+        with self._mutex:
+            self._require_open()
+            entry = self._files.table(table.id)
+            freed = np.zeros(len(self._engine.heap.live_units), np.uint64)
+            recount(self._files, self._backend, entry, freed)
+            transaction = self._engine.transaction
+            with access_errors(self.path):
+                transaction.root = drop_table(self._files, transaction.root, entry)
+            del self._engine.tables[entry.id], self._tables[name]
+            self._engine.heap.live_units -= freed
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the store at {self.path} is closed")
 
     def info(self) -> StoreInfo:
         """Describe the store as it is now."""
-        if self._closed:
-            raise StoreClosedError(f"the store at {self.path} is closed")
-        table, records, live = self._files.table, self._engine.table.records, self._engine.heap.live_bytes
-        index_bytes = self._files.index.bytes
+        self._require_open()
+        live = self._engine.heap.live_bytes
+        tables = list(self._tables.values())
+        bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES)
+        record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
             version=_version(),
             backend=self._backend.name,
@@ -175,17 +328,7 @@ class Store:
             log_bytes=self._files.log.bytes,
             limits=self.limits,
             next_version=self._engine.next_sequence,
-            tables=(
-                TableInfo(
-                    name=table.name,
-                    layout=table.layout,
-                    records=records,
-                    slots=table.slots,
-                    index_bytes=index_bytes,
-                    load_factor=records / table.slots,
-                    bytes_per_key=(index_bytes + live) / records if records else 0.0,
-                ),
-            ),
+            tables=tuple(_describe(table, record_bytes) for table in tables),
             recovery=self.recovery,
         )
 
@@ -206,6 +349,31 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _describe(table: Table, record_bytes: float) -> TableInfo:
+    """Describe one table; `record_bytes` is the mean size of a record in the heap."""
+    entry, index_bytes = table.entry, table.index.bytes
+    heap_bytes = record_bytes if entry.slot_layout is BYTES else 0.0
+    return TableInfo(
+        name=entry.name,
+        layout=entry.layout,
+        records=table.records,
+        slots=entry.slots,
+        index_bytes=index_bytes,
+        load_factor=table.records / entry.slots,
+        bytes_per_key=index_bytes / table.records + heap_bytes if table.records else 0.0,
+    )
+
+
+def _bytes_of(name: str, numbers: U64Array) -> NDArray[np.uint8]:
+    """Return the bytes of an array of numbers, without a copy."""
+    if numbers.dtype != np.uint64 or numbers.ndim != 1 or not numbers.flags.c_contiguous:
+        raise InvalidArgumentError(
+            f"an array of {numbers.dtype} with {numbers.ndim} dimensions; a contiguous one of uint64 is needed",
+            field=name,
+        )
+    return numbers.view(np.uint8)
 
 
 def _limits_of(files: StoreFiles, limits: Limits) -> Limits:

@@ -20,7 +20,7 @@ from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_SLOT, Change
-from gpkvs.plan import Chains, Changes, Folded, Placed, Plan, offsets_of
+from gpkvs.plan import Chains, Changes, Folded, Placed, Plan
 from gpkvs.pm.region import Region
 
 
@@ -125,7 +125,7 @@ class Table(ABC):
         )
         return chains
 
-    def _launch_slots(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
+    def _launch_slots(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
         self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
@@ -223,7 +223,7 @@ class Table(ABC):
         self._launch_slots(
             "place",
             blocks,
-            group=1 + len(changed) // blocks,
+            1 + len(changed) // blocks,
             block_first=block_first,
             sequence=sequence,
             changed_chain=changed,
@@ -237,13 +237,6 @@ class Table(ABC):
             moved_to=moved_to,
         )
         return slot
-
-    def kept_records(self, plan: Plan) -> U32:
-        """Return the SETs whose records are kept, in arrival order: the last one of each key that stays."""
-        final_op = plan.folded.final_op[plan.placed.chain]
-        kept = np.zeros(len(plan.batch), np.bool_)
-        kept[final_op[plan.folded.change[plan.placed.chain] == Change.PUT]] = True
-        return np.flatnonzero(kept).astype(np.uint32)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""

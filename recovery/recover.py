@@ -175,7 +175,7 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
     CorruptStoreError
         Naming the entry, if one is wrong; nothing was stored.
     """
-    total = np.uint64(0)
+    total = 0
     for run in descriptor.runs:
         _check_run(files, run)
         digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
@@ -198,8 +198,8 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
                 path=files.log.path,
                 offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
             )
-        total = total + digest.sum(dtype=np.uint64)
-    if int(total) != descriptor.log_digest:
+        total += int(digest.sum(dtype=np.uint64))
+    if total % (1 << 64) != descriptor.log_digest:
         raise CorruptStoreError(
             "undo-log",
             "the digest of the entries is not the descriptor's. Nothing was undone; "

@@ -49,6 +49,15 @@ def run_child(store: Path, batches: list[list[Operation]], failpoint: str = "") 
     return outcome
 
 
+def kill_at(command: list[str], failpoint: str) -> bool:
+    """Run a program with a failpoint armed; return whether it was killed there."""
+    done = subprocess.run(
+        command, env={**os.environ, VARIABLE: failpoint}, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+    return done.returncode == -signal.SIGKILL
+
+
 def apply(model: Model, batch: list[Operation]) -> Model:
     """Return what a dictionary holds after a batch."""
     after = dict(model)

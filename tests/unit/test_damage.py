@@ -16,13 +16,12 @@ from gpkvs.check import check
 from gpkvs.errors import CorruptRecordError, CorruptStoreError, FormatError, StoreError
 from gpkvs.files import open_files
 from gpkvs.layout import (
-    BUCKET_BYTES,
+    BYTES,
     DESCRIPTOR_OFFSETS,
     FLAG_OFFSET,
     LOG_ENTRIES_OFFSET,
     ROOT_FILE_BYTES,
     ROOT_OFFSETS,
-    SLOT_BYTES,
 )
 from gpkvs.native import crc32c
 from tests.conftest import assert_clean
@@ -30,6 +29,7 @@ from tests.crash.child import SIZES
 from tests.crash.harness import run_child
 
 ROOT_A, ROOT_B = ROOT_OFFSETS
+SLOT_BYTES, BUCKET_BYTES = BYTES.slot_bytes, BYTES.bucket_bytes
 
 
 @pytest.fixture

@@ -57,12 +57,13 @@ def test_layout_numbers_are_those_of_the_kernels() -> None:
     source = (KERNELS / "layout.cuh").read_text()
     constants = dict(re.findall(r"static const u32 (\w+) = (\d+);", source))
     assert int(constants["WAYS"]) == layout.WAYS
-    assert int(constants["BLOCK_BUCKETS"]) == layout.BLOCK_BUCKETS
+    assert int(constants["BLOCK_BYTES"]) == layout.BLOCK_BYTES
     assert int(constants["UNIT_BYTES"]) == layout.UNIT_BYTES
-    assert int(constants["ENTRY_WORDS"]) * 8 == layout.ENTRY_BYTES
+    assert int(constants["ENTRY_HEADER_WORDS"]) * 8 == layout.BYTES.entry_bytes - layout.BYTES.slot_bytes
     assert int(constants["STRIPE_ENTRIES"]) == layout.STRIPE_ENTRIES
     assert f"sizeof(RecordHeader) == {layout.RECORD_HEADER_BYTES}" in source
-    assert f"sizeof(Slot) == {layout.SLOT_BYTES}" in source
+    assert f"sizeof(BytesSlot) == {layout.BYTES.slot_bytes}" in source
+    assert f"sizeof(U64Slot) == {layout.U64.slot_bytes}" in source
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 50, 1 << 62])
@@ -88,17 +89,16 @@ def test_launch_refuses_arguments_of_another_type() -> None:
     backend = CpuBackend(1)
     with pytest.raises(AssertionError, match="digest"):
         backend.launch(
-            "verify_log",
+            "verify_log_bytes",
             1,
             log=0,
             epoch=0,
-            first=0,
             slots=0,
             digest=np.zeros(1, np.uint32),
             wrong=np.zeros(1, np.uint8),
         )
     with pytest.raises(AssertionError, match="takes"):
-        backend.launch("verify_log", 1, log=0)
+        backend.launch("verify_log_bytes", 1, log=0)
     backend.close()
 
 

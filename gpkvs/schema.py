@@ -1,0 +1,133 @@
+"""Tables made and dropped, durably: a new catalogue file, then the root that names it.
+
+Each step leaves a store that opens: until the root names the new catalogue, the old one counts, and files that no
+catalogue names are removed at the next opening. The flag is IDLE throughout; no batch runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.directory import reserve_file, round_up, write_file
+from gpkvs.errors import InvalidArgumentError, TableExistsError
+from gpkvs.files import StoreFiles
+from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
+from gpkvs.native import crc32c
+from gpkvs.pm.domain import DomainName
+from gpkvs.pm.region import Region
+from gpkvs.roots import write_roots
+
+_NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+_FILES = re.compile(r"(index-\d+-\d+|catalog-\d+\.json)(\.tmp)?")
+INDEX_BYTES_MAX = 1 << 44
+
+
+def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) -> None:
+    """Check what a client asks for.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If name, layout or size cannot be.
+    TableExistsError
+        If there is a table of that name.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"{name!r}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
+    if layout not in LAYOUTS:
+        raise InvalidArgumentError(f"{layout!r}: there are {', '.join(LAYOUTS)}", field="layout")
+    if not BLOCK_BYTES <= index_bytes <= INDEX_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{index_bytes:,} bytes, allowed are {BLOCK_BYTES:,} to {INDEX_BYTES_MAX:,}", field="index_bytes"
+        )
+    if any(table.name == name for table in catalog.tables):
+        raise TableExistsError(f"there is a table {name!r} already", field="name")
+
+
+def create_table(
+    files: StoreFiles, root: Root, backend: Backend, domain: DomainName, entry: TableEntry
+) -> tuple[Root, Region]:
+    """Make an empty table; return the new root and its index.
+
+    Parameters
+    ----------
+    files, root
+        The open store and its current root.
+    backend
+        Writes the empty markers of a u64 index.
+    domain
+        Of the new region.
+    entry
+        With the catalogue's next id.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses or has no space; nothing was changed then.
+    """
+    path = files.path / entry.file_name
+    try:
+        reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    index = Region(path, domain)
+    if entry.slot_layout is U64:
+        key0, key1 = root.hash_keys
+        backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
+        index.persist()
+    catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
+    root = _write_catalog(files, root, catalog)
+    files.indexes[entry.id] = index
+    return root, index
+
+
+def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+    """Remove a table; return the new root. Its id is never given again."""
+    if entry.name == DEFAULT_TABLE:
+        raise InvalidArgumentError("the default table cannot be dropped", field="name")
+    tables = tuple(table for table in files.catalog.tables if table is not entry)
+    root = _write_catalog(files, root, replace(files.catalog, tables=tables))
+    index = files.indexes.pop(entry.id)
+    index.close()
+    index.path.unlink()
+    return root
+
+
+def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
+    packed = catalog.pack()
+    changed = replace(
+        root,
+        sequence=root.sequence + 1,
+        catalog_generation=root.catalog_generation + 1,
+        catalog_bytes=len(packed),
+        catalog_crc=crc32c(packed),
+    )
+    failpoint.hit("before_catalog")
+    write_file(files.path / catalog_file_name(changed.catalog_generation), packed)
+    failpoint.hit("before_catalog_root")
+    write_roots(files.root_region, changed)
+    failpoint.hit("after_catalog_root")
+    (files.path / catalog_file_name(root.catalog_generation)).unlink(missing_ok=True)
+    files.catalog = catalog
+    return changed
+
+
+def remove_orphans(files: StoreFiles) -> list[str]:
+    """Remove index and catalogue files that the current root does not name; return their names."""
+    named = {table.file_name for table in files.catalog.tables} | {catalog_file_name(files.root.catalog_generation)}
+    orphans = [path for path in files.path.iterdir() if _FILES.fullmatch(path.name) and path.name not in named]
+    for path in orphans:
+        path.unlink()
+    return [path.name for path in orphans]
+
+
+def new_entry(catalog: Catalog, name: str, layout: str, index_bytes: int) -> TableEntry:
+    """Return the catalogue entry of a table to be made."""
+    blocks = round_up(index_bytes, BLOCK_BYTES) // BLOCK_BYTES
+    return TableEntry(catalog.next_table_id, name, layout, 0, blocks)
