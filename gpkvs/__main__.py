@@ -1,0 +1,5 @@
+"""``python -m gpkvs``: the gpkvs command."""
+
+from gpkvs.cli.main import main
+
+main()
