@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# An editable install knows the modules that were there, and does not rebuild the C++ by itself: the stamp's name tells the
+# first, its age the second.
+MODULES := $(shell find gpkvs server client recovery proto -name '*.py' | sort | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(MODULES)
 NATIVE := $(wildcard gpkvs/kernels/*) CMakeLists.txt pyproject.toml
 PROTOS := proto/v1/kv.proto proto/v1/admin.proto
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -16,7 +19,6 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
-# An editable install does not rebuild the C++ by itself: the stamps depend on what it is built from.
 $(STAMP): $(VENV)/bin/python $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@

@@ -7,6 +7,7 @@ the socket and the kernels.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -113,6 +114,19 @@ class Batch:
             request_ops=np.concatenate([batch.request_ops for batch in batches]),
         )
 
+    def take(self, requests: NDArray[np.bool_]) -> Batch:
+        """Return the batch of the requests that a mask selects, in the same order."""
+        ops = np.repeat(requests, self.request_ops)
+        set_ops = ops[self.ops == Op.SET]
+        return Batch(
+            ops=self.ops[ops],
+            keys=self.keys[np.repeat(ops, self.key_lengths)],
+            key_lengths=self.key_lengths[ops],
+            values=self.values[np.repeat(set_ops, self.value_lengths)],
+            value_lengths=self.value_lengths[set_ops],
+            request_ops=self.request_ops[requests],
+        )
+
     def validate(self, limits: Limits) -> None:
         """Check the columns against each other and the limits.
 
@@ -202,25 +216,33 @@ class BatchResult:
     Parameters
     ----------
     batch
-        What was executed.
+        What was executed: the batch without the rejected requests.
     whole
-        The columns of all operations; those of rejected requests are meaningless.
+        The columns of all its operations.
     rejected
-        For each rejected request (by its number in the batch) the reason; nothing of it was written.
+        For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
+    requests
+        How many requests these results cover. The engine may stop before the end of a batch that is too large for one
+        transaction; the rest is then still to be executed.
     """
 
     batch: Batch
     whole: RequestResult
     rejected: dict[int, GpkvsError]
+    requests: int
 
     @cached_property
     def _bounds(self) -> tuple[list[int], list[int], list[int]]:
-        """Where each request begins: its operations, its GETs, its value bytes."""
+        """Where each executed request begins: its operations, its GETs, its value bytes."""
         op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
         gets_before = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])
         bytes_before = np.concatenate([[0], np.cumsum(self.whole.value_lengths, dtype=np.int64)])
         get_bounds = gets_before[op_bounds]
         return op_bounds.tolist(), get_bounds.tolist(), bytes_before[get_bounds].tolist()
+
+    @cached_property
+    def _rejected_in_order(self) -> list[int]:
+        return sorted(self.rejected)
 
     def request(self, number: int) -> RequestResult:
         """Return the results of one request.
@@ -230,11 +252,13 @@ class BatchResult:
         GpkvsError
             The reason, if the request was rejected.
         """
+        assert number < self.requests
         if number in self.rejected:
             raise self.rejected[number]
         if len(self.batch.request_ops) == 1:
             return self.whole
-        ops, gets, data = (slice(bound[number], bound[number + 1]) for bound in self._bounds)
+        executed = number - bisect_left(self._rejected_in_order, number)
+        ops, gets, data = (slice(bound[executed], bound[executed + 1]) for bound in self._bounds)
         whole = self.whole
         return RequestResult(
             whole.status[ops], whole.versions[ops], whole.value_lengths[gets], whole.values[data]

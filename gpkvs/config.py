@@ -22,6 +22,7 @@ class Limits:
     key_bytes_max: int = 4096
     value_bytes_max: int = 16 * MIB
     request_ops_max: int = 1 << 20
+    reply_bytes_max: int = 64 * MIB  # values that one request may read
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class StoreConfig:
     threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
     sizes: Sizes = field(default_factory=Sizes)
     limits: Limits = field(default_factory=Limits)
-    reply_bytes_max: int = 256 * MIB  # values read by one transaction; more are read by the next
+    batch_reply_bytes_max: int = 256 * MIB  # values that one transaction may read; the rest of a batch waits
 
 
 @dataclass(frozen=True)

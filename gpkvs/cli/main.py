@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from gpkvs.cli.check import check_command, recover_command
+
 app = typer.Typer(
     name="gpkvs",
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
@@ -12,8 +14,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # One line for each subcommand, in the order of the help text.
+app.command("check")(check_command)
+app.command("recover")(recover_command)
 
 
 def main() -> None:
     """Run the command line."""
     app()
+
+
+if __name__ == "__main__":
+    main()

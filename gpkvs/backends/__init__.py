@@ -1,0 +1,1 @@
+"""Where kernels run: one file for each backend, one protocol for all."""

@@ -1,0 +1,54 @@
+"""What the engine asks of a backend."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U8, U32, U64
+
+Argument = NDArray[np.generic] | int
+
+
+class Backend(Protocol):
+    """Runs kernels over columns.
+
+    All columns are C-contiguous arrays in memory that the backend's kernels can reach.
+    """
+
+    name: str
+
+    def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
+        """Run a kernel over `items` items and wait for it.
+
+        Parameters
+        ----------
+        kernel
+            Its name in ``gpkvs/kernels``.
+        items
+            How many logical threads; 0 does nothing.
+        group
+            How many keys one item stands for, where it is more than one (a block, say); it sizes the shares of threads.
+        **arguments
+            Every field of the kernel's arguments, by name: an array, an address in PM, or a number.
+        """
+
+    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+        """Sort operations by fingerprint, in arrival order inside a key.
+
+        Returns
+        -------
+        order : (n,) uint32
+            The operation at each sorted position.
+        chain_of : (n,) uint32
+            The chain (all operations of one key) of each position.
+        chain_start : (chains + 1,) uint32
+            The first position of each chain.
+        last_write : (n,) uint32
+            1 + the position of the last SET or DELETE at or before each position; 0 if none.
+        """
+
+    def close(self) -> None:
+        """Give back threads and memory."""

@@ -1,0 +1,103 @@
+"""The kernels on the CPU: several threads, Python's lock released."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Argument
+from gpkvs.batch import U8, U32, U64
+from gpkvs.native import KernelSymbol, kernel_symbol, library
+
+# Items below which waking a second thread costs more than it saves (measured: a wake-up is about 10 microseconds,
+# an item of a typical kernel 20 to 100 nanoseconds).
+_ITEMS_PER_THREAD = 2048
+
+_DTYPES = {
+    "u8": np.dtype(np.uint8),
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
+}
+
+
+class _Kernel:
+    """One kernel: its symbol, and how its arguments are packed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.symbol: KernelSymbol = kernel_symbol(name)
+        self.reference = ctypes.byref(self.symbol)
+        self.fields: list[tuple[str, np.dtype[np.generic] | None]] = []
+        for field in self.symbol.fields.decode().rstrip(";").split(";"):
+            kind, _, label = field.rpartition(" ")
+            pointed = kind.removeprefix("const ").removesuffix("*")
+            self.fields.append((label, _DTYPES.get(pointed) if kind.endswith("*") else None))
+        assert 8 * len(self.fields) == self.symbol.args_bytes, f"{name}: an argument is not 8 bytes"
+        self.args_type = ctypes.c_uint64 * len(self.fields)
+
+    def pack(self, arguments: dict[str, Argument]) -> ctypes.Array[ctypes.c_uint64]:
+        """Pack arguments by name; a missing, extra or mistyped one is our own bug."""
+        assert arguments.keys() == {label for label, _ in self.fields}, (
+            f"{self.name} takes {[label for label, _ in self.fields]}, got {list(arguments)}"
+        )
+        return self.args_type(*[self._word(arguments[label], label, dtype) for label, dtype in self.fields])
+
+    def _word(self, argument: Argument, label: str, dtype: np.dtype[np.generic] | None) -> int:
+        if isinstance(argument, int):
+            return argument
+        assert dtype is None or argument.dtype == dtype, f"{self.name}.{label} is {argument.dtype}"
+        assert argument.flags.c_contiguous, f"{self.name}.{label} is not contiguous"
+        return int(argument.__array_interface__["data"][0])
+
+
+@cache
+def _kernel(name: str) -> _Kernel:
+    return _Kernel(name)
+
+
+class CpuBackend:
+    """Runs the kernels that a C++ compiler made when the package was built.
+
+    Parameters
+    ----------
+    threads
+        How many threads share a kernel; 0 takes one for each processor this process may use.
+    """
+
+    name = "cpu"
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._pool: int | None = library.gpkvs_pool_new(self.threads)
+
+    def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
+        """See `Backend.launch`."""
+        if items == 0:
+            return
+        assert self._pool is not None, "the backend is closed"
+        code = _kernel(kernel)
+        grain = max(1, _ITEMS_PER_THREAD // group)
+        library.gpkvs_run(self._pool, code.reference, code.pack(arguments), items, grain)
+
+    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+        """See `Backend.order`."""
+        n = len(ops)
+        order, chain_of, last_write = (np.empty(n, np.uint32) for _ in range(3))
+        chain_start = np.empty(n + 1, np.uint32)
+        columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
+        chains = library.gpkvs_order(
+            *[column.ctypes.data for column in (fingerprint0, fingerprint1, ops)],
+            n,
+            *[column.ctypes.data for column in columns],
+        )
+        return order, chain_of, chain_start[: chains + 1], last_write
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        if self._pool is not None:
+            library.gpkvs_pool_delete(self._pool)
+            self._pool = None

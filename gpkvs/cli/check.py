@@ -1,0 +1,82 @@
+"""gpkvs check and gpkvs recover: a store's directory, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from gpkvs.check import CheckReport, check
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.store import open_store
+
+DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+
+EXIT_BROKEN = 1
+EXIT_NEEDS_RECOVERY = 2
+
+
+def check_command(directory: DataDir, as_json: AsJson = False) -> None:
+    """Verify every structure and every record's checksum, read-only.
+
+    Names each broken invariant and says where. Exit status: 0 clean, 1 broken, 2 a batch was in progress (start the
+    server or run `gpkvs recover`), 3 the store cannot be read at all (in use, missing, another format).
+    """
+    with failures_exit(3):
+        report = check(directory)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+    if report.violations:
+        raise typer.Exit(EXIT_BROKEN)
+    if report.needs_recovery:
+        raise typer.Exit(EXIT_NEEDS_RECOVERY)
+
+
+def _as_json(report: CheckReport) -> dict[str, object]:
+    return {**json.loads(json.dumps(asdict(report), default=str)), "clean": report.is_clean}
+
+
+def _print(report: CheckReport) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for violation in report.violations:
+        console.print(
+            f"[red]{violation.invariant}[/red]  {violation.file} at byte {violation.offset}: ", end="", markup=True
+        )
+        console.print(violation.message, markup=False)
+    if report.more_violations:
+        console.print(f"... and {report.more_violations:,} more")
+    if report.violations:
+        console.print(f"{report.path}: BROKEN. Keep a copy of it; restore from a backup", markup=False)
+    elif report.needs_recovery:
+        console.print(
+            f"{report.path}: a batch was in progress, needs recovery: start the server, or run "
+            f"gpkvs recover {report.path}",
+            markup=False,
+        )
+    else:
+        console.print(f"{report.path}: clean. {report.records:,} records in {report.slots:,} slots", markup=False)
+
+
+def recover_command(directory: DataDir, as_json: AsJson = False) -> None:
+    """Roll back the batch that a crash interrupted, if any, and say what was done.
+
+    A server does this by itself when it starts; this is for a store that shall be checked or copied.
+    """
+    with failures_exit(1), Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=1.0)
+        store = open_store(
+            directory, create=False, on_progress=lambda step, share: bar.update(task, description=step, completed=share)
+        )
+        store.close()
+    if as_json:
+        print_json(asdict(store.recovery))
+    else:
+        typer.echo(store.recovery.text)

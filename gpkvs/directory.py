@@ -1,0 +1,291 @@
+"""A store's directory: its lock, its files, and their creation.
+
+Files
+-----
+``LOCK``          locked (flock) by the process that has the store open; holds its pid
+``CREATING``      only while a store is being created: what lies beside it is worthless
+``root``          two root copies and the transaction flag
+``log``           two descriptors and the undo log
+``heap``          the records, in segments
+``index-T-G``     the index of table T, generation G
+``catalog-N.json``  the tables
+``recovery.json``   what the last start-up found (for people and scripts; never read back)
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
+from gpkvs.config import DEFAULT_TABLE, MIB, Sizes
+from gpkvs.errors import (
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreError,
+    StoreLockedError,
+    StoreMissingError,
+)
+from gpkvs.layout import (
+    BLOCK_BYTES,
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    HEAP_UNITS_MAX,
+    LOG_ENTRIES_OFFSET,
+    PAGE_BYTES,
+    ROOT_FILE_BYTES,
+    ROOT_OFFSETS,
+    UNIT_BYTES,
+    Descriptor,
+    Root,
+    State,
+    pack_flag,
+)
+from gpkvs.native import crc32c
+
+LOCK_FILE = "LOCK"
+CREATING_FILE = "CREATING"
+ROOT_FILE = "root"
+LOG_FILE = "log"
+HEAP_FILE = "heap"
+RECOVERY_FILE = "recovery.json"
+
+SEGMENT_BYTES_MAX = 32 * MIB
+SEGMENT_BYTES_MIN = 64 << 10
+LOG_BYTES_MIN = 64 << 10
+
+Progress = Callable[[str, float], None]
+
+
+class DirectoryLock:
+    """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
+
+    Raises
+    ------
+    StoreLockedError
+        If another process (or this one) has it, with its pid.
+    """
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+        self._file = os.open(path / LOCK_FILE, flags | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            os.close(self._file)
+            raise StoreLockedError(path, int(text) if text.isdigit() else None) from None
+        if write:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others open the store."""
+        os.close(self._file)
+
+
+@contextmanager
+def access_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
+        hint = {
+            errno.EACCES: "give this user read and write permission",
+            errno.EPERM: "give this user read and write permission",
+            errno.EROFS: "the file system is read-only",
+            errno.ENOTDIR: "a store is a directory",
+        }.get(error.errno or 0, "check the file system")
+        raise StoreAccessError(f"{where}: {error.strerror}: {hint}") from error
+
+
+def store_exists(path: Path) -> bool:
+    """Whether there is a store in a directory that exists.
+
+    Raises
+    ------
+    StoreError
+        If there is something else: an empty store is never started beside data.
+    """
+    names = {entry.name for entry in path.iterdir()} - {LOCK_FILE}
+    if ROOT_FILE in names:
+        return True
+    if names and CREATING_FILE not in names:
+        raise StoreError(
+            f"{path} is not empty and holds no store (there is no file {ROOT_FILE!r}, but {min(names)!r}): "
+            "use an empty directory, or put the missing file back"
+        )
+    return False
+
+
+def require_store(path: Path) -> None:
+    """Raise `StoreMissingError` unless there is a store at `path`."""
+    if not path.is_dir() or not store_exists(path):
+        raise StoreMissingError(f"there is no store at {path}")
+
+
+def segment_bytes_for(heap_bytes: int) -> int:
+    """Return the segment size of a heap: at most a sixteenth of it, a power of two."""
+    wanted = max(SEGMENT_BYTES_MIN, heap_bytes // 16)
+    return min(SEGMENT_BYTES_MAX, 1 << (wanted.bit_length() - 1))
+
+
+def round_up(value: int, step: int) -> int:
+    """Return the smallest multiple of `step` that is at least `value`."""
+    return -(-value // step) * step
+
+
+def checked_sizes(sizes: Sizes) -> Sizes:
+    """Round sizes up to whole blocks, segments and pages.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is out of range.
+    """
+    bounds = {
+        "index_bytes": (BLOCK_BYTES, 1 << 44),
+        "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
+        "log_bytes": (LOG_BYTES_MIN, 1 << 40),
+    }
+    for name, (least, most) in bounds.items():
+        value = getattr(sizes, name)
+        if not least <= value <= most:
+            raise InvalidArgumentError(f"{value:,} bytes, allowed are {least:,} to {most:,}", field=name)
+    return Sizes(
+        index_bytes=round_up(sizes.index_bytes, BLOCK_BYTES),
+        heap_bytes=round_up(sizes.heap_bytes, segment_bytes_for(sizes.heap_bytes)),
+        log_bytes=round_up(sizes.log_bytes, PAGE_BYTES),
+    )
+
+
+def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
+    """Create a store in a directory that is empty or holds an interrupted creation.
+
+    All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
+    creation that is cut short leaves no store, and the next start begins again.
+
+    Raises
+    ------
+    NoSpaceError
+        If the file system is too small; what was made is removed.
+    OSError
+        If the operating system refuses otherwise.
+    """
+    sizes = checked_sizes(sizes)
+    table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
+    catalog = Catalog((table,), next_table_id=1)
+    root = _first_root(sizes, catalog)
+    marker = path / CREATING_FILE
+    _remove_leftovers(path)
+    write_file(marker, b"")
+    try:
+        _reserve(path / LOG_FILE, sizes.log_bytes, _first_log())
+        on_progress("reserving the index", 0.1)
+        _reserve(path / table.file_name, sizes.index_bytes, b"")
+        on_progress("reserving the heap", 0.2)
+        _reserve(path / HEAP_FILE, sizes.heap_bytes, b"")
+        write_file(path / catalog_file_name(0), catalog.pack())
+        write_file(path / ROOT_FILE, _root_file(root))
+    except OSError as error:
+        _remove_leftovers(path)
+        marker.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            needed = sizes.index_bytes + sizes.heap_bytes + sizes.log_bytes
+            free = os.statvfs(path)
+            raise NoSpaceError(
+                "disk",
+                f"a store of {needed:,} bytes (index {sizes.index_bytes:,}, heap {sizes.heap_bytes:,}, log "
+                f"{sizes.log_bytes:,}) was asked for in {path}, {free.f_bavail * free.f_frsize:,} are free: "
+                "choose smaller --index-bytes, --heap-bytes, --log-bytes, or another disk",
+            ) from error
+        raise
+    marker.unlink()
+    sync_directory(path)
+    on_progress("created", 1.0)
+
+
+def _first_root(sizes: Sizes, catalog: Catalog) -> Root:
+    packed = catalog.pack()
+    return Root(
+        sequence=0,
+        incarnation=0,
+        store_id=secrets.token_bytes(16),
+        hash_key=secrets.token_bytes(16),
+        flags=0,
+        catalog_generation=0,
+        catalog_bytes=len(packed),
+        catalog_crc=crc32c(packed),
+        segment_bytes=segment_bytes_for(sizes.heap_bytes),
+        heap_bytes=sizes.heap_bytes,
+        log_bytes=sizes.log_bytes,
+        created_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _root_file(root: Root) -> bytes:
+    data = bytearray(ROOT_FILE_BYTES)
+    for offset in ROOT_OFFSETS:
+        data[offset : offset + len(root.pack())] = root.pack()
+    data[FLAG_OFFSET : FLAG_OFFSET + 8] = pack_flag(State.IDLE, 0)
+    return bytes(data)
+
+
+def _first_log() -> bytes:
+    """Descriptors of the empty store: epoch 0 is current, and versions begin at 1."""
+    first = Descriptor(0, (), 0, 0, 1, 1, 0, 0, 0).pack()
+    data = bytearray(LOG_ENTRIES_OFFSET)
+    data[DESCRIPTOR_OFFSETS[0] : DESCRIPTOR_OFFSETS[0] + len(first)] = first
+    return bytes(data)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a creation that was cut short left behind; called only where there is no root."""
+    for entry in path.iterdir():
+        if entry.name not in (LOCK_FILE, CREATING_FILE):
+            entry.unlink()
+
+
+def _reserve(path: Path, size: int, start: bytes) -> None:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(file, 0, size)
+        os.pwrite(file, start, 0)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file so that it is there whole or not at all, durably."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(file, remaining) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,30 @@
+"""The end of a process that must not go on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import NoReturn
+
+EXIT_FATAL = 70  # EX_SOFTWARE of sysexits.h
+
+_log = logging.getLogger("gpkvs")
+
+
+def stop_process(reason: str, error: BaseException) -> NoReturn:
+    """End the process at once, without cleaning up: only recovery at the next start may touch the store.
+
+    Called when a write to the store's files failed, or when anything failed while the transaction flag was ACTIVE.
+    """
+    _log.critical(
+        "%s: %s: %s. The process stops here; the store is recovered when it is next opened",
+        reason,
+        type(error).__name__,
+        error,
+        exc_info=error,
+    )
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_FATAL)

@@ -1,0 +1,144 @@
+"""The heap: records appended to segments, and how much of each segment is live.
+
+A segment is free when nothing in it is live. Live counts are volatile: they are recounted from the index at start-up
+and kept up by each committed batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U64
+from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
+from gpkvs.pm.region import Region
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Where the next record goes."""
+
+    segment: int
+    units: int
+
+
+class HeapFullError(Exception):
+    """Not all records fit; `record` is the first that does not."""
+
+    def __init__(self, record: int) -> None:
+        super().__init__(f"record {record} does not fit")
+        self.record = record
+
+
+def record_units(key_bytes: NDArray[np.generic], value_bytes: NDArray[np.generic]) -> U64:
+    """Return the size of records, in units of 16 bytes."""
+    total = key_bytes.astype(np.uint64) + value_bytes + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)
+    return total // np.uint64(UNIT_BYTES)
+
+
+class Heap:
+    """The heap of a store.
+
+    Parameters
+    ----------
+    region
+        The file.
+    segment_bytes
+        From the root.
+    tail
+        From the current descriptor.
+    live_units : (segments,) uint64
+        Counted from the index.
+    """
+
+    def __init__(self, region: Region, segment_bytes: int, tail: Tail, live_units: U64) -> None:
+        self.region = region
+        self.segment_units = segment_bytes // UNIT_BYTES
+        self.tail = tail
+        self.live_units = live_units
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of all live records."""
+        return int(self.live_units.sum()) * UNIT_BYTES
+
+    @property
+    def free_units(self) -> int:
+        """Units that records could still be appended to."""
+        free = np.flatnonzero(self.live_units == 0)
+        others = len(free) - int(self.tail.segment in free)
+        return self.segment_units - self.tail.units + others * self.segment_units
+
+    def allocate(self, units: U64) -> tuple[U64, Tail]:
+        """Find room for records, in order; nothing changes before `commit`.
+
+        Parameters
+        ----------
+        units : (n,) uint64
+            Size of each record.
+
+        Returns
+        -------
+        reference : (n,) uint64
+            Offset and length, as slots hold them.
+        Tail
+            The tail after them.
+
+        Raises
+        ------
+        HeapFullError
+            With the first record that does not fit.
+        """
+        ends = np.cumsum(units, dtype=np.uint64)
+        offsets = np.empty(len(units), np.uint64)
+        segment, used = self.tail.segment, self.tail.units
+        used_segments: set[int] = set()
+        first, before = 0, 0  # the first record without a place, and the units of all records before it
+        while first < len(units):
+            room = self.segment_units - used
+            last = int(np.searchsorted(ends, before + room, side="right"))
+            if last > first:
+                start = segment * self.segment_units + used - before
+                offsets[first:last] = ends[first:last] - units[first:last] + np.uint64(start % (1 << 64))
+                used += int(ends[last - 1]) - before
+                before = int(ends[last - 1])
+                used_segments.add(segment)
+                first = last
+            if first < len(units):
+                following = self._free_segment_after(segment, used_segments)
+                if following is None:
+                    raise HeapFullError(first)
+                segment, used = following, 0
+        assert len(units) == 0 or int(units.max()) <= RECORD_UNITS_MAX
+        return offsets << np.uint64(24) | units, Tail(segment, used)
+
+    def _free_segment_after(self, segment: int, used_segments: set[int]) -> int | None:
+        """Return the next segment in which nothing is live and nothing was just placed."""
+        free = np.flatnonzero(self.live_units == 0)
+        for candidate in np.concatenate([free[free > segment], free[free <= segment]]).tolist():
+            if candidate not in used_segments and candidate != self.tail.segment:
+                return int(candidate)
+        return None
+
+    def commit(self, tail: Tail, added: U64, removed: U64) -> None:
+        """Take a committed batch into account.
+
+        Parameters
+        ----------
+        tail
+            The tail after the batch.
+        added, removed : uint64
+            References that slots now hold, and no longer hold.
+        """
+        self.tail = tail
+        self.live_units += self._units_by_segment(added)
+        self.live_units -= self._units_by_segment(removed)
+
+    def _units_by_segment(self, reference: U64) -> U64:
+        segment = (reference >> np.uint64(24)) // np.uint64(self.segment_units)
+        length = reference & np.uint64(0xFFFFFF)
+        # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
+        counted = np.bincount(segment.astype(np.int64), weights=length, minlength=len(self.live_units))
+        return counted.astype(np.uint64)

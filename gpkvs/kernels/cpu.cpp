@@ -1,0 +1,174 @@
+// The kernels compiled for the CPU, with what a GPU brings by itself: threads, a sort, a scan.
+//
+// The host calls through ctypes, which releases Python's global lock for the length of a call.
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <sys/vfs.h>
+#include <thread>
+#include <vector>
+
+#include "change.cu"
+#include "find.cu"
+#include "fold.cu"
+#include "place.cu"
+#include "read.cu"
+#include "record.cu"
+#include "route.cu"
+#include "scan.cu"
+
+namespace {
+
+// Workers that share the items of one kernel at a time; the caller works too.
+class Pool {
+  public:
+    explicit Pool(unsigned threads) {
+        for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+    }
+
+    ~Pool() {
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            stopping_ = true;
+        }
+        wake_.notify_all();
+        for (std::thread& worker : workers_) worker.join();
+    }
+
+    void run(const Kernel* kernel, const void* args, u64 items, u64 grain) {
+        if (workers_.empty() || items <= grain) return kernel->run(args, 0, items);
+        std::unique_lock<std::mutex> lock(mutex_);
+        kernel_ = kernel;
+        args_ = args;
+        items_ = items;
+        grain_ = grain;
+        next_.store(0, std::memory_order_relaxed);
+        busy_ = (unsigned)workers_.size();
+        round_++;
+        lock.unlock();
+        wake_.notify_all();
+        take_chunks();
+        lock.lock();
+        done_.wait(lock, [this] { return busy_ == 0; });
+    }
+
+  private:
+    void take_chunks() {
+        for (u64 first; (first = next_.fetch_add(grain_, std::memory_order_relaxed)) < items_;)
+            kernel_->run(args_, first, std::min(first + grain_, items_));
+    }
+
+    void work() {
+        u64 seen = 0;
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [&] { return stopping_ || round_ != seen; });
+            if (stopping_) return;
+            seen = round_;
+            lock.unlock();
+            take_chunks();
+            lock.lock();
+            if (--busy_ == 0) done_.notify_one();
+        }
+    }
+
+    std::vector<std::thread> workers_;
+    std::mutex mutex_;
+    std::condition_variable wake_, done_;
+    std::atomic<u64> next_{0};
+    const Kernel* kernel_ = nullptr;
+    const void* args_ = nullptr;
+    u64 items_ = 0, grain_ = 1, round_ = 0;
+    unsigned busy_ = 0;
+    bool stopping_ = false;
+};
+
+struct Entry {
+    u64 fingerprint0;
+    u32 op;
+};
+
+// Stable. Insertion for a few entries, where std::stable_sort would allocate each time.
+template <class Before>
+void sort_group(Entry* first, Entry* last, Before before) {
+    if (last - first > 32) return std::stable_sort(first, last, before);
+    for (Entry* next = first + 1; next < last; next++) {
+        const Entry moving = *next;
+        Entry* at = next;
+        for (; at > first && before(moving, at[-1]); at--) *at = at[-1];
+        *at = moving;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+void* gpkvs_pool_new(u32 threads) { return new Pool(threads); }
+void gpkvs_pool_delete(void* pool) { delete (Pool*)pool; }
+
+// Runs a kernel over `items`, `grain` of them at a time to a thread; returns when all are done.
+void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 grain) {
+    ((Pool*)pool)->run(kernel, args, items, grain);
+}
+
+// order: stable sort of the operations by fingerprint, that is by block and bucket, arrival order inside a key.
+// Fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains.
+//
+// Fingerprints are uniform by construction, so one pass over their high bits leaves groups of a few entries, and a
+// stable sort inside each group ends it.
+u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u32* order, u32* chain_of,
+                u32* chain_start, u32* last_write) {
+    u32 bits = 1;
+    while (bits < 16 && (8ull << bits) < n) bits++;
+    const u32 shift = 64 - bits;
+    std::vector<u32> begin((1ull << bits) + 1, 0);
+    for (u64 i = 0; i < n; i++) begin[(fingerprint0[i] >> shift) + 1]++;
+    for (u64 g = 0; g < 1ull << bits; g++) begin[g + 1] += begin[g];
+    std::vector<Entry> entries(n);
+    {
+        std::vector<u32> at(begin.begin(), begin.end() - 1);
+        for (u64 i = 0; i < n; i++) entries[at[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
+    }
+    const auto before = [&](const Entry& a, const Entry& b) {
+        if (a.fingerprint0 != b.fingerprint0) return a.fingerprint0 < b.fingerprint0;
+        return fingerprint1[a.op] < fingerprint1[b.op];
+    };
+    for (u64 g = 0; g < 1ull << bits; g++)
+        sort_group(entries.data() + begin[g], entries.data() + begin[g + 1], before);
+
+    u64 chains = 0;
+    u32 written = 0;
+    for (u64 p = 0; p < n; p++) {
+        const Entry& entry = entries[p];
+        if (p == 0 || before(entries[p - 1], entry)) chain_start[chains++] = (u32)p;
+        order[p] = entry.op;
+        chain_of[p] = (u32)(chains - 1);
+        if (ops[entry.op] != OP_GET) written = (u32)p + 1;
+        last_write[p] = written;
+    }
+    chain_start[chains] = (u32)n;
+    return chains;
+}
+
+// The one way by which the host stores to PM: whole words, then a fence.
+void gpkvs_pm_store(u64* to, const u64* from, u64 words) {
+    for (u64 w = 0; w < words; w++) pm_store(to + w, from[w]);
+    pm_persist();
+}
+
+// CRC32C of whole words, for the structures that the host writes.
+u32 gpkvs_crc32c(const u8* data, u64 words) {
+    u32 crc = ~0u;
+    for (u64 w = 0; w < words; w++) crc = crc32c_word(crc, load_unaligned(data + 8 * w));
+    return ~crc;
+}
+
+// The magic number of the file system a file is on (statfs), 0 if it cannot be told.
+u64 gpkvs_filesystem(int file) {
+    struct statfs found;
+    return fstatfs(file, &found) == 0 ? (u64)found.f_type : 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,61 @@
+// The bytes on media that kernels touch. docs/format.md describes them; tests hold the same numbers from Python.
+#pragma once
+#include "platform.cuh"
+
+static const u32 WAYS = 8;
+static const u32 BLOCK_BUCKETS = 256;  // 64 KiB: the unit of placement, growth, scan and sharding
+static const u64 NO_SLOT = ~0ull;
+static const u32 NO_OP = ~0u;
+static const u64 NO_RECORD = 0;  // a record has at least two units, so no reference is 0
+
+enum Operation { OP_GET = 1, OP_SET = 2, OP_DELETE = 3 };
+enum StatusCode { STATUS_OK = 0, STATUS_NOT_FOUND = 1, STATUS_CORRUPT = 2 };
+enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
+
+// A slot of the `bytes` layout. An empty slot is four zero words.
+struct Slot {
+    u64 fingerprint0, fingerprint1;  // keyed, 128 bits: the identity of a key
+    u64 reference;                   // u40 offset | u24 length, in units of 16 bytes of the heap
+    u64 meta;                        // u4 kind | u60 version
+};
+struct Bucket {
+    Slot ways[WAYS];
+};
+static_assert(sizeof(Slot) == 32, "a slot is 32 bytes");
+static_assert(sizeof(Bucket) == 256, "a bucket is 256 bytes, the internal block of PM devices");
+static_assert(sizeof(Bucket) * BLOCK_BUCKETS == 65536, "a block is 64 KiB");
+
+enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1 };  // 2 and 3 are kept for records with expiry and inline numbers
+
+GPKVS_DEVICE u64 slot_kind(u64 meta) { return meta >> 60; }
+GPKVS_DEVICE u64 slot_version(u64 meta) { return meta & ((1ull << 60) - 1); }
+GPKVS_DEVICE u64 record_meta(u64 version) { return ((u64)KIND_RECORD << 60) | version; }
+
+static const u32 UNIT_BYTES = 16;
+GPKVS_DEVICE u64 reference_offset(u64 reference) { return reference >> 24; }       // units
+GPKVS_DEVICE u64 reference_length(u64 reference) { return reference & 0xFFFFFF; }  // units
+
+// A record: this header, the key, the value, zeros up to a whole unit. The CRC covers all of it but itself.
+struct RecordHeader {
+    u32 crc32c;
+    u32 table_id;
+    u64 version;
+    u64 expiry_ms;  // 0: none
+    u32 key_bytes;
+    u32 value_bytes;
+};
+static_assert(sizeof(RecordHeader) == 32, "a record header is 32 bytes");
+
+GPKVS_DEVICE u64 record_units(u64 key_bytes, u64 value_bytes) {
+    return (sizeof(RecordHeader) + key_bytes + value_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+// An undo entry: the slot's number, the epoch, the slot's four words as they were.
+static const u32 ENTRY_WORDS = 6;
+static const u32 STRIPE_ENTRIES = 32;
+
+// Word w of entry e: entries are striped by 32, so that a warp's store of one word each fills whole 128-byte lines
+// (GPM, ASPLOS '22, section 5.2 and figure 5).
+GPKVS_DEVICE u64 entry_word_at(u64 entry, u32 word) {
+    return (entry / STRIPE_ENTRIES * ENTRY_WORDS + word) * STRIPE_ENTRIES + entry % STRIPE_ENTRIES;
+}

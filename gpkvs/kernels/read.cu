@@ -1,0 +1,43 @@
+// The values that GETs return. One item a GET.
+#include "record.cuh"
+
+// measure: how long each value is, after checking the record it comes from.
+#define MEASURE_ARGS(F)                                                                     \
+    F(const u32*, get_op) F(const u64*, source_reference) F(const u32*, source_op) F(const u32*, value_lengths) \
+    F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) F(const u8*, heap) F(u64, heap_bytes) \
+    F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
+
+GPKVS_KERNEL(measure, MEASURE_ARGS) {
+    const u32 op = a.get_op[i];
+    const u32 writer = a.source_op[op];
+    const u64 reference = a.source_reference[op];
+    u32 length = 0;
+    if (writer != NO_OP) length = a.value_lengths[writer];
+    else if (reference != NO_RECORD) {
+        const RecordHeader* record = checked_record(a.heap, a.heap_bytes, reference);
+        const bool good = record && record->table_id == a.table_id && record->key_bytes == a.key_lengths[op] &&
+                          record->version == a.versions[op] &&
+                          same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes);
+        if (good) length = record->value_bytes;
+        else {
+            a.status[op] = STATUS_CORRUPT;
+            a.versions[op] = 0;
+        }
+    }
+    a.length[i] = length;
+}
+
+// gather: the values, one after the other.
+#define GATHER_ARGS(F)                                                                      \
+    F(const u32*, get_op) F(const u64*, source_reference) F(const u32*, source_op) F(const u8*, values) \
+    F(const u64*, value_offsets) F(const u8*, heap) F(const u32*, length) F(const u64*, offset) F(u8*, out)
+
+GPKVS_KERNEL(gather, GATHER_ARGS) {
+    if (a.length[i] == 0) return;
+    const u32 op = a.get_op[i];
+    const u32 writer = a.source_op[op];
+    const u8* from;
+    if (writer != NO_OP) from = a.values + a.value_offsets[writer];
+    else from = record_value((const RecordHeader*)(a.heap + reference_offset(a.source_reference[op]) * UNIT_BYTES));
+    copy_bytes(a.out + a.offset[i], from, a.length[i]);
+}

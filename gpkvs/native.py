@@ -1,0 +1,71 @@
+"""The compiled library of kernels: found, loaded and described once, at the bottom of all layers."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from pathlib import Path
+
+from gpkvs.errors import BackendError
+
+_NAME = "_kernels.so"
+
+
+class KernelSymbol(ctypes.Structure):
+    """What the library exports for each kernel (`struct Kernel` in kernels/platform.cuh)."""
+
+    _fields_ = [
+        ("args_bytes", ctypes.c_uint64),
+        ("fields", ctypes.c_char_p),
+        ("run", ctypes.c_void_p),
+    ]
+
+
+def _library_path() -> Path:
+    beside = Path(__file__).parent / _NAME
+    if beside.exists():
+        return beside
+    # An editable install keeps the compiled file in site-packages and the Python files in the checkout.
+    try:
+        installed = Path(str(importlib.metadata.distribution("gpkvs").locate_file(f"gpkvs/{_NAME}")))
+    except importlib.metadata.PackageNotFoundError:
+        installed = beside
+    if not installed.exists():
+        raise BackendError(
+            f"the compiled kernels ({_NAME}) are missing: install gpkvs with pip, or run `make install`"
+        )
+    return installed
+
+
+library = ctypes.CDLL(str(_library_path()))
+library.gpkvs_pool_new.argtypes = [ctypes.c_uint32]
+library.gpkvs_pool_new.restype = ctypes.c_void_p
+library.gpkvs_pool_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_pool_delete.restype = None
+library.gpkvs_run.argtypes = [
+    ctypes.c_void_p,
+    ctypes.POINTER(KernelSymbol),
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+]
+library.gpkvs_run.restype = None
+library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
+library.gpkvs_order.restype = ctypes.c_uint64
+library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
+library.gpkvs_pm_store.restype = None
+library.gpkvs_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+library.gpkvs_crc32c.restype = ctypes.c_uint32
+library.gpkvs_filesystem.argtypes = [ctypes.c_int]
+library.gpkvs_filesystem.restype = ctypes.c_uint64
+
+
+def kernel_symbol(name: str) -> KernelSymbol:
+    """Return what the library exports for the kernel `name`."""
+    return KernelSymbol.in_dll(library, f"gpkvs_kernel_{name}")
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC32C of `data`, whose length is a multiple of 8 bytes."""
+    assert len(data) % 8 == 0
+    return int(library.gpkvs_crc32c(data, len(data) // 8))

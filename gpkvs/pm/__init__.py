@@ -1,0 +1,1 @@
+"""Persistent memory: mapped regions and what it takes to make stores to them durable."""

@@ -1,0 +1,92 @@
+"""A file of the store, mapped: the one place where the host stores to PM and makes stores durable.
+
+Kernels store through `pm_store` and fence through `pm_persist`; the host does both here and nowhere else, so that
+whatever watches the order of stores needs to look at two places only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.native import library
+from gpkvs.pm.domain import DomainName
+
+
+class Region:
+    """A whole file mapped into memory.
+
+    Parameters
+    ----------
+    path
+        The file; it has the size that the root says (the caller checks).
+    domain
+        How `persist` makes stores durable; `None` maps it read-only.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened or mapped.
+    """
+
+    def __init__(self, path: Path, domain: DomainName | None) -> None:
+        self.path = path
+        self._domain = domain
+        self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)
+        try:
+            self.bytes = os.fstat(self._file).st_size
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
+            self._map = mmap.mmap(self._file, self.bytes, mmap.MAP_SHARED, access)
+        except BaseException:
+            os.close(self._file)
+            raise
+        view = np.frombuffer(self._map, np.uint8)
+        self.address = int(view.__array_interface__["data"][0])
+        self._view: NDArray[np.uint8] | None = view
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes from `offset`."""
+        assert offset + count <= self.bytes
+        return self._map[offset : offset + count]
+
+    def words(self, offset: int, count: int) -> NDArray[np.uint64]:
+        """Return a read-only view of `count` words from byte `offset`."""
+        assert self._view is not None
+        view = self._view[offset : offset + 8 * count].view(np.uint64)
+        view.flags.writeable = False
+        return view
+
+    def store(self, offset: int, data: bytes) -> None:
+        """Store whole 8-byte words at an aligned offset, then fence; not durable before `persist`."""
+        assert self._domain is not None
+        assert offset % 8 == 0
+        assert len(data) % 8 == 0
+        assert offset + len(data) <= self.bytes
+        library.gpkvs_pm_store(self.address + offset, data, len(data) // 8)
+
+    def persist(self) -> None:
+        """Make every earlier store to this file durable, as the domain asks.
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write; it must not be tried again (what was dirty may be lost).
+        """
+        # In the `process` domain the fences that end every kernel and every `store` are all it takes.
+        if self._domain is DomainName.MSYNC:
+            os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Unmap; views handed out before must be gone."""
+        self._view = None
+        try:
+            self._map.close()
+        except BufferError:
+            # A caller still holds a view: the mapping goes when the view does.
+            pass
+        os.close(self._file)
+

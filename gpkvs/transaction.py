@@ -1,0 +1,139 @@
+"""The transaction flag, the epochs, and the two descriptors: when a batch is there and when it is not.
+
+Invariants (docs/design.md, section 4): I1 log, records and D(e) are durable before ACTIVE(e); I2 no slot is stored
+to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged before IDLE(e) is
+durable; I7 the log and D(e) are stored over only after that. The engine calls the methods in this order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpkvs import failpoint
+from gpkvs.errors import CorruptStoreError, StoreError
+from gpkvs.files import StoreFiles
+from gpkvs.layout import (
+    COUNTER_BITS,
+    DESCRIPTOR_OFFSETS,
+    EPOCH_BITS,
+    FLAG_OFFSET,
+    STRUCTURE_BYTES,
+    BadBytesError,
+    Descriptor,
+    Root,
+    State,
+    make_epoch,
+    pack_flag,
+    unpack_flag,
+)
+from gpkvs.roots import write_roots
+
+
+def read_flag(files: StoreFiles) -> tuple[State, int]:
+    """Return the state and epoch of the flag.
+
+    Raises
+    ------
+    CorruptStoreError
+        If the flag is damaged.
+    """
+    try:
+        return unpack_flag(files.root_region.read(FLAG_OFFSET, 8))
+    except BadBytesError as error:
+        raise CorruptStoreError("flag", str(error), path=files.root_region.path, offset=FLAG_OFFSET) from error
+
+
+def store_flag(files: StoreFiles, state: State, epoch: int) -> None:
+    """Store the flag; durable only after `files.root_region.persist()`."""
+    files.root_region.store(FLAG_OFFSET, pack_flag(state, epoch))
+
+
+def read_descriptors(files: StoreFiles) -> tuple[Descriptor | BadBytesError, ...]:
+    """Return both descriptors as found; one may be torn."""
+
+    def one(offset: int) -> Descriptor | BadBytesError:
+        try:
+            return Descriptor.unpack(files.log.read(offset, STRUCTURE_BYTES))
+        except BadBytesError as error:
+            return error
+
+    return tuple(one(offset) for offset in DESCRIPTOR_OFFSETS)
+
+
+def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
+    """Return the descriptor of an epoch.
+
+    Raises
+    ------
+    CorruptStoreError
+        If neither copy is that descriptor, whole.
+    """
+    found = read_descriptors(files)
+    for descriptor in found:
+        if isinstance(descriptor, Descriptor) and descriptor.epoch == epoch:
+            return descriptor
+    raise CorruptStoreError(
+        "descriptor", f"no whole descriptor of epoch {epoch:#x}, which the flag names", path=files.log.path
+    )
+
+
+def raise_incarnation(files: StoreFiles, root: Root) -> Root:
+    """Make the next incarnation durable in both root copies, before the first store of its epochs."""
+    if root.incarnation + 1 >= 1 << (EPOCH_BITS - COUNTER_BITS):
+        raise StoreError(f"{files.path}: opened {root.incarnation:,} times, more than the format can count")
+    failpoint.hit("before_incarnation")
+    raised = replace(root, sequence=root.sequence + 1, incarnation=root.incarnation + 1)
+    write_roots(files.root_region, raised)
+    return raised
+
+
+class Transaction:
+    """The flag, epochs and descriptors of an open store.
+
+    Parameters
+    ----------
+    files
+        The store's files.
+    root
+        With the incarnation of this opening.
+    current
+        The descriptor of the last committed batch.
+    """
+
+    def __init__(self, files: StoreFiles, root: Root, current: Descriptor) -> None:
+        self._files = files
+        self.root = root
+        self.current = current
+        self._counter = 0
+        descriptors = read_descriptors(files)
+        self._current_copy = descriptors.index(current)
+
+    def next_epoch(self) -> int:
+        """Return an epoch that was never used, whatever becomes of its batch."""
+        if self._counter + 1 >= 1 << COUNTER_BITS:
+            self.root = raise_incarnation(self._files, self.root)
+            self._counter = 0
+        self._counter += 1
+        return make_epoch(self.root.incarnation, self._counter)
+
+    def describe(self, descriptor: Descriptor) -> None:
+        """Store D(e) over the older of the two descriptors and make it durable, with the log (I1)."""
+        self._files.log.store(DESCRIPTOR_OFFSETS[1 - self._current_copy], descriptor.pack())
+        failpoint.hit("before_log_persist")
+        self._files.log.persist()
+
+    def activate(self, epoch: int) -> None:
+        """Turn the flag ACTIVE, durably: from here on only `commit` or recovery may clear it."""
+        failpoint.hit("before_active_flag")
+        store_flag(self._files, State.ACTIVE, epoch)
+        failpoint.hit("before_active_persist")
+        self._files.root_region.persist()
+
+    def commit(self, descriptor: Descriptor) -> None:
+        """Turn the flag IDLE, durably: the commit point (I3, I4)."""
+        failpoint.hit("before_idle_flag")
+        store_flag(self._files, State.IDLE, descriptor.epoch)
+        failpoint.hit("before_idle_persist")
+        self._files.root_region.persist()
+        self.current = descriptor
+        self._current_copy = 1 - self._current_copy

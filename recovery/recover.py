@@ -1,0 +1,259 @@
+"""Start-up recovery: the batch in progress, if any, is rolled back before anything is served.
+
+The steps are those of docs/design.md, section 4, and keep I5 (undo is idempotent: a crash in here, any number of times,
+loses nothing) and I6 (the whole log is verified before the first undo store). The undo kernel follows gpKVS (GPM,
+ASPLOS '22, figure 6b); unlike there, the flag is cleared once, after every slot is durable.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.directory import RECOVERY_FILE, write_file
+from gpkvs.errors import CorruptStoreError
+from gpkvs.files import StoreFiles
+from gpkvs.heap import Heap, Tail
+from gpkvs.info import RecoveryReport
+from gpkvs.layout import (
+    BLOCK_SLOTS,
+    DESCRIPTOR_OFFSETS,
+    ENTRY_BYTES,
+    LOG_ENTRIES_OFFSET,
+    STRUCTURE_BYTES,
+    UNIT_BYTES,
+    Descriptor,
+    LogRun,
+    RunKind,
+    State,
+)
+from gpkvs.transaction import (
+    Transaction,
+    find_descriptor,
+    raise_incarnation,
+    read_descriptors,
+    read_flag,
+    store_flag,
+)
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an engine needs to go on."""
+
+    transaction: Transaction
+    heap: Heap
+    records: int
+    report: RecoveryReport
+
+
+def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recovered:
+    """Bring a store into the state of its last committed batch.
+
+    Parameters
+    ----------
+    files
+        Mapped for writing, the directory locked.
+    backend
+        Runs the undo and recount kernels.
+    on_progress
+        Called with the name of a step and the share of the work done, 0 to 1.
+
+    Raises
+    ------
+    CorruptStoreError
+        If flag, descriptors or an active log are damaged; nothing was stored then.
+    """
+    begin = time.perf_counter()
+    on_progress("reading the transaction flag", 0.0)
+    state, epoch = read_flag(files)
+    undone_entries = 0
+    if state is State.ACTIVE:
+        current, undone_entries = _roll_back(files, backend, epoch, on_progress)
+    else:
+        current = find_descriptor(files, epoch)
+    check_tail(files, current)
+    _store_again(files, current)
+    root = raise_incarnation(files, files.root)
+    failpoint.hit("before_recount")
+    on_progress("counting live records", 0.5)
+    live_units, records = recount(files, backend)
+    heap = Heap(
+        files.heap,
+        files.root.segment_bytes,
+        Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES),
+        live_units,
+    )
+    seconds = time.perf_counter() - begin
+    report = RecoveryReport(
+        undone=state is State.ACTIVE,
+        undone_entries=undone_entries,
+        root_copy_repaired=files.root_copies.repaired,
+        records=records,
+        heap_live_bytes=heap.live_bytes,
+        seconds=seconds,
+        text=_describe(state, undone_entries, records, files.root_copies.repaired, seconds),
+    )
+    write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
+    on_progress("recovered", 1.0)
+    return Recovered(Transaction(files, root, current), heap, records, report)
+
+
+def _describe(state: State, undone_entries: int, records: int, repaired: str, seconds: float) -> str:
+    did = (
+        f"a batch was in progress: {undone_entries:,} slots rolled back"
+        if state is State.ACTIVE
+        else "no batch was in progress"
+    )
+    root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
+    return f"{did}; {records:,} records{root}; {seconds * 1000:.1f} ms"
+
+
+def _roll_back(
+    files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress
+) -> tuple[Descriptor, int]:
+    """Undo the batch of an ACTIVE flag; return the descriptor before it, and how many slots were restored."""
+    descriptor = find_descriptor(files, epoch)
+    before = previous_descriptor(files, epoch)
+    on_progress("verifying the undo log", 0.1)
+    verify_log(files, backend, descriptor)
+    on_progress("rolling back", 0.3)
+    failpoint.hit("before_undo")
+    for run in descriptor.runs:
+        _undo(files, backend, run)
+    failpoint.hit("before_undo_persist")
+    files.index.persist()
+    failpoint.hit("before_undo_idle_flag")
+    store_flag(files, State.IDLE, before.epoch)
+    files.root_region.persist()
+    return before, sum(run.count for run in descriptor.runs)
+
+
+def _undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+    # In two parts, so that a test can die between them.
+    half = run.count // 2
+    for first, last in ((0, half), (half, run.count)):
+        backend.launch(
+            "undo",
+            last - first,
+            log=files.log_address,
+            first=run.first + first,
+            index=files.index.address,
+        )
+        if first == 0:
+            failpoint.hit("mid_undo")
+
+
+def previous_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
+    """Return the descriptor that was current before the batch with an ACTIVE flag.
+
+    Raises
+    ------
+    CorruptStoreError
+        If there is none, or it is not older.
+    """
+    for descriptor in read_descriptors(files):
+        if isinstance(descriptor, Descriptor) and descriptor.epoch < epoch:
+            return descriptor
+    raise CorruptStoreError(
+        "descriptor", f"the descriptor before epoch {epoch:#x} is damaged", path=files.log.path
+    )
+
+
+def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> None:
+    """Prove the whole log of a descriptor before anything is undone (I6).
+
+    Raises
+    ------
+    CorruptStoreError
+        Naming the entry, if one is wrong; nothing was stored.
+    """
+    total = np.uint64(0)
+    for run in descriptor.runs:
+        _check_run(files, run)
+        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+        backend.launch(
+            "verify_log",
+            run.count,
+            log=files.log_address,
+            epoch=descriptor.epoch,
+            first=run.first,
+            slots=files.table.slots,
+            digest=digest,
+            wrong=wrong,
+        )
+        if wrong.any():
+            entry = run.first + int(wrong.argmax())
+            raise CorruptStoreError(
+                "undo-log",
+                f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
+                "restore the directory from a backup",
+                path=files.log.path,
+                offset=LOG_ENTRIES_OFFSET + entry * ENTRY_BYTES,
+            )
+        total = total + digest.sum(dtype=np.uint64)
+    if int(total) != descriptor.log_digest:
+        raise CorruptStoreError(
+            "undo-log",
+            "the digest of the entries is not the descriptor's. Nothing was undone; restore the directory from a backup",
+            path=files.log.path,
+            offset=LOG_ENTRIES_OFFSET,
+        )
+
+
+def _check_run(files: StoreFiles, run: LogRun) -> None:
+    table = files.table
+    known = (RunKind.UNDO, table.id, table.generation, ENTRY_BYTES)
+    if (run.kind, run.table_id, run.generation, run.entry_bytes) != known or (
+        run.first + run.count > files.log_entries_max
+    ):
+        raise CorruptStoreError(
+            "undo-log", f"the descriptor has a run that cannot be: {run}", path=files.log.path
+        )
+
+
+def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
+    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap."""
+    segments = files.root.heap_bytes // files.root.segment_bytes
+    if descriptor.tail_segment >= segments or descriptor.tail_bytes > files.root.segment_bytes:
+        raise CorruptStoreError(
+            "descriptor",
+            f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
+            path=files.log.path,
+        )
+
+
+def _store_again(files: StoreFiles, current: Descriptor) -> None:
+    """Make flag and descriptors durable whatever the flag said: a kill may have left them in a cache only."""
+    failpoint.hit("before_restore")
+    for offset in DESCRIPTOR_OFFSETS:
+        files.log.store(offset, files.log.read(offset, STRUCTURE_BYTES))
+    files.log.persist()
+    store_flag(files, State.IDLE, current.epoch)
+    files.root_region.persist()
+
+
+def recount(files: StoreFiles, backend: Backend) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], int]:
+    """Stream the index; return the live units of each heap segment, and the number of records."""
+    segments = files.root.heap_bytes // files.root.segment_bytes
+    live_units = np.zeros(segments, np.uint64)
+    records = np.zeros(files.table.blocks, np.uint32)
+    backend.launch(
+        "recount",
+        files.table.blocks,
+        group=BLOCK_SLOTS,
+        index=files.index.address,
+        segment_units=files.root.segment_bytes // UNIT_BYTES,
+        segments=segments,
+        live_units=live_units,
+        records=records,
+    )
+    return live_units, int(records.sum(dtype=np.uint64))
