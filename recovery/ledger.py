@@ -1,8 +1,8 @@
 """What was written, what was acknowledged, and whether a store that came back still holds it.
 
-The unit is the *cell*: one key, or several keys that one BatchRequest writes together. An *attempt* gives a cell
-a new state: a value or absence for each of its keys. What a cell may hold is then short to say: the newest state
-that was acknowledged or read, or the state of an attempt whose outcome nobody knows, because the server died
+The unit is the *cell*: one key, or several keys that one BatchRequest writes together. An *attempt* gives a
+cell a new state: a value or absence for each of its keys. What a cell may hold is then short to say: the newest
+state that was acknowledged or read, or the state of an attempt whose outcome is unknown, because the server died
 before it answered.
 
 Invariants; each has a test that breaks it:

@@ -1,7 +1,7 @@
 """A real ``gpkvs serve`` process that can be killed, as a drill and the demo need it.
 
-The server is started with vfork and exec (what `subprocess` does without a `preexec_fn`), so no gRPC thread of
-this process is ever forked.
+The server is started with vfork and exec (what `subprocess` does without a `preexec_fn`), so no gRPC thread
+of this process is ever forked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from gpkvs import failpoint
 from gpkvs.errors import GpkvsError
 
-GPKVS: tuple[str, ...] = (sys.executable, "-m", "gpkvs")
+GPKVS: tuple[str, ...] = (sys.executable, "-m", "gpkvs.cli.main")
 
 _POLL_SECONDS = 0.005
 
@@ -130,34 +130,6 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-    def killed(self) -> bool:
-        """Whether the process was ended by SIGKILL: by `kill`, or by a failpoint."""
-        return self._process.poll() == -signal.SIGKILL
-
-    async def ready(self, seconds_max: float = 60.0) -> float:
-        """Wait until the server serves; return the seconds since it was started.
-
-        Raises
-        ------
-        ServerError
-            If it ends, or takes longer than `seconds_max`.
-        """
-        while not self._ready_file.exists():
-            if not self.alive:
-                raise self.error("the server ended before it served")
-            if time.monotonic() > self.started + seconds_max:
-                raise self.error(f"the server does not serve after {seconds_max:.0f} s")
-            await asyncio.sleep(_POLL_SECONDS)
-        self.target, self.metrics = self._ready_file.read_text().split()[:2]
-        return time.monotonic() - self.started
-
-    async def dead(self, seconds_max: float) -> bool:
-        """Wait until the process has ended; return whether it did within `seconds_max`."""
-        limit = time.monotonic() + seconds_max
-        while self.alive and time.monotonic() < limit:
-            await asyncio.sleep(_POLL_SECONDS)
-        return not self.alive
 
     def kill(self) -> None:
         """SIGKILL: the process gets no chance to clean up."""
