@@ -40,9 +40,7 @@ def undone_entries(path: Path) -> int:
     ],
 )
 @pytest.mark.parametrize("failpoint", IN_PROGRESS)
-def test_batch_in_progress_is_rolled_back(
-    tmp_path: Path, batch: list[Operation], slots: int, failpoint: str
-) -> None:
+def test_batch_in_progress_is_rolled_back(tmp_path: Path, batch: list[Operation], slots: int, failpoint: str) -> None:
     path = tmp_path / "store"
     outcome = run_child(path, [OLD, batch], f"{failpoint}:2")
     assert outcome.killed

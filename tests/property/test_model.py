@@ -14,9 +14,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from tests.conftest import SMALL, assert_clean
 
-KEYS = st.one_of(
-    st.sampled_from([b"a", b"b", b"\0", b"\0\0", b"key", b"key\0"]), st.binary(min_size=1, max_size=40)
-)
+KEYS = st.one_of(st.sampled_from([b"a", b"b", b"\0", b"\0\0", b"key", b"key\0"]), st.binary(min_size=1, max_size=40))
 VALUES = st.one_of(st.just(b""), st.binary(max_size=80))
 OPERATIONS = st.one_of(
     st.tuples(st.just(Op.GET), KEYS),

@@ -79,7 +79,9 @@ def test_one_damaged_root_copy_is_reported_and_repaired(path: Path, offset: int)
         pytest.param(lambda p: (flip(p / "root", ROOT_A + 20), flip(p / "root", ROOT_B + 20)), "root-copy", id="roots"),
         pytest.param(lambda p: flip(p / "root", FLAG_OFFSET + 3), "flag", id="flag"),
         pytest.param(
-            lambda p: [flip(p / "log", offset + 40) for offset in DESCRIPTOR_OFFSETS], "descriptor", id="descriptors"
+            lambda p: [flip(p / "log", offset + 40) for offset in DESCRIPTOR_OFFSETS],
+            "descriptor",
+            id="descriptors",
         ),
         pytest.param(lambda p: flip(p / "catalog-0.json", 5), "catalog", id="catalogue"),
         *[

@@ -47,7 +47,9 @@ def test_fingerprint_is_siphash_2_4_128() -> None:
         fingerprint1=high,
     )
     backend.close()
-    digests = [(int(a).to_bytes(8, "little") + int(b).to_bytes(8, "little")).hex() for a, b in zip(low, high)]
+    digests = [
+        (int(a).to_bytes(8, "little") + int(b).to_bytes(8, "little")).hex() for a, b in zip(low, high, strict=True)
+    ]
     assert digests == list(expected.values())
 
 
@@ -86,7 +88,14 @@ def test_launch_refuses_arguments_of_another_type() -> None:
     backend = CpuBackend(1)
     with pytest.raises(AssertionError, match="digest"):
         backend.launch(
-            "verify_log", 1, log=0, epoch=0, first=0, slots=0, digest=np.zeros(1, np.uint32), wrong=np.zeros(1, np.uint8)
+            "verify_log",
+            1,
+            log=0,
+            epoch=0,
+            first=0,
+            slots=0,
+            digest=np.zeros(1, np.uint32),
+            wrong=np.zeros(1, np.uint8),
         )
     with pytest.raises(AssertionError, match="takes"):
         backend.launch("verify_log", 1, log=0)
