@@ -41,7 +41,8 @@ class Violation:
     found: str
 
     def __str__(self) -> str:
-        return f"{self.invariant}: key {self.key!r}: expected {self.expected}, found {self.found}"
+        key = f"{self.key[:40]!r}{'...' if len(self.key) > 40 else ''}"
+        return f"{self.invariant}: key {key}: expected {self.expected}, found {self.found}"
 
 
 @dataclass

@@ -70,9 +70,7 @@ class ServerProcess:
         What the server wrote on standard output and error in all of its lives, beside the store.
     """
 
-    def __init__(
-        self, data: Path, options: ServerOptions, *, listen: str = "127.0.0.1:0", armed: str = ""
-    ) -> None:
+    def __init__(self, data: Path, options: ServerOptions, *, listen: str = "127.0.0.1:0", armed: str = "") -> None:
         self.log = data.with_name(data.name + ".server.log")
         self.target = ""
         self.metrics = ""
@@ -87,9 +85,7 @@ class ServerProcess:
         with self.log.open("ab") as log:
             log.write(f"--- {' '.join(command)} {armed}\n".encode())
             log.flush()
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
     @property
     def pid(self) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import grpc
 
@@ -22,9 +23,15 @@ from gpkvs.recovery.ledger import VALUE_BYTES_MIN, Attempt, Cell, Ledger
 _CALL_SECONDS_MAX = 30.0
 _READ_BACK_KEYS = 1000  # in one request
 _REFUSED_PAUSE_SECONDS = 0.01
-_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+_GONE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+)
 
 Operation = tuple[Op, bytes, bytes]  # the value is b"" but for a SET
+Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,14 @@ class Counts:
     reads: int = 0
     refused: int = 0
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.writes + other.writes,
+            self.batches + other.batches,
+            self.reads + other.reads,
+            self.refused + other.refused,
+        )
+
 
 class Witnesses:
     """The clients of one store.
@@ -62,7 +77,7 @@ class Witnesses:
         Of what they choose; what happens when is up to the machine.
     """
 
-    def __init__(self, ledger: Ledger, options: WitnessOptions, seed: int) -> None:
+    def __init__(self, ledger: Ledger, options: WitnessOptions, seed: str) -> None:
         self.ledger = ledger
         self.counts = Counts()
         self.last_error = "none"
@@ -95,9 +110,7 @@ class Witnesses:
                     n = len(cell.keys)
                     self.ledger.settle(cell, tuple(values[:n]), tuple(versions[:n]))
                     del values[:n], versions[:n]
-            info = await admin_pb2_grpc.AdminStub(connection).Info(
-                admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX
-            )
+            info = await admin_pb2_grpc.AdminStub(connection).Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
         self.ledger.forget_values()
         records = sum(table.records for table in info.tables)
         if records != self.ledger.keys_present:
@@ -136,7 +149,8 @@ class Witnesses:
         async with channel(target) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
             while True:
-                cell = self._random.choice(self._shared)
+                fresh = [cell for cell in self._shared if not cell.newest.number and not cell.open]
+                cell = self._random.choice(fresh or self._shared)
                 action = self._random.choices((self._write_cell, self._read_cell), (75, 25))[0]
                 if not await self._survives(action(stub, cell)):
                     return
@@ -207,9 +221,7 @@ class Witnesses:
         self.counts.reads += 1
         self.ledger.read(cell, before, tuple(values), tuple(versions))
 
-    async def _get(
-        self, stub: kv_pb2_grpc.KVStub, keys: Sequence[bytes]
-    ) -> tuple[list[bytes | None], list[int]]:
+    async def _get(self, stub: kv_pb2_grpc.KVStub, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
         """Read keys by one BatchRequest; return values (None where absent) and versions (0 where absent)."""
         request = batch_request([(Op.GET, key, b"") for key in keys], 0)
         response = await stub.Batch(request, timeout=_CALL_SECONDS_MAX)
@@ -224,7 +236,7 @@ class Witnesses:
         versions = [v if value is not None else 0 for v, value in zip(_versions(response), values, strict=True)]
         return values, versions
 
-    async def _write[Response](self, attempt: Attempt, call: Awaitable[Response]) -> Response | None:
+    async def _write(self, attempt: Attempt, call: Awaitable[Response]) -> Response | None:
         """Await the answer to a write; None if the server refused it because it is full."""
         try:
             return await call
