@@ -77,6 +77,8 @@ class DrillReport:
     seed: int
     rounds: list[RoundResult] = field(default_factory=list)
     seconds: float = 0.0
+    domain: str = ""  # the persistence domain that was in force, and what it survives
+    domain_note: str = ""
 
     @property
     def kills(self) -> Counter[str]:
@@ -117,6 +119,7 @@ class DrillError(GpkvsError):
         if len(problems) > len(lines):
             lines.append(f"... and {len(problems) - len(lines)} more")
         where = f"seed {seed}, round {round.number} ({round})"
+        self.seed, self.round, self.directory = seed, round, directory
         super().__init__("\n  ".join([f"the drill failed: {where}; the data is kept in {directory}", *lines]))
         self.problems = tuple(problems)
 
@@ -149,6 +152,7 @@ async def drill(options: DrillOptions, on_round: Callable[[RoundResult], None] |
         if problems:
             raise DrillError(options.seed, round, store.path, problems)
         report.rounds.append(result)
+        report.domain, report.domain_note = store.domain
         if on_round:
             on_round(result)
     report.seconds = time.monotonic() - begin
@@ -171,6 +175,11 @@ class _StoreDrill:
     @property
     def violations(self) -> list[str]:
         return [str(violation) for violation in self._ledger.violations]
+
+    @property
+    def domain(self) -> tuple[str, str]:
+        info = self._witnesses.info
+        return info.domain, info.domain_note
 
     async def run(self, round: Round) -> RoundResult:
         begin = time.monotonic()

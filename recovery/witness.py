@@ -81,6 +81,7 @@ class Witnesses:
         self.ledger = ledger
         self.counts = Counts()
         self.last_error = "none"
+        self.info = admin_pb2.InfoResponse()
         self._options = options
         self._random = random.Random(seed)
         self._own = [
@@ -99,7 +100,7 @@ class Witnesses:
     async def read_back(self, target: str) -> int:
         """Compare the whole key space with the ledger, while nobody writes; return the number of keys read.
 
-        What is wrong is in the ledger's `violations`.
+        What is wrong is in the ledger's `violations`. What the server says about itself is in `info`.
         """
         async with channel(target) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
@@ -110,9 +111,10 @@ class Witnesses:
                     n = len(cell.keys)
                     self.ledger.settle(cell, tuple(values[:n]), tuple(versions[:n]))
                     del values[:n], versions[:n]
-            info = await admin_pb2_grpc.AdminStub(connection).Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
+            admin = admin_pb2_grpc.AdminStub(connection)
+            self.info = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
         self.ledger.forget_values()
-        records = sum(table.records for table in info.tables)
+        records = sum(table.records for table in self.info.tables)
         if records != self.ledger.keys_present:
             self.ledger.violate_answer(b"(all)", f"{self.ledger.keys_present} records", f"{records}")
         return sum(len(cell.keys) for cell in self.ledger.cells)
