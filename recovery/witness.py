@@ -97,9 +97,10 @@ class Witnesses:
         clients += [self._batches(target) for _ in range(self._options.batch_clients)]
         await asyncio.gather(*clients)
 
-    async def read_back(self, target: str) -> int:
+    async def read_back(self, target: str, other_records: int = 0) -> int:
         """Compare the whole key space with the ledger, while nobody writes; return the number of keys read.
 
+        The store must have as many records as the ledger has, and `other_records` that others wrote.
         What is wrong is in the ledger's `violations`. What the server says about itself is in `info`.
         """
         async with channel(target) as connection:
@@ -115,8 +116,9 @@ class Witnesses:
             self.info = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
         self.ledger.forget_values()
         records = sum(table.records for table in self.info.tables)
-        if records != self.ledger.keys_present:
-            self.ledger.violate_answer(b"(all)", f"{self.ledger.keys_present} records", f"{records}")
+        expected = self.ledger.keys_present + other_records
+        if records != expected:
+            self.ledger.violate_answer(b"(all)", f"{expected} records", f"{records}")
         return sum(len(cell.keys) for cell in self.ledger.cells)
 
     def _key(self, name: str) -> bytes:

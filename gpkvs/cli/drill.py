@@ -88,7 +88,7 @@ def _empty(directory: Path) -> Path:
 
 def _run(options: DrillOptions, console: Console) -> DrillReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("drill", total=options.rounds)
 
         def show(result: RoundResult) -> None:
