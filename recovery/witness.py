@@ -112,14 +112,20 @@ class Witnesses:
                     n = len(cell.keys)
                     self.ledger.settle(cell, tuple(values[:n]), tuple(versions[:n]))
                     del values[:n], versions[:n]
-            admin = admin_pb2_grpc.AdminStub(connection)
-            self.info = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
+        self.info = await self.ask(target)
         self.ledger.forget_values()
         records = sum(table.records for table in self.info.tables)
         expected = self.ledger.keys_present + other_records
         if records != expected:
             self.ledger.violate_answer(b"(all)", f"{expected} records", f"{records}")
         return sum(len(cell.keys) for cell in self.ledger.cells)
+
+    async def ask(self, target: str) -> admin_pb2.InfoResponse:
+        """Return what a server says about itself."""
+        async with channel(target) as connection:
+            admin = admin_pb2_grpc.AdminStub(connection)
+            info: admin_pb2.InfoResponse = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
+        return info
 
     def _key(self, name: str) -> bytes:
         """Return a key; one in ten is long."""
