@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# An editable install knows the modules that were there, and does not rebuild the C++ by itself: the stamp's name tells the
+# first, its age the second.
+MODULES := $(shell find gpkvs server client recovery proto -name '*.py' | sort | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(MODULES)
 NATIVE := $(wildcard gpkvs/kernels/*) CMakeLists.txt pyproject.toml
-PROTOS := proto/v1/kv.proto proto/v1/admin.proto
-SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
+PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
 .PHONY: help install install-test install-dev demo test check proto clean
 
@@ -16,7 +19,6 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
-# An editable install does not rebuild the C++ by itself: the stamps depend on what it is built from.
 $(STAMP): $(VENV)/bin/python $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
@@ -44,12 +46,13 @@ check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto --python_out=build/proto --pyi_out=build/proto \
-		--grpc_python_out=build/proto gpkvs/$(word 1,$(PROTOS)) gpkvs/$(word 2,$(PROTOS))
+	@mkdir -p build/proto
+	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto $(PROTOS)
+	@for file in build/proto/gpkvs/proto/v1/*; do cmp $$file proto/v1/$$(basename $$file) \
+		|| { echo "generated files differ: run make proto"; exit 1; }; done
 
 proto: install-dev  ## regenerate the protobuf files
-	$(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto --python_out=. --pyi_out=. --grpc_python_out=. \
-		$(addprefix gpkvs/,$(PROTOS))
+	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist

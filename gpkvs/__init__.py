@@ -4,6 +4,6 @@ from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.store import Store
-from gpkvs.store import open_store as open  # noqa: A004 - `gpkvs.open` reads as `shelve.open` does
+from gpkvs.store import open_store as open
 
 __all__ = ["Batch", "GpkvsError", "Limits", "Op", "RequestResult", "Status", "Store", "open"]

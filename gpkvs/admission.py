@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U32, U64, Batch, Op
+from gpkvs.batch import U32, Batch, Op
 from gpkvs.errors import GpkvsError
 
 
@@ -94,9 +94,7 @@ class Placement:
         failing = np.unique(owner[self.failed])
         contested = np.unique(self.block[self.was_new & ~self.failed & np.isin(owner, failing)])
         doubtful = np.unique(owner[self.failed & np.isin(self.block, contested)])
-        return [
-            request for request in failing.tolist() if request == failing[0] or request not in doubtful
-        ]
+        return [request for request in failing.tolist() if request == failing[0] or request not in doubtful]
 
 
 def first_set_of_chain(batch: Batch, order: U32, chain_of: U32, chains: int) -> U32:
@@ -108,6 +106,6 @@ def first_set_of_chain(batch: Batch, order: U32, chain_of: U32, chains: int) -> 
     return result
 
 
-def cut_to(batch: Batch, costs: U64 | NDArray[np.int64], budget: int) -> int:
+def cut_to(batch: Batch, costs: U32 | NDArray[np.int64], budget: int) -> int:
     """Return how many whole requests, from the first on, cost no more than a budget (all of them: no cut)."""
     return int(np.searchsorted(np.cumsum(costs, dtype=np.int64), budget, side="right"))

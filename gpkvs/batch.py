@@ -160,15 +160,12 @@ def _check_column(
 ) -> None:
     """Check one column of byte strings; `operations` are the numbers of the operations that have one."""
     if len(lengths) != len(operations):
-        raise InvalidArgumentError(
-            f"{len(lengths)} lengths for {len(operations)} {name}s", field=f"{name}_lengths"
-        )
+        raise InvalidArgumentError(f"{len(lengths)} lengths for {len(operations)} {name}s", field=f"{name}_lengths")
     wrong = (lengths < bytes_min) | (lengths > bytes_max)
     if wrong.any():
         i = int(wrong.argmax())
         raise InvalidArgumentError(
-            f"a {name} of {int(lengths[i]):,} bytes, allowed are {bytes_min} to {bytes_max:,} "
-            f"({name}_bytes_max)",
+            f"a {name} of {int(lengths[i]):,} bytes, allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)",
             field=f"{name}s",
             index=int(operations[i]),
         )
@@ -204,9 +201,7 @@ class RequestResult:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
         ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         data = self.values.tobytes()
-        return [
-            data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)
-        ]
+        return [data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -260,6 +255,4 @@ class BatchResult:
         executed = number - bisect_left(self._rejected_in_order, number)
         ops, gets, data = (slice(bound[executed], bound[executed + 1]) for bound in self._bounds)
         whole = self.whole
-        return RequestResult(
-            whole.status[ops], whole.versions[ops], whole.value_lengths[gets], whole.values[data]
-        )
+        return RequestResult(whole.status[ops], whole.versions[ops], whole.value_lengths[gets], whole.values[data])

@@ -133,7 +133,10 @@ def _check_roots(files: StoreFiles, report: CheckReport) -> None:
     whole = not isinstance(first, BadBytesError) and not isinstance(second, BadBytesError)
     if whole and first != second:
         report.add(
-            "roots-equal", files.root_region.path, ROOT_OFFSETS[0], "the two root copies differ (the newer one counts)"
+            "roots-equal",
+            files.root_region.path,
+            ROOT_OFFSETS[0],
+            "the two root copies differ (the newer one counts)",
         )
 
 
@@ -153,9 +156,7 @@ def _check_flag(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> 
     return descriptor
 
 
-def _check_slots(
-    files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None
-) -> None:
+def _check_slots(files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None) -> None:
     """Audit every slot and its record, then the records against each other."""
     table = files.table
     report.slots = table.slots

@@ -60,4 +60,5 @@ class ServerConfig:
     queue_requests_max: int = 65_536
     queue_bytes_max: int = 512 * MIB
     batch_ops_max: int = 1 << 20
+    batch_bytes_max: int = 256 * MIB
     drain_seconds_max: float = 30.0

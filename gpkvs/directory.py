@@ -19,8 +19,8 @@ import fcntl
 import os
 import secrets
 import time
-from contextlib import contextmanager
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name

@@ -32,7 +32,7 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import BLOCK_BUCKETS, ENTRY_BYTES, NO_OP, NO_SLOT, Change, Descriptor, LogRun, RunKind
+from gpkvs.layout import BLOCK_BUCKETS, ENTRY_BYTES, NO_SLOT, Change, Descriptor, LogRun, RunKind
 from gpkvs.transaction import Transaction
 
 
@@ -176,16 +176,12 @@ class Engine:
         # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what a crash
         # could take back (I4).
         failpoint.hit("before_reply")
-        return RequestResult(
-            folded.status, folded.versions, lengths, self._gather(columns, folded, get_op, lengths)
-        )
+        return RequestResult(folded.status, folded.versions, lengths, self._gather(columns, folded, get_op, lengths))
 
     def _columns(self, batch: Batch) -> _Columns:
         value_lengths = np.zeros(len(batch), np.uint32)
         value_lengths[batch.ops == Op.SET] = batch.value_lengths
-        return _Columns(
-            batch, _offsets(batch.key_lengths), _offsets(value_lengths), value_lengths, self.next_sequence
-        )
+        return _Columns(batch, _offsets(batch.key_lengths), _offsets(value_lengths), value_lengths, self.next_sequence)
 
     def _find(self, columns: _Columns) -> _Chains:
         batch = columns.batch
@@ -206,9 +202,7 @@ class Engine:
         order, chain_of, start, last_write = self._backend.order(fingerprint0, fingerprint1, batch.ops)
         count = len(start) - 1
         words = [np.empty(count, np.uint64) for _ in range(5)]
-        chains = _Chains(
-            order, chain_of, start, last_write, words[0], words[1], np.empty(count, np.uint32), *words[2:]
-        )
+        chains = _Chains(order, chain_of, start, last_write, words[0], words[1], np.empty(count, np.uint32), *words[2:])
         failpoint.hit("before_find")
         self._backend.launch(
             "find",
@@ -367,13 +361,12 @@ class Engine:
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
             "index",
-            f"no way left for a new key in its two buckets ({self.records:,} records in {self._table.slots:,} slots of "
-            f"table {self._table.name!r}): delete keys, or create a store with a larger --index-bytes and copy the data",
+            f"no way left for a new key in its two buckets ({self.records:,} records in {self._table.slots:,} slots "
+            f"of table {self._table.name!r}): delete keys, or create a store with a larger --index-bytes and copy "
+            "the data",
         )
 
-    def _run_place(
-        self, chains: _Chains, changed: U32, block: U32, sequence: U32, moved_to: U64
-    ) -> U64:
+    def _run_place(self, chains: _Chains, changed: U32, block: U32, sequence: U32, moved_to: U64) -> U64:
         slot = chains.slot.copy()
         starts = np.flatnonzero(block[1:] != block[:-1]) + 1
         block_first = np.concatenate([[0], starts, [len(changed)]]).astype(np.uint32)
@@ -416,8 +409,8 @@ class Engine:
     def _heap_full(self) -> NoSpaceError:
         return NoSpaceError(
             "heap",
-            f"no free segment left for new records ({self.heap.live_bytes:,} of {self._files.heap.bytes:,} bytes are live; "
-            "a segment is free again when nothing in it is live): delete keys, or create a store with a larger "
+            f"no free segment left for new records ({self.heap.live_bytes:,} of {self._files.heap.bytes:,} bytes are "
+            "live; a segment is free again when nothing in it is live): delete keys, or create a store with a larger "
             "--heap-bytes and copy the data",
         )
 
@@ -476,9 +469,7 @@ class Engine:
         )
         raise DoesNotFitError(dict.fromkeys(refused, reason))
 
-    def _commit(
-        self, columns: _Columns, changes: _Changes, put_op: U32, reference: U64, tail: Tail
-    ) -> None:
+    def _commit(self, columns: _Columns, changes: _Changes, put_op: U32, reference: U64, tail: Tail) -> None:
         """Make the batch durable; an error on the way to the storage ends the process."""
         transaction = self._transaction
         epoch = transaction.next_epoch()
@@ -500,13 +491,9 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
-    def _describe(
-        self, columns: _Columns, changes: _Changes, epoch: int, digest: int, tail: Tail
-    ) -> Descriptor:
+    def _describe(self, columns: _Columns, changes: _Changes, epoch: int, digest: int, tail: Tail) -> Descriptor:
         current = self._transaction.current
-        run = LogRun(
-            RunKind.UNDO, self._table.id, self._table.generation, ENTRY_BYTES, 0, len(changes)
-        )
+        run = LogRun(RunKind.UNDO, self._table.id, self._table.generation, ENTRY_BYTES, 0, len(changes))
         return Descriptor(
             epoch=epoch,
             runs=(run,),
@@ -589,6 +576,4 @@ def _offsets(lengths: U32) -> U64:
 
 def _nothing() -> RequestResult:
     """Return the results of no operations."""
-    return RequestResult(
-        np.empty(0, np.uint8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint8)
-    )
+    return RequestResult(np.empty(0, np.uint8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint8))

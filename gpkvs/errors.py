@@ -5,7 +5,7 @@ The tree::
     GpkvsError
     ├── InvalidArgumentError     your request is wrong; nothing was written
     │   └── UnknownTableError
-    ├── NoSpaceError             it does not fit (heap, index, log, disk); nothing was written
+    ├── NoSpaceError             it does not fit (heap, index, log, disk, queue); nothing was written
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it
@@ -57,7 +57,7 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log`` or ``disk``.
+        What is full: ``heap``, ``index``, ``log``, ``disk`` or a server's ``queue``.
     message
         What was needed, what there is, and what to do.
     """

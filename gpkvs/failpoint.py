@@ -58,7 +58,7 @@ def arm(specification: str) -> None:
     ValueError
         If there is no failpoint of that name.
     """
-    global _armed, _remaining  # noqa: PLW0603 - one process, one armed failpoint
+    global _armed, _remaining
     name, _, count = specification.partition(":")
     if name and name not in ALL:
         raise ValueError(f"{VARIABLE}: no failpoint named {name!r}; there are {', '.join(ALL)}")
@@ -72,7 +72,7 @@ def armed(name: str) -> bool:
 
 def hit(name: str) -> None:
     """Die here, if armed."""
-    global _remaining  # noqa: PLW0603
+    global _remaining  # noqa: PLW0603 - as in `arm`
     if _armed == name:
         _remaining -= 1
         if _remaining == 0:

@@ -112,7 +112,10 @@ def _check_size(path: Path, size: int) -> None:
         return
     what = "is missing" if found is None else f"has {found:,} bytes"
     raise CorruptStoreError(
-        "file-size", f"{what}, the store needs {size:,}: restore it from a backup", path=path, offset=found or 0
+        "file-size",
+        f"{what}, the store needs {size:,}: restore it from a backup",
+        path=path,
+        offset=found or 0,
     )
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpkvs.batch import U64
+from gpkvs.batch import U32, U64
 from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
 from gpkvs.pm.region import Region
 
@@ -32,10 +31,10 @@ class HeapFullError(Exception):
         self.record = record
 
 
-def record_units(key_bytes: NDArray[np.generic], value_bytes: NDArray[np.generic]) -> U64:
+def record_units(key_bytes: U32, value_bytes: U32) -> U64:
     """Return the size of records, in units of 16 bytes."""
-    total = key_bytes.astype(np.uint64) + value_bytes + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)
-    return total // np.uint64(UNIT_BYTES)
+    payload: U64 = key_bytes.astype(np.uint64) + value_bytes.astype(np.uint64)
+    return (payload + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
 
 
 class Heap:

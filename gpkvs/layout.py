@@ -235,14 +235,12 @@ class Descriptor:
     def unpack(data: bytes) -> Descriptor:
         """Read one copy; raises `BadBytesError` if it is damaged."""
         body = _unseal(data, "the descriptor")
-        magic, epoch, segment, tail, first, following, horizon, applied, digest, count, _ = (
-            _DESCRIPTOR.unpack_from(body)
+        magic, epoch, segment, tail, first, following, horizon, applied, digest, count, _ = _DESCRIPTOR.unpack_from(
+            body
         )
         if magic != _DESCRIPTOR_MAGIC or _DESCRIPTOR.size + count * _RUN.size > len(body):
             raise BadBytesError("the descriptor has a wrong magic or too many runs")
-        runs = tuple(
-            LogRun(*_RUN.unpack_from(body, _DESCRIPTOR.size + r * _RUN.size)) for r in range(count)
-        )
+        runs = tuple(LogRun(*_RUN.unpack_from(body, _DESCRIPTOR.size + r * _RUN.size)) for r in range(count))
         return Descriptor(epoch, runs, segment, tail, first, following, horizon, applied, digest)
 
 

@@ -31,9 +31,7 @@ def _library_path() -> Path:
     except importlib.metadata.PackageNotFoundError:
         installed = beside
     if not installed.exists():
-        raise BackendError(
-            f"the compiled kernels ({_NAME}) are missing: install gpkvs with pip, or run `make install`"
-        )
+        raise BackendError(f"the compiled kernels ({_NAME}) are missing: install gpkvs with pip, or run `make install`")
     return installed
 
 

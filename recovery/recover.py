@@ -117,9 +117,7 @@ def _describe(state: State, undone_entries: int, records: int, repaired: str, se
     return f"{did}; {records:,} records{root}; {seconds * 1000:.1f} ms"
 
 
-def _roll_back(
-    files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress
-) -> tuple[Descriptor, int]:
+def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:
     """Undo the batch of an ACTIVE flag; return the descriptor before it, and how many slots were restored."""
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
@@ -163,9 +161,7 @@ def previous_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
     for descriptor in read_descriptors(files):
         if isinstance(descriptor, Descriptor) and descriptor.epoch < epoch:
             return descriptor
-    raise CorruptStoreError(
-        "descriptor", f"the descriptor before epoch {epoch:#x} is damaged", path=files.log.path
-    )
+    raise CorruptStoreError("descriptor", f"the descriptor before epoch {epoch:#x} is damaged", path=files.log.path)
 
 
 def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> None:
@@ -203,7 +199,8 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
     if int(total) != descriptor.log_digest:
         raise CorruptStoreError(
             "undo-log",
-            "the digest of the entries is not the descriptor's. Nothing was undone; restore the directory from a backup",
+            "the digest of the entries is not the descriptor's. Nothing was undone; "
+            "restore the directory from a backup",
             path=files.log.path,
             offset=LOG_ENTRIES_OFFSET,
         )
@@ -215,9 +212,7 @@ def _check_run(files: StoreFiles, run: LogRun) -> None:
     if (run.kind, run.table_id, run.generation, run.entry_bytes) != known or (
         run.first + run.count > files.log_entries_max
     ):
-        raise CorruptStoreError(
-            "undo-log", f"the descriptor has a run that cannot be: {run}", path=files.log.path
-        )
+        raise CorruptStoreError("undo-log", f"the descriptor has a run that cannot be: {run}", path=files.log.path)
 
 
 def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:

@@ -17,7 +17,7 @@ from gpkvs.native import KernelSymbol, kernel_symbol, library
 # an item of a typical kernel 20 to 100 nanoseconds).
 _ITEMS_PER_THREAD = 2048
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[np.generic]] = {
     "u8": np.dtype(np.uint8),
     "u32": np.dtype(np.uint32),
     "u64": np.dtype(np.uint64),

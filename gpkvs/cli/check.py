@@ -48,7 +48,9 @@ def _print(report: CheckReport) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for violation in report.violations:
         console.print(
-            f"[red]{violation.invariant}[/red]  {violation.file} at byte {violation.offset}: ", end="", markup=True
+            f"[red]{violation.invariant}[/red]  {violation.file} at byte {violation.offset}: ",
+            end="",
+            markup=True,
         )
         console.print(violation.message, markup=False)
     if report.more_violations:
@@ -73,7 +75,9 @@ def recover_command(directory: DataDir, as_json: AsJson = False) -> None:
     with failures_exit(1), Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=1.0)
         store = open_store(
-            directory, create=False, on_progress=lambda step, share: bar.update(task, description=step, completed=share)
+            directory,
+            create=False,
+            on_progress=lambda step, share: bar.update(task, description=step, completed=share),
         )
         store.close()
     if as_json:

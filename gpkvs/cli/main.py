@@ -5,6 +5,9 @@ from __future__ import annotations
 import typer
 
 from gpkvs.cli.check import check_command, recover_command
+from gpkvs.cli.info import info_command
+from gpkvs.cli.kv import delete_command, get_command, set_command
+from gpkvs.cli.serve import serve_command
 
 app = typer.Typer(
     name="gpkvs",
@@ -14,6 +17,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # One line for each subcommand, in the order of the help text.
+app.command("serve")(serve_command)
+app.command("get")(get_command)
+app.command("set")(set_command)
+app.command("delete")(delete_command)
+app.command("info")(info_command)
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -83,10 +84,7 @@ class Region:
     def close(self) -> None:
         """Unmap; views handed out before must be gone."""
         self._view = None
-        try:
+        # If a caller still holds a view, the mapping goes when the view does.
+        with suppress(BufferError):
             self._map.close()
-        except BufferError:
-            # A caller still holds a view: the mapping goes when the view does.
-            pass
         os.close(self._file)
-

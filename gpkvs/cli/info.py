@@ -1,0 +1,79 @@
+"""gpkvs info: what a running server says about itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from gpkvs.cli.output import print_json
+from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.config import ServerConfig
+from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
+
+
+def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
+    """Show a server's store: durability, sizes, tables, limits, the last recovery.
+
+    Exit status: 0, or 2 if the server cannot be asked.
+    """
+    with connect(target) as channel:
+        info = admin_pb2_grpc.AdminStub(channel).Info(admin_pb2.InfoRequest(), timeout=timeout)
+    if as_json:
+        print_json(as_dict(info))
+    else:
+        _print(info)
+
+
+def as_dict(message: Message) -> dict[str, object]:
+    """Return a message as JSON has it: field names of the protocol, every field, numbers as numbers."""
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, Message):
+        return as_dict(value)
+    return value if isinstance(value, str | int | float) else [as_dict(item) for item in value]
+
+
+def _print(info: admin_pb2.InfoResponse) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    recovery = info.last_recovery
+    for name, text in (
+        ("version", info.version),
+        ("store", info.path),
+        ("backend", info.backend),
+        ("durability", f"{info.domain}: {info.domain_note}"),
+        ("heap", f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"),
+        ("log", _mib(info.log_bytes)),
+        (
+            "limits",
+            f"key {info.key_bytes_max:,} B, value {info.value_bytes_max:,} B, "
+            f"{info.request_ops_max:,} operations a request, message {_mib(info.message_bytes_max)}",
+        ),
+        ("next version", f"{info.next_version:,}"),
+        ("last recovery", recovery.report),
+    ):
+        facts.add_row(f"[bold]{name}[/bold]", text)
+    console.print(facts)
+    tables = Table("table", "layout")
+    for heading in ("records", "slots", "load", "index", "bytes per key"):
+        tables.add_column(heading, justify="right")
+    for table in info.tables:
+        tables.add_row(
+            table.name,
+            table.layout,
+            f"{table.records:,}",
+            f"{table.slots:,}",
+            f"{100 * table.load_factor:.1f} %",
+            _mib(table.index_bytes),
+            f"{table.bytes_per_key:,.0f}",
+        )
+    console.print(tables)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"

@@ -1,0 +1,24 @@
+"""Sizes as people write them: 64MiB, 1GiB, 4096."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def parse_bytes(text: object) -> int:
+    """Return a number of bytes.
+
+    Raises
+    ------
+    typer.BadParameter
+        If the text is not one.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(text).strip(), re.IGNORECASE)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if not match or unit is None:
+        raise typer.BadParameter(f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB or TiB (64MiB)")
+    return int(float(match[1]) * unit)

@@ -1,0 +1,191 @@
+"""gpkvs serve: a store, for clients on the network."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpkvs.cli.output import failures_exit
+from gpkvs.cli.quantity import parse_bytes
+from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, Sizes, StoreConfig
+from gpkvs.server import logs
+from gpkvs.server.app import Settings, run
+from gpkvs.server.logs import LogFormat
+
+_SIZES, _LIMITS, _SERVER = "Sizes of a new store", "Limits", "Server"
+
+
+def _size(help_text: str, name: str, panel: str, shown: str) -> Any:
+    return typer.Option(
+        help=help_text,
+        envvar=f"GPKVS_{name}",
+        parser=parse_bytes,
+        metavar="SIZE",
+        rich_help_panel=panel,
+        show_default=shown,
+    )
+
+
+def _load_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options' defaults from a TOML file; the command line and the environment win over it."""
+    if path is None:
+        return None
+    try:
+        settings = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {path}: {error}") from error
+    known = sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
+    for key, value in settings.items():
+        if key not in known:
+            raise typer.BadParameter(f"{path}: unknown setting {key!r}; there are {', '.join(known)}")
+        if isinstance(value, dict | list):
+            raise typer.BadParameter(f"{path}: {key} takes one value")
+    context.default_map = {**(context.default_map or {}), **settings}
+    return path
+
+
+def serve_command(
+    data: Annotated[
+        Path,
+        typer.Option(help="The store's directory. Missing or empty: a store is created there.", envvar="GPKVS_DATA"),
+    ],
+    backend: Annotated[
+        BackendName, typer.Option(help="Where the kernels run.", envvar="GPKVS_BACKEND")
+    ] = StoreConfig.backend,
+    durability: Annotated[
+        DurabilityName,
+        typer.Option(
+            help="The persistence domain; auto takes what the file system gives and says what that survives.",
+            envvar="GPKVS_DURABILITY",
+        ),
+    ] = StoreConfig.durability,
+    threads: Annotated[
+        int, typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0)
+    ] = StoreConfig.threads,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help='A TOML file of these options, such as: index_bytes = "256MiB".',
+            envvar="GPKVS_CONFIG",
+            metavar="FILE.toml",
+            is_eager=True,
+            callback=_load_file,
+        ),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="Where gRPC listens; port 0 takes a free one.",
+            envvar="GPKVS_LISTEN",
+            metavar="HOST:PORT",
+            rich_help_panel=_SERVER,
+        ),
+    ] = ServerConfig.listen,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            help="Where Prometheus metrics are served.",
+            envvar="GPKVS_METRICS",
+            metavar="HOST:PORT",
+            rich_help_panel=_SERVER,
+        ),
+    ] = ServerConfig.metrics,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Written when serving: the gRPC address, then the metrics address, a line each.",
+            envvar="GPKVS_READY_FILE",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Of the log on stderr.", envvar="GPKVS_LOG_FORMAT", rich_help_panel=_SERVER)
+    ] = "text",
+    drain_seconds_max: Annotated[
+        float,
+        typer.Option(
+            help="After SIGTERM, how long accepted requests may take to finish.",
+            envvar="GPKVS_DRAIN_SECONDS_MAX",
+            min=0,
+            rich_help_panel=_SERVER,
+        ),
+    ] = ServerConfig.drain_seconds_max,
+    index_bytes: Annotated[
+        int, _size("Index: 32 bytes for each slot.", "INDEX_BYTES", _SIZES, "64MiB")
+    ] = Sizes.index_bytes,
+    heap_bytes: Annotated[int, _size("Keys and values.", "HEAP_BYTES", _SIZES, "1GiB")] = Sizes.heap_bytes,
+    log_bytes: Annotated[
+        int, _size("Undo log: 48 bytes for each change of a transaction.", "LOG_BYTES", _SIZES, "64MiB")
+    ] = Sizes.log_bytes,
+    key_bytes_max: Annotated[int, _size("Of a key.", "KEY_BYTES_MAX", _LIMITS, "4KiB")] = Limits.key_bytes_max,
+    value_bytes_max: Annotated[int, _size("Of a value.", "VALUE_BYTES_MAX", _LIMITS, "16MiB")] = Limits.value_bytes_max,
+    request_ops_max: Annotated[
+        int,
+        typer.Option(help="Operations in a request.", envvar="GPKVS_REQUEST_OPS_MAX", min=1, rich_help_panel=_LIMITS),
+    ] = Limits.request_ops_max,
+    message_bytes_max: Annotated[
+        int, _size("A message, either way.", "MESSAGE_BYTES_MAX", _LIMITS, "64MiB")
+    ] = ServerConfig.message_bytes_max,
+    batch_ops_max: Annotated[
+        int,
+        typer.Option(
+            help="Operations that are gathered into one transaction.",
+            envvar="GPKVS_BATCH_OPS_MAX",
+            min=1,
+            rich_help_panel=_LIMITS,
+        ),
+    ] = ServerConfig.batch_ops_max,
+    batch_bytes_max: Annotated[
+        int, _size("Keys and values of one transaction.", "BATCH_BYTES_MAX", _LIMITS, "256MiB")
+    ] = ServerConfig.batch_bytes_max,
+    queue_requests_max: Annotated[
+        int,
+        typer.Option(
+            help="Requests that may wait; more are refused (RESOURCE_EXHAUSTED).",
+            envvar="GPKVS_QUEUE_REQUESTS_MAX",
+            min=1,
+            rich_help_panel=_LIMITS,
+        ),
+    ] = ServerConfig.queue_requests_max,
+    queue_bytes_max: Annotated[
+        int, _size("Keys and values that may wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
+    ] = ServerConfig.queue_bytes_max,
+) -> None:
+    """Serve a store over gRPC until SIGTERM or Ctrl-C.
+
+    Recovers the store first if its last user crashed. An option may also stand in the environment (GPKVS_LISTEN for
+    --listen) or in a TOML file (listen = "..."); the command line wins over the environment, the environment over the
+    file. Exit status: 0 stopped as asked, 1 the server could not start, 2 wrong options.
+
+    Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes 8GiB
+    """
+    del config  # its callback has read it
+    logs.configure(log_format)
+    settings = Settings(
+        data=data,
+        store=StoreConfig(
+            backend=backend,
+            durability=durability,
+            threads=threads,
+            sizes=Sizes(index_bytes=index_bytes, heap_bytes=heap_bytes, log_bytes=log_bytes),
+            limits=Limits(
+                key_bytes_max=key_bytes_max, value_bytes_max=value_bytes_max, request_ops_max=request_ops_max
+            ),
+        ),
+        server=ServerConfig(
+            listen=listen,
+            metrics=metrics,
+            message_bytes_max=message_bytes_max,
+            queue_requests_max=queue_requests_max,
+            queue_bytes_max=queue_bytes_max,
+            batch_ops_max=batch_ops_max,
+            batch_bytes_max=batch_bytes_max,
+            drain_seconds_max=drain_seconds_max,
+        ),
+        ready_file=ready_file,
+    )
+    with failures_exit(1):
+        run(settings)

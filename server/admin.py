@@ -1,0 +1,61 @@
+"""The Admin service: what a server says about itself."""
+
+from __future__ import annotations
+
+import grpc
+
+from gpkvs.info import StoreInfo
+from gpkvs.proto.v1 import admin_pb2
+from gpkvs.server.gate import Gate
+
+
+class AdminService:
+    """The methods of ``gpkvs.v1.Admin``, by their names there."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def Info(  # noqa: N802
+        self, _message: admin_pb2.InfoRequest, _context: grpc.aio.ServicerContext
+    ) -> admin_pb2.InfoResponse:
+        """Describe the store and the limits in force."""
+        serving = self._gate.serving()
+        return to_message(serving.store.info(), serving.message_bytes_max)
+
+
+def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:
+    """Put what a store says about itself into a message."""
+    return admin_pb2.InfoResponse(
+        version=info.version,
+        backend=info.backend,
+        path=str(info.path),
+        domain_found=info.domain_found,
+        domain=info.domain,
+        domain_note=info.domain_note,
+        heap_bytes=info.heap_bytes,
+        heap_live_bytes=info.heap_live_bytes,
+        log_bytes=info.log_bytes,
+        key_bytes_max=info.limits.key_bytes_max,
+        value_bytes_max=info.limits.value_bytes_max,
+        request_ops_max=info.limits.request_ops_max,
+        message_bytes_max=message_bytes_max,
+        next_version=info.next_version,
+        tables=[
+            admin_pb2.TableInfo(
+                name=table.name,
+                layout=table.layout,
+                records=table.records,
+                slots=table.slots,
+                index_bytes=table.index_bytes,
+                load_factor=table.load_factor,
+                bytes_per_key=table.bytes_per_key,
+            )
+            for table in info.tables
+        ],
+        last_recovery=admin_pb2.RecoveryInfo(
+            undone=info.recovery.undone,
+            undone_entries=info.recovery.undone_entries,
+            seconds=info.recovery.seconds,
+            report=info.recovery.text,
+        ),
+    )

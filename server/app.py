@@ -1,0 +1,220 @@
+"""The server put together: what it is made of, in which order it starts, and how it stops.
+
+Start: bind the ports, refuse calls (health NOT_SERVING) -> open the store, recovery included -> serve (SERVING).
+Stop:  refuse new calls -> finish and answer those under way, in bounded time -> close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server import exporter
+from gpkvs.server.address import Address, ListenError, parse_address, require_free
+from gpkvs.server.admin import AdminService
+from gpkvs.server.batcher import Batcher
+from gpkvs.server.codec import message_limits
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.interceptor import CallMetrics
+from gpkvs.server.rpc import add_service
+from gpkvs.server.service import KVService
+from gpkvs.store import Store
+
+_log = logging.getLogger("gpkvs.server")
+
+# For streams that never end by themselves, such as a health watch; all other calls are done by then.
+_STREAM_GRACE_SECONDS = 0.5
+
+# While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
+# soon. Python's default is 5 ms, as long as a small transaction takes ten times over.
+_SWITCH_SECONDS = 0.0005
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to serve, and how."""
+
+    data: Path
+    store: StoreConfig
+    server: ServerConfig
+    ready_file: Path | None = None
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises
+    ------
+    InvalidArgumentError, ListenError
+        If an address is wrong or taken.
+    GpkvsError
+        If the store cannot be opened (`gpkvs.open`).
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Server(settings).run())
+
+
+class _Server:
+    """One server, from start to stop; made inside its event loop's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._listen = parse_address(settings.server.listen, "listen")
+        self._metrics_listen = parse_address(settings.server.metrics, "metrics")
+        self._metrics = Metrics()
+        self._health = health.aio.HealthServicer()
+        # Everything that touches the store runs here, one at a time, and never in the event loop.
+        self._engine = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def run(self) -> None:
+        """Start, serve, stop."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number, stop)
+        if self._settings.ready_file:
+            self._settings.ready_file.unlink(missing_ok=True)
+        gate = Gate()
+        server, address = await self._start_grpc(gate)
+        try:
+            metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
+            try:
+                store = await loop.run_in_executor(self._engine, self._open_store)
+                try:
+                    await self._serve(gate, server, store, stop, (address, metrics_address))
+                finally:
+                    metrics_server.shutdown()
+                    metrics_server.server_close()
+                    await loop.run_in_executor(self._engine, store.close)
+                    _log.info("store closed")
+            finally:
+                metrics_server.server_close()
+        finally:
+            await server.stop(None)
+            self._engine.shutdown()
+
+    def _on_signal(self, number: int, stop: asyncio.Event) -> None:
+        _log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    async def _start_grpc(self, gate: Gate) -> tuple[grpc.aio.Server, Address]:
+        """Open the port; until the gate opens, calls are answered UNAVAILABLE."""
+        message_bytes_max = self._settings.server.message_bytes_max
+        server = grpc.aio.server(
+            interceptors=[CallMetrics(self._metrics.registry)],
+            options=[
+                # Else two servers could share a port, each getting some of the connections.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", message_bytes_max),
+                ("grpc.max_send_message_length", message_bytes_max),
+            ],
+        )
+        names = [
+            add_service(server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate), gate, self._metrics),
+            add_service(
+                server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), gate, self._metrics
+            ),
+        ]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._health_names = ("", *names)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        require_free(self._listen, "listen")
+        try:
+            port = server.add_insecure_port(str(self._listen))
+        except RuntimeError as error:  # taken between the two
+            raise ListenError(f"cannot listen on {self._listen} (listen): {error}") from error
+        await server.start()
+        return server, replace(self._listen, port=port)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in self._health_names:
+            await self._health.set(name, status)
+
+    def _open_store(self) -> Store:
+        """Open and recover; in the engine's thread."""
+        settings, last = self._settings, time.monotonic()
+
+        def log_progress(step: str, share: float) -> None:
+            nonlocal last
+            if time.monotonic() - last >= 1.0:
+                last = time.monotonic()
+                _log.info("opening: %s, %.0f %%", step, 100 * share)
+
+        limits = message_limits(settings.store.limits, settings.server.message_bytes_max)
+        return Store(settings.data, replace(settings.store, limits=limits), on_progress=log_progress)
+
+    async def _serve(
+        self,
+        gate: Gate,
+        server: grpc.aio.Server,
+        store: Store,
+        stop: asyncio.Event,
+        addresses: tuple[Address, Address],
+    ) -> None:
+        config = self._settings.server
+        self._log_store(store)
+        batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
+        gate.open(Serving(store, batcher, config.message_bytes_max))
+        self._metrics.serve(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
+            _log.info("%s on %s", what, address)
+        if not addresses[0].is_loopback:
+            _log.warning("gRPC on %s has neither TLS nor authentication: trust the network it is on", addresses[0])
+        if self._settings.ready_file:
+            _write_whole(self._settings.ready_file, "".join(f"{address}\n" for address in addresses))
+
+        await stop.wait()
+        gate.close()
+        self._metrics.stop()
+        await self._health.enter_graceful_shutdown()
+        try:
+            await asyncio.wait_for(gate.wait_idle(), config.drain_seconds_max)
+        except TimeoutError:
+            _log.warning(
+                "%d requests still wait after %.0f s (drain_seconds_max): they are dropped, none of them was executed",
+                batcher.queue_requests,
+                config.drain_seconds_max,
+            )
+            batcher.abandon()
+        await server.stop(_STREAM_GRACE_SECONDS)
+
+    @staticmethod
+    def _log_store(store: Store) -> None:
+        info = store.info()
+        table = info.tables[0]
+        _log.info("store %s: %s", info.path, info.recovery.text)
+        _log.info(
+            "%s records in %s slots, heap %s of %s MiB, backend %s",
+            f"{table.records:,}",
+            f"{table.slots:,}",
+            f"{info.heap_live_bytes / 2**20:,.1f}",
+            f"{info.heap_bytes / 2**20:,.0f}",
+            info.backend,
+        )
+        level = logging.WARNING if store.domain.is_volatile else logging.INFO
+        _log.log(level, "persistence domain %s: %s", info.domain, info.domain_note)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or nothing."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,187 @@
+"""Between messages and columns.
+
+A request's columns stay bytes, as they came from the wire, until its batch is formed; then each column of the batch is
+joined once. One request alone is not copied at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult
+from gpkvs.config import Limits
+from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.proto.v1 import kv_pb2
+
+# Room for the columns of an answer beside its values: status, version and value length of each operation.
+_ANSWER_BYTES_PER_OP = 16
+_MESSAGE_BYTES_PER_OP_MIN = 64
+_OP_BYTES = {op: bytes([op]) for op in Op}
+
+
+@dataclass(slots=True)
+class Request:
+    """The checked columns of one request; lengths are little-endian u32."""
+
+    operations: int
+    gets: int
+    ops: bytes
+    keys: bytes
+    key_lengths: bytes
+    values: bytes
+    value_lengths: bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return len(self.keys) + len(self.values)
+
+
+class Answer(NamedTuple):
+    """The columns of one request's results; versions are little-endian u64, value lengths u32."""
+
+    status: bytes
+    versions: bytes
+    value_lengths: bytes
+    values: bytes
+
+
+def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
+    """Lower the limits so far that every answer fits one message.
+
+    The largest request then has one operation for each 64 bytes of a message (1,048,576 for 64 MiB), and its answer
+    leaves three quarters of the message to values.
+    """
+    request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
+    reply_bytes_max = min(limits.reply_bytes_max, message_bytes_max - _ANSWER_BYTES_PER_OP * request_ops_max)
+    return replace(
+        limits,
+        request_ops_max=request_ops_max,
+        reply_bytes_max=reply_bytes_max,
+        value_bytes_max=min(limits.value_bytes_max, reply_bytes_max),
+    )
+
+
+def one(op: Op, key: bytes, value: bytes, limits: Limits) -> Request:
+    """Make a request of one operation; `value` counts for a SET only.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Naming the field and the limit.
+    """
+    if not 1 <= len(key) <= limits.key_bytes_max:
+        raise InvalidArgumentError(
+            f"a key of {len(key):,} bytes, allowed are 1 to {limits.key_bytes_max:,} (key_bytes_max)", field="key"
+        )
+    if len(value) > limits.value_bytes_max:
+        raise InvalidArgumentError(
+            f"a value of {len(value):,} bytes, allowed are 0 to {limits.value_bytes_max:,} (value_bytes_max)",
+            field="value",
+        )
+    key_length = len(key).to_bytes(4, "little")
+    if op is Op.SET:
+        return Request(1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"))
+    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"")
+
+
+def decode(message: kv_pb2.BatchRequest, limits: Limits) -> Request:
+    """Take the columns out of a message and check them.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Naming the operation's index, the field and the limit.
+    """
+    # Each access to a field of bytes copies it: once is enough.
+    ops, keys, values = message.ops, message.keys, message.values
+    op_column = np.frombuffer(ops, np.uint8)
+    sets = int(np.count_nonzero(op_column == Op.SET))
+    batch = Batch(
+        ops=op_column,
+        keys=np.frombuffer(keys, np.uint8),
+        key_lengths=_lengths("key", message.key_lengths, message.key_size, len(ops)),
+        values=np.frombuffer(values, np.uint8),
+        value_lengths=_lengths("value", message.value_lengths, message.value_size, sets),
+    )
+    batch.validate(limits)
+    return Request(
+        operations=len(ops),
+        gets=int(np.count_nonzero(op_column == Op.GET)),
+        ops=ops,
+        keys=keys,
+        key_lengths=batch.key_lengths.tobytes(),
+        values=values,
+        value_lengths=batch.value_lengths.tobytes(),
+    )
+
+
+def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
+    """Return a column of lengths; one of equal lengths takes no memory before it is checked."""
+    if not column:
+        return np.broadcast_to(np.uint32(size), count)
+    if size:
+        raise InvalidArgumentError(
+            f"given beside {name}_size = {size}: fill in {name}_lengths, or {name}_size where all are equally long",
+            field=f"{name}_lengths",
+        )
+    if len(column) % 4:
+        raise InvalidArgumentError(
+            f"{len(column)} bytes are no whole number of u32, 4 bytes each", field=f"{name}_lengths"
+        )
+    return np.frombuffer(column, "<u4")
+
+
+def join(requests: Sequence[Request]) -> Batch:
+    """Join requests to a batch, in order."""
+    return Batch(
+        ops=np.frombuffer(b"".join([request.ops for request in requests]), np.uint8),
+        keys=np.frombuffer(b"".join([request.keys for request in requests]), np.uint8),
+        key_lengths=np.frombuffer(b"".join([request.key_lengths for request in requests]), "<u4"),
+        values=np.frombuffer(b"".join([request.values for request in requests]), np.uint8),
+        value_lengths=np.frombuffer(b"".join([request.value_lengths for request in requests]), "<u4"),
+        request_ops=np.array([request.operations for request in requests], np.uint32),
+    )
+
+
+def split(requests: Sequence[Request], result: BatchResult) -> list[Answer | GpkvsError]:
+    """Return what became of each request that a result covers: its columns, or why it was rejected."""
+    covered, rejected = requests[: result.requests], result.rejected
+    executed = [request for number, request in enumerate(covered) if number not in rejected]
+    answers = _cut(executed, result.whole)
+    return [rejected[number] if number in rejected else next(answers) for number in range(len(covered))]
+
+
+def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
+    """Cut the columns of a batch into those of its requests."""
+    gets_before = [0, *accumulate(request.gets for request in requests)]
+    bytes_before = np.concatenate([[0], np.cumsum(whole.value_lengths, dtype=np.int64)])[gets_before].tolist()
+    status, values = whole.status.data, whole.values.data
+    versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data
+    lengths = whole.value_lengths.astype("<u4", copy=False).view(np.uint8).data
+    op = 0
+    for number, request in enumerate(requests):
+        op_end = op + request.operations
+        yield Answer(
+            bytes(status[op:op_end]),
+            bytes(versions[8 * op : 8 * op_end]),
+            bytes(lengths[4 * gets_before[number] : 4 * gets_before[number + 1]]),
+            bytes(values[bytes_before[number] : bytes_before[number + 1]]),
+        )
+        op = op_end
+
+
+def encode(request_id: int, answer: Answer) -> kv_pb2.BatchResponse:
+    """Put an answer's columns into a message."""
+    return kv_pb2.BatchResponse(
+        id=request_id,
+        status=answer.status,
+        values=answer.values,
+        value_lengths=answer.value_lengths,
+        versions=answer.versions,
+    )

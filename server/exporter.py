@@ -1,0 +1,156 @@
+"""What is measured, named once, and the Prometheus endpoint that serves it on a port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+import numpy as np
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpkvs.batch import BatchResult, Op, Status
+from gpkvs.info import StoreInfo
+from gpkvs.server.address import Address, ListenError
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
+
+
+class Metrics:
+    """The metrics of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # a second series beside each counter that nobody reads
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        operations = Counter(
+            "gpkvs_operations",
+            "Operations executed, by kind and by what became of them",
+            ["op", "status"],
+            registry=self.registry,
+        )
+        self._operations = [
+            (op, [(status, operations.labels(op.name.lower(), status.name.lower())) for status in Status]) for op in Op
+        ]
+        self._batch_ops = Histogram(
+            "gpkvs_batch_operations", "Operations in a transaction", buckets=_OPERATIONS, registry=self.registry
+        )
+        self._batch_requests = Histogram(
+            "gpkvs_batch_requests", "Requests in a transaction", buckets=_OPERATIONS, registry=self.registry
+        )
+        self._batch_seconds = Histogram(
+            "gpkvs_batch_seconds", "Time of a transaction in the engine", buckets=SECONDS, registry=self.registry
+        )
+        self._refused = Counter(
+            "gpkvs_requests_refused",
+            "Requests refused before they were executed, or dropped while they waited, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._serving = Gauge(
+            "gpkvs_serving", "1 while the server serves; 0 while it recovers or stops", registry=self.registry
+        )
+        self._queue_requests = Gauge(
+            "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
+        )
+        self._queue_bytes = Gauge(
+            "gpkvs_queue_bytes", "Keys and values of the requests that wait", registry=self.registry
+        )
+
+    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+        """Note a transaction."""
+        ops, statuses = result.batch.ops, result.whole.status
+        self._batch_ops.observe(len(ops))
+        self._batch_requests.observe(requests)
+        self._batch_seconds.observe(seconds)
+        for op, counters in self._operations:
+            of_kind = statuses[ops == op]
+            if len(of_kind):
+                for status, counter in counters:
+                    counter.inc(int(np.count_nonzero(of_kind == status)))
+
+    def request_dropped(self, reason: str) -> None:
+        """Note a request whose client gave up before it was executed."""
+        self._refused.labels(reason).inc()
+
+    def request_refused(self, reason: str) -> None:
+        """Note a request that was refused before it was executed."""
+        self._refused.labels(reason).inc()
+
+    def serve(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
+        """Report an open store, and a queue's requests and bytes, from now on."""
+        self._queue_requests.set_function(lambda: queue()[0])
+        self._queue_bytes.set_function(lambda: queue()[1])
+        self.registry.register(_StoreCollector(info))
+        self._serving.set(1)
+
+    def stop(self) -> None:
+        """Report that the server stops."""
+        self._serving.set(0)
+
+
+class _StoreCollector(Collector):
+    """What a store says about itself, asked for at each scrape."""
+
+    def __init__(self, info: Callable[[], StoreInfo]) -> None:
+        self._info = info
+
+    def collect(self) -> Iterator[Metric]:
+        info = self._info()
+        yield InfoMetricFamily(
+            "gpkvs_server",
+            "Version, backend and persistence domain",
+            value={
+                "version": info.version,
+                "backend": info.backend,
+                "domain": info.domain,
+                "domain_found": info.domain_found,
+            },
+        )
+        yield GaugeMetricFamily("gpkvs_heap_bytes", "Size of the heap", value=info.heap_bytes)
+        yield GaugeMetricFamily("gpkvs_heap_live_bytes", "Bytes of live records", value=info.heap_live_bytes)
+        yield GaugeMetricFamily("gpkvs_log_bytes", "Size of the undo log", value=info.log_bytes)
+        for name, text in (
+            ("records", "Records in a table"),
+            ("slots", "Slots of a table"),
+            ("index_bytes", "Size of a table's index"),
+            ("load_factor", "Records over slots"),
+        ):
+            family = GaugeMetricFamily(f"gpkvs_table_{name}", text, labels=["table"])
+            for table in info.tables:
+                family.add_metric([table.name], getattr(table, name))
+            yield family
+        recoveries = CounterMetricFamily(
+            "gpkvs_recoveries", "Recoveries by this process, by whether a batch was undone", labels=["outcome"]
+        )
+        recoveries.add_metric(["undone" if info.recovery.undone else "clean"], 1)
+        yield recoveries
+        yield GaugeMetricFamily("gpkvs_recovery_seconds", "Time of the last recovery", value=info.recovery.seconds)
+        yield GaugeMetricFamily(
+            "gpkvs_recovery_undone_entries", "Slots that it restored", value=info.recovery.undone_entries
+        )
+
+
+def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:
+    """Serve the metrics in a thread of their own; return the HTTP server and the address it got.
+
+    Raises
+    ------
+    ListenError
+        If the operating system refuses.
+    """
+    try:
+        server, _ = start_http_server(address.port, address.host, metrics.registry)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {address} (metrics): {error.strerror or error}") from error
+    return server, Address(address.host, server.server_port)

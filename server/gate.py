@@ -1,0 +1,68 @@
+"""What the services may use: nothing before recovery is done, and nothing once the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from gpkvs.errors import GpkvsError
+from gpkvs.server.batcher import Batcher
+from gpkvs.store import Store
+
+
+class NotServingError(GpkvsError):
+    """The server is starting or stopping; the request was not executed."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An open store and the way to it."""
+
+    store: Store
+    batcher: Batcher
+    message_bytes_max: int
+
+
+class Gate:
+    """Lets calls through to the store while there is one, and counts those under way."""
+
+    def __init__(self) -> None:
+        self._serving: Serving | None = None
+        self._refusal = "the store is recovering: try again soon"
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def open(self, serving: Serving) -> None:
+        """Let calls through."""
+        self._serving = serving
+
+    def close(self) -> None:
+        """Refuse new calls; those that are through go on."""
+        self._serving = None
+        self._refusal = "the server is stopping: try again elsewhere or later"
+
+    def serving(self) -> Serving:
+        """Return the open store.
+
+        Raises
+        ------
+        NotServingError
+            If there is none yet, or none any more.
+        """
+        if self._serving is None:
+            raise NotServingError(self._refusal)
+        return self._serving
+
+    def __enter__(self) -> None:
+        self._calls += 1
+        self._idle.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is under way."""
+        await self._idle.wait()

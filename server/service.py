@@ -1,0 +1,60 @@
+"""The KV service: get, set, delete and batch; each call is one request of a batch."""
+
+from __future__ import annotations
+
+import grpc
+
+from gpkvs.batch import Op, Status
+from gpkvs.errors import CorruptRecordError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server import codec
+from gpkvs.server.codec import Answer
+from gpkvs.server.gate import Gate
+
+_OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
+
+
+class KVService:
+    """The methods of ``gpkvs.v1.KV``, by their names there."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def Get(self, message: kv_pb2.GetRequest, context: grpc.aio.ServicerContext) -> kv_pb2.GetResponse:  # noqa: N802
+        """Return the value of a key, if it is there."""
+        answer = await self._one(Op.GET, message.table, message.key, b"", context)
+        if answer.status[0] == _CORRUPT:
+            raise CorruptRecordError(
+                f"the record of key {message.key!r} fails its check, no value is returned: stop the server and run "
+                "`gpkvs check` on its directory"
+            )
+        return kv_pb2.GetResponse(
+            found=answer.status[0] == _OK, value=answer.values, version=int.from_bytes(answer.versions, "little")
+        )
+
+    async def Set(self, message: kv_pb2.SetRequest, context: grpc.aio.ServicerContext) -> kv_pb2.SetResponse:  # noqa: N802
+        """Store a value, durably when this answers."""
+        answer = await self._one(Op.SET, message.table, message.key, message.value, context)
+        return kv_pb2.SetResponse(version=int.from_bytes(answer.versions, "little"))
+
+    async def Delete(  # noqa: N802
+        self, message: kv_pb2.DeleteRequest, context: grpc.aio.ServicerContext
+    ) -> kv_pb2.DeleteResponse:
+        """Remove a key, durably when this answers."""
+        answer = await self._one(Op.DELETE, message.table, message.key, b"", context)
+        return kv_pb2.DeleteResponse(found=answer.status[0] == _OK)
+
+    async def Batch(  # noqa: N802
+        self, message: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext
+    ) -> kv_pb2.BatchResponse:
+        """Run operations in order, atomically."""
+        serving = self._gate.serving()
+        serving.store.check_table(message.table)
+        request = codec.decode(message, serving.store.limits)
+        return codec.encode(message.id, await serving.batcher.submit(request, context.time_remaining()))
+
+    async def _one(self, op: Op, table: str, key: bytes, value: bytes, context: grpc.aio.ServicerContext) -> Answer:
+        serving = self._gate.serving()
+        serving.store.check_table(table)
+        request = codec.one(op, key, value, serving.store.limits)
+        return await serving.batcher.submit(request, context.time_remaining())

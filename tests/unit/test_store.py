@@ -1,0 +1,202 @@
+"""Opening, locking, creating; the embedded API."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, Op, Status
+from gpkvs.check import check
+from gpkvs.errors import (
+    BackendError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+    StoreMissingError,
+    UnknownTableError,
+)
+from tests.conftest import SMALL, assert_clean
+
+HOLD = "import sys, time, gpkvs; gpkvs.open(sys.argv[1]); print('open', flush=True); time.sleep(60)"
+
+
+def test_set_get_delete(store: gpkvs.Store) -> None:
+    assert store.get(b"key") is None
+    assert store.set(b"key", b"value") == 1
+    assert store.get(b"key") == b"value"
+    assert store.set(b"key", b"") == 2
+    assert store.get(b"key") == b""
+    assert store.delete(b"key") is True
+    assert store.delete(b"key") is False
+    assert store.get(b"key") is None
+
+
+def test_a_batch_sees_its_own_writes_in_order(store: gpkvs.Store) -> None:
+    result = store.execute(
+        Batch.of([(Op.SET, b"k", b"1"), (Op.GET, b"k"), (Op.DELETE, b"k"), (Op.GET, b"k"), (Op.SET, b"k", b"2")])
+    )
+    assert result.status.tolist() == [Status.OK, Status.OK, Status.OK, Status.NOT_FOUND, Status.OK]
+    assert result.versions.tolist() == [1, 1, 1, 0, 5]
+    assert result.value_list() == [b"1", b""]
+    assert store.get(b"k") == b"2"
+
+
+def test_versions_are_never_reused(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL) as store:
+        first = store.set(b"k", b"1")
+        result = store.execute(Batch.of([(Op.SET, b"x", b"1"), (Op.DELETE, b"x")]))
+        assert result.versions.tolist() == [first + 1, first + 1]
+    with gpkvs.open(store_path) as store:
+        assert store.set(b"k", b"2") > first + 1
+
+
+def test_second_process_is_refused_with_the_pid_of_the_first(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL):
+        with pytest.raises(StoreLockedError) as refused:
+            gpkvs.open(store_path)
+        assert refused.value.pid == os.getpid()
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+            check(store_path)
+
+
+def test_lock_left_by_a_kill_does_not_hinder(store_path: Path) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(store_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    with pytest.raises(StoreLockedError) as refused:
+        gpkvs.open(store_path)
+    assert refused.value.pid == process.pid
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    gpkvs.open(store_path).close()
+
+
+def test_closed_store(store_path: Path) -> None:
+    store = gpkvs.open(store_path, **SMALL)
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.get(b"key")
+    with pytest.raises(StoreClosedError):
+        store.info()
+
+
+def test_no_store_without_create(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StoreMissingError, match="there is no store"):
+            gpkvs.open(path, create=False)
+        with pytest.raises(StoreMissingError):
+            check(path)
+
+
+def test_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("do not lose")
+    with pytest.raises(StoreError, match="holds no store"):
+        gpkvs.open(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "do not lose"
+
+
+def test_interrupted_creation_begins_again(store_path: Path) -> None:
+    store_path.mkdir()
+    (store_path / "CREATING").touch()
+    (store_path / "heap").write_bytes(b"half")
+    with gpkvs.open(store_path, **SMALL) as store:
+        assert store.get(b"key") is None
+    assert not (store_path / "CREATING").exists()
+
+
+def test_path_that_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(StoreAccessError):
+        gpkvs.open(path)
+
+
+def test_no_write_permission(tmp_path: Path) -> None:
+    """As a user without rights: root is refused nothing."""
+    home = tmp_path / "closed"
+    home.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and folder not in (Path("/"), Path("/tmp")):
+            folder.chmod(0o755)
+    code = (
+        "import os, sys, gpkvs\n"
+        "from gpkvs.errors import StoreAccessError\n"
+        "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+        "else: os.chmod(sys.argv[1], 0o555)\n"
+        "try: gpkvs.open(sys.argv[1] + '/store')\n"
+        "except StoreAccessError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=False)
+    assert "give this user read and write permission" in done.stdout, done.stderr
+    assert list(home.iterdir()) == []
+
+
+def test_disk_full_at_creation_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NoSpaceError, match=r"disk full: a store of .* choose smaller --index-bytes"):
+        gpkvs.open(tmp_path / "store", heap_bytes=1 << 43)
+    assert [file.name for file in (tmp_path / "store").iterdir()] == ["LOCK"]
+    gpkvs.open(tmp_path / "store", **SMALL).close()
+    assert_clean(tmp_path / "store")
+
+
+@pytest.mark.parametrize("size", [{"index_bytes": 1}, {"heap_bytes": 1}, {"log_bytes": 1}, {"heap_bytes": 1 << 60}])
+def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(size))):
+        gpkvs.open(tmp_path / "store", **size)
+
+
+def test_backends_and_domains_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="--backend cpu"):
+        gpkvs.open(tmp_path / "store", backend="cuda")
+    with pytest.raises(BackendError, match="not available in this version"):
+        gpkvs.open(tmp_path / "store", durability="flush", **SMALL)
+
+
+def test_unknown_table(store: gpkvs.Store) -> None:
+    with pytest.raises(UnknownTableError, match="no table 'users'; there are default"):
+        store.get(b"key", table="users")
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (Batch.of([]), "at least one operation"),
+        (Batch.of([(Op.GET, b"")]), "operation 0, keys: a key of 0 bytes"),
+        (Batch.of([(Op.GET, b"ok"), (Op.GET, b"x" * 4097)]), "operation 1, keys: a key of 4,097 bytes"),
+    ],
+)
+def test_bad_batches(store: gpkvs.Store, batch: Batch, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        store.execute(batch)
+
+
+def test_msync_domain_is_found_on_a_disk_and_process_on_tmpfs(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "store", durability="msync", **SMALL) as store:
+        store.set(b"k", b"v")
+        assert store.domain.name == "msync"
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        pytest.skip("no tmpfs at /dev/shm")
+    path = shared / f"gpkvs-test-{os.getpid()}"
+    try:
+        with gpkvs.open(path, **SMALL) as store:
+            assert store.domain.found == "process"
+            assert "NOT power loss" in store.info().domain_note
+        with gpkvs.open(path, durability="msync") as store:
+            assert "forced, unverified" in store.info().domain_note
+        assert_clean(path)
+    finally:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
