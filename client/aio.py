@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Iterable
 from math import inf
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -149,7 +149,8 @@ class AsyncClient:
             If no answer came: its subclasses say why.
         """
         check_key(key, self._limits)
-        return cast(bytes | None, await self._gatherer.submit(Op.GET, key, b"", self._deadline(timeout)))
+        value: bytes | None = await self._gatherer.submit(Op.GET, key, b"", self._deadline(timeout))
+        return value
 
     async def set(self, key: bytes, value: bytes, *, timeout: Timeout = _DEFAULT) -> int:
         """Write a key and return its new version; it is durable then.
@@ -167,7 +168,8 @@ class AsyncClient:
         """
         check_key(key, self._limits)
         check_value(value, self._limits)
-        return cast(int, await self._gatherer.submit(Op.SET, key, value, self._deadline(timeout)))
+        version: int = await self._gatherer.submit(Op.SET, key, value, self._deadline(timeout))
+        return version
 
     async def delete(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bool:
         """Remove a key, durably, and return whether it was there.
@@ -178,7 +180,8 @@ class AsyncClient:
             As for `set`.
         """
         check_key(key, self._limits)
-        return cast(bool, await self._gatherer.submit(Op.DELETE, key, b"", self._deadline(timeout)))
+        was_there: bool = await self._gatherer.submit(Op.DELETE, key, b"", self._deadline(timeout))
+        return was_there
 
     def batch(self, operations: Iterable[Operation] = (), *, timeout: Timeout = _DEFAULT) -> AsyncBatch:
         """Return operations that are executed as one atomic, durable request.
@@ -211,9 +214,7 @@ class AsyncClient:
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
 
-    async def _execute(
-        self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout
-    ) -> RequestResult:
+    async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
         """Send a request that somebody wants as one; it is repeated whole, or not at all."""
         if self._is_closed:
             raise ClientClosedError("the client is closed")
@@ -256,9 +257,8 @@ class AsyncClient:
     def _deadline(self, timeout: Timeout) -> float:
         if self._is_closed:
             raise ClientClosedError("the client is closed")
-        if timeout is _DEFAULT:
-            timeout = self._timeout_s
-        return inf if timeout is None else self._loop.time() + cast(float, timeout)
+        timeout_s = self._timeout_s if isinstance(timeout, _Default) else timeout
+        return inf if timeout_s is None else self._loop.time() + timeout_s
 
     async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
         """Send one message, once."""

@@ -49,9 +49,7 @@ def encode(batch: Batch, table: str) -> kv_pb2.BatchRequest:
     )
 
 
-def encode_lists(
-    ops: bytes, keys: Sequence[bytes], values: Sequence[bytes], table: str
-) -> kv_pb2.BatchRequest:
+def encode_lists(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes], table: str) -> kv_pb2.BatchRequest:
     """Return the message of one request given as Python objects: one byte of `ops` a key, one value a SET."""
     key_lengths, key_size = _lengths(np.fromiter(map(len, keys), np.uint32, len(keys)))
     value_lengths, value_size = _lengths(np.fromiter(map(len, values), np.uint32, len(values)))
@@ -92,11 +90,7 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     if response.code:
         raise ServerError(f"status {response.code}: {response.message}")
     n, gets = len(ops), ops.count(Op.GET)
-    if (
-        len(response.status) != n
-        or len(response.versions) != 8 * n
-        or len(response.value_lengths) != 4 * gets
-    ):
+    if len(response.status) != n or len(response.versions) != 8 * n or len(response.value_lengths) != 4 * gets:
         raise ServerError(
             f"an answer of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
             f"{len(response.value_lengths)} bytes of value lengths to {n} operations with {gets} GETs"

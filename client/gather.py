@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
+from typing import Any
 
 from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
-from gpkvs.client.operations import Result
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
 from gpkvs.config import MIB
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
@@ -47,14 +47,15 @@ class GatherConfig:
     bytes_max: int = 4 * MIB
 
 
+_OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
+
+
 class _Call:
     """One operation that somebody waits for."""
 
     __slots__ = ("deadline", "failure", "future", "key", "may_be_executed", "op", "value")
 
-    def __init__(
-        self, op: Op, key: bytes, value: bytes, deadline: float, future: asyncio.Future[Result]
-    ) -> None:
+    def __init__(self, op: Op, key: bytes, value: bytes, deadline: float, future: asyncio.Future[Any]) -> None:
         self.op = op
         self.key = key
         self.value = value
@@ -101,9 +102,9 @@ class Gatherer:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._value_bytes = 0  # the longest value read lately: what a GET's answer may take
 
-    def submit(self, op: Op, key: bytes, value: bytes, deadline: float) -> asyncio.Future[Result]:
+    def submit(self, op: Op, key: bytes, value: bytes, deadline: float) -> asyncio.Future[Any]:
         """Queue one checked operation; the future gets its result."""
-        future: asyncio.Future[Result] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Call(op, key, value, deadline, future))
         if deadline < self._sweep_at:
             self._sweep_by(deadline)
@@ -126,13 +127,14 @@ class Gatherer:
                 task.add_done_callback(self._landed)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
-        reason: GpkvsError = ClientClosedError("the client was closed while the call was in flight")
         calls = self._in_flight.pop(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            _give_up(calls, ClientClosedError("the client was closed while the call was in flight"))
+        elif (error := task.exception()) is not None:
+            # A bug of this client; but whatever happened, nobody waits for ever.
             reason = ServerError(f"the client failed: {error!r}")
             self._loop.call_exception_handler({"message": str(reason), "exception": error, "task": task})
-        for call in calls:
-            call.give_up(reason)  # whatever happened, nobody waits for ever
+            _give_up(calls, reason)
         if self._queue:
             self._flush_soon()
 
@@ -187,26 +189,18 @@ class Gatherer:
         lengths = result.value_lengths.tolist()
         self._value_bytes = max(max(lengths, default=0), self._value_bytes // 2)
         values = iter(result.value_list())
-        for call, status, version in zip(
-            calls, result.status.tolist(), result.versions.tolist(), strict=True
-        ):
-            answer: Result
+        for call, status, version in zip(calls, result.status.tolist(), result.versions.tolist(), strict=True):
+            answer: bytes | int | None
             if call.op is Op.GET:
                 value = next(values)
-                answer = value if status == Status.OK else None
+                answer = value if status == _OK else None
             elif call.op is Op.SET:
                 answer = version
             else:
-                answer = status == Status.OK
-            if call.future.done():
-                continue
-            if status == Status.CORRUPT:
-                call.future.set_exception(
-                    CorruptRecordError(
-                        "the record fails its checksum, so no value is returned: run gpkvs check"
-                    )
-                )
-            else:
+                answer = status == _OK
+            if status == _CORRUPT:
+                call.fail(CorruptRecordError("the record fails its checksum, so no value is returned: run gpkvs check"))
+            elif not call.future.done():
                 call.future.set_result(answer)
 
     def _sort_out(self, calls: list[_Call], failure: Failure, *, is_last: bool) -> list[_Call]:
@@ -257,6 +251,11 @@ class Gatherer:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self._sweep_by(inf)
+
+
+def _give_up(calls: Iterable[_Call], reason: GpkvsError) -> None:
+    for call in calls:
+        call.give_up(reason)
 
 
 def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:

@@ -47,11 +47,7 @@ def check_value(value: bytes, limits: Limits) -> None:
 
 
 def _hint(given: object) -> str:
-    return (
-        ": encode it first, as in 'text'.encode()"
-        if isinstance(given, str)
-        else ": convert it with bytes(...)"
-    )
+    return ": encode it first, as in 'text'.encode()" if isinstance(given, str) else ": convert it with bytes(...)"
 
 
 def check_message_bytes(size_bytes: int, message_bytes_max: int) -> None:
