@@ -109,7 +109,7 @@ class _Story:
         with self._console.status("starting"):
             seconds = await server.ready()
         self._say(
-            f"process {server.pid} serves {escape(str(self._store))} on {server.target}, {seconds:.1f} s after its start"
+            f"process {server.pid} serves {escape(str(self._store))} on {server.target}, {seconds:.1f} s after start"
         )
         return server
 
