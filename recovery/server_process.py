@@ -18,7 +18,8 @@ from pathlib import Path
 from gpkvs import failpoint
 from gpkvs.errors import GpkvsError
 
-GPKVS: tuple[str, ...] = (sys.executable, "-m", "gpkvs.cli.main")
+# -P: the gpkvs that runs here, and not a folder of that name where the command is run.
+GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
 
 _POLL_SECONDS = 0.005
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import re
+import json
 import subprocess
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.server_process import GPKVS
 
 _THREADS = 16
+_EXIT_NOT_RUN = 2
 
 
 class YcsbError(GpkvsError):
     """YCSB failed, or some of its operations did; what it printed is in the message."""
 
 
+@dataclass(frozen=True)
+class YcsbReport:
+    """What YCSB measured."""
+
+    operations: int  # that succeeded
+    failed: int
+    verified: int  # records whose every byte was compared with what was loaded
+    operations_per_second: float
+    latency_us_max: int
+
+
 class YcsbProcess:
-    """One phase of YCSB's workload a, running; leaving the context ends it.
+    """One phase of YCSB's workload a, running; it verifies what it reads. Leaving the context ends it.
 
     Parameters
     ----------
@@ -30,9 +44,9 @@ class YcsbProcess:
     """
 
     def __init__(self, phase: str, target: str, records: int, operations: int) -> None:
-        self._phase = phase
-        command = [*GPKVS, "ycsb", phase, "--workload", "a", "--threads", str(_THREADS), "--target", target]
-        command += ["-p", f"recordcount={records}", "-p", f"operationcount={operations}"]
+        command = [*GPKVS, "ycsb", phase, "--workload=a", f"--threads={_THREADS}", f"--target={target}", "--json"]
+        for setting in ("dataintegrity=true", f"recordcount={records}", f"operationcount={operations}"):
+            command += ["-p", setting]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -42,21 +56,34 @@ class YcsbProcess:
         """Whether it still runs."""
         return self._process.poll() is None
 
-    def finish(self) -> float:
-        """Wait for its end; return its operations per second.
+    def interrupt(self) -> None:
+        """Ask it to stop and report."""
+        self._process.terminate()
+
+    def finish(self) -> YcsbReport:
+        """Wait for its end; return what it measured.
 
         Raises
         ------
         YcsbError
-            If it or any of its operations failed.
+            If it could not run, or read a record that was not what had been written.
         """
         output, errors = self._process.communicate()
-        rate = re.search(r"^\[OVERALL\], Throughput\(ops/sec\), ([0-9.]+)", output, re.MULTILINE)
-        failed = re.findall(r"^\[.*-FAILED\], Operations, .*$", output, re.MULTILINE)
-        status = self._process.returncode
-        if status != 0 or rate is None or failed:
-            raise YcsbError("\n".join([f"gpkvs ycsb {self._phase} failed (exit status {status})", *failed, errors]))
-        return float(rate[1])
+        if not output or self._process.returncode >= _EXIT_NOT_RUN:
+            raise YcsbError(f"gpkvs ycsb could not run (exit status {self._process.returncode}): {errors}")
+        groups: dict[str, dict[str, Any]] = json.loads(output)
+        verify = groups.get("VERIFY", {})
+        wrong = {name: count for name, count in verify.items() if name.startswith("Return=") and name != "Return=OK"}
+        if wrong:
+            raise YcsbError(f"YCSB read records that nobody wrote: {wrong}; {errors}")
+        done = [groups[name] for name in ("INSERT", "READ", "UPDATE") if name in groups]
+        return YcsbReport(
+            operations=sum(group["Operations"] for group in done),
+            failed=sum(group["Operations"] for name, group in groups.items() if name.endswith("-FAILED")),
+            verified=verify.get("Operations", 0),
+            operations_per_second=groups["OVERALL"]["Throughput(ops/sec)"],
+            latency_us_max=max((group["MaxLatency(us)"] for group in done), default=0),
+        )
 
     def __enter__(self) -> YcsbProcess:
         return self
