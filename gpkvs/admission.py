@@ -106,6 +106,6 @@ def first_set_of_chain(batch: Batch, order: U32, chain_of: U32, chains: int) -> 
     return result
 
 
-def cut_to(batch: Batch, costs: U32 | NDArray[np.int64], budget: int) -> int:
+def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:
     """Return how many whole requests, from the first on, cost no more than a budget (all of them: no cut)."""
     return int(np.searchsorted(np.cumsum(costs, dtype=np.int64), budget, side="right"))

@@ -197,6 +197,13 @@ class RequestResult:
     value_lengths: U32
     values: U8
 
+    @staticmethod
+    def empty() -> RequestResult:
+        """Return the results of no operations."""
+        return RequestResult(
+            np.empty(0, np.uint8), np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint8)
+        )
+
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
         ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()

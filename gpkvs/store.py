@@ -22,6 +22,7 @@ from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.layout import RECORD_HEADER_BYTES
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.recovery.recover import recover
+from gpkvs.table import Table
 
 Progress = Callable[[str, float], None]
 
@@ -83,14 +84,21 @@ class Store:
             raise
         self.recovery = recovered.report
         self.limits = _limits_of(self._files, config.limits)
+        table = Table(
+            self._backend,
+            self._files,
+            self._files.table,
+            self._files.index,
+            self.limits.reply_bytes_max,
+            recovered.records,
+        )
         self._engine = Engine(
             self._backend,
             self._files,
+            table,
             recovered.heap,
             recovered.transaction,
-            self.limits,
-            config.batch_reply_bytes_max,
-            recovered.records,
+            max(config.batch_reply_bytes_max, self.limits.reply_bytes_max),
         )
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
@@ -153,7 +161,7 @@ class Store:
         """Describe the store as it is now."""
         if self._closed:
             raise StoreClosedError(f"the store at {self.path} is closed")
-        table, records, live = self._files.table, self._engine.records, self._engine.heap.live_bytes
+        table, records, live = self._files.table, self._engine.table.records, self._engine.heap.live_bytes
         index_bytes = self._files.index.bytes
         return StoreInfo(
             version=_version(),
