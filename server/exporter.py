@@ -30,7 +30,7 @@ class Metrics:
     """The metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series beside each counter that nobody reads
+        disable_created_metrics()  # a second series beside each counter that nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         operations = Counter(
