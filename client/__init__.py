@@ -1,0 +1,45 @@
+"""The SDK: a client for asyncio that gathers concurrent calls, a blocking one, and a load generator."""
+
+from gpkvs.batch import Batch, Op, RequestResult, Status
+from gpkvs.client.aio import AsyncBatch, AsyncClient
+from gpkvs.client.errors import (
+    AccessDeniedError,
+    ClientClosedError,
+    ClientError,
+    DeadlineError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    ServerBusyError,
+    ServerError,
+    UnavailableError,
+)
+from gpkvs.client.gather import GatherConfig
+from gpkvs.client.retry import RetryPolicy
+from gpkvs.client.sync import Client
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+
+__all__ = [
+    "AccessDeniedError",
+    "AsyncBatch",
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "ClientClosedError",
+    "ClientError",
+    "CorruptRecordError",
+    "DeadlineError",
+    "GatherConfig",
+    "GpkvsError",
+    "InvalidArgumentError",
+    "NoSpaceError",
+    "NotExecutedError",
+    "Op",
+    "OutcomeUnknownError",
+    "RequestResult",
+    "RetryPolicy",
+    "ServerBusyError",
+    "ServerError",
+    "Status",
+    "UnavailableError",
+    "UnknownTableError",
+]

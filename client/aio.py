@@ -1,0 +1,299 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable
+from math import inf
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.client.codec import decode, encode
+from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
+from gpkvs.client.gather import GatherConfig, Gatherer
+from gpkvs.client.operations import (
+    Operation,
+    OperationList,
+    Result,
+    check_key,
+    check_message_bytes,
+    check_value,
+    results_of,
+)
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+
+DEFAULT_TARGET = ServerConfig.listen
+
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),  # checked before, with a clearer error
+    ("grpc.max_receive_message_length", -1),  # the server bounds its answers
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found again soon
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class _Default:
+    """Stands for "as the client was told"; None means "no deadline"."""
+
+
+_DEFAULT: Final = _Default()
+Timeout = float | None | _Default
+
+
+class AsyncClient:
+    """A client of a gpkvs server, for asyncio.
+
+    One connection serves any number of concurrent callers. Calls that run at the same time are gathered into
+    messages by themselves, so the way to be fast is many concurrent awaits. Concurrent calls are in no order
+    among each other: await one before the next where order matters, or put both into a `batch`.
+
+    Parameters
+    ----------
+    target
+        The server's address, HOST:PORT.
+    timeout
+        Seconds until a call fails with `DeadlineError` (or `OutcomeUnknownError`, if it is a write that was
+        sent); None waits for ever. Each call can set its own.
+    table
+        The table's name; "" is the default one.
+    retry
+        How often and how far apart calls are repeated, where that is safe.
+    gather
+        How much goes into one message.
+    limits, message_bytes_max
+        What the server allows, if it was configured otherwise; checked before anything is sent.
+
+    Notes
+    -----
+    Create it where an event loop runs, and use it in that loop only.
+
+    Repeated by itself is what is safe to repeat: reads, and writes that the server says it did not execute or
+    that were never sent. Any other write whose answer is lost raises `OutcomeUnknownError`.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from gpkvs.client import AsyncClient
+    >>> async def main():
+    ...     async with AsyncClient("127.0.0.1:7171") as client:
+    ...         await client.set(b"answer", b"42")
+    ...         print(await client.get(b"answer"))
+    ...         values = await asyncio.gather(*(client.get(b"%d" % i) for i in range(1000)))  # few messages
+    ...         async with client.batch() as batch:  # all of it is durable, or none
+    ...             batch.set(b"from", b"90")
+    ...             batch.set(b"to", b"110")
+    >>> asyncio.run(main())  # doctest: +SKIP
+    b'42'
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = 10.0,
+        table: str = "",
+        retry: RetryPolicy | None = None,
+        gather: GatherConfig | None = None,
+        limits: Limits | None = None,
+        message_bytes_max: int = ServerConfig.message_bytes_max,
+    ) -> None:
+        self.target = target
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout
+        self._table = table
+        self._retry = retry or RetryPolicy()
+        self._limits = limits or Limits()
+        self._message_bytes_max = message_bytes_max
+        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._stub = kv_pb2_grpc.KVStub(self._channel)
+        self._gatherer = Gatherer(self._send, table, gather or GatherConfig(), self._retry)
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Close the connection.
+
+        Parameters
+        ----------
+        grace_s
+            Seconds to wait for calls that were sent; calls that were not are refused at once.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            await self._gatherer.close(grace_s)
+            await self._channel.close()
+
+    async def get(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bytes | None:
+        """Return a key's value, or None if there is none.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the key is empty or over the limit.
+        CorruptRecordError
+            If the record fails its checksum.
+        NotExecutedError
+            If no answer came: its subclasses say why.
+        """
+        check_key(key, self._limits)
+        value: bytes | None = await self._gatherer.submit(Op.GET, key, b"", self._deadline(timeout))
+        return value
+
+    async def set(self, key: bytes, value: bytes, *, timeout: Timeout = _DEFAULT) -> int:
+        """Write a key and return its new version; it is durable then.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If key or value is over a limit, or the key is empty.
+        NoSpaceError
+            If the store is full.
+        OutcomeUnknownError
+            If it was sent and the answer was lost: it may have been executed, or not.
+        NotExecutedError
+            If it was not executed: its subclasses say why.
+        """
+        check_key(key, self._limits)
+        check_value(value, self._limits)
+        version: int = await self._gatherer.submit(Op.SET, key, value, self._deadline(timeout))
+        return version
+
+    async def delete(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bool:
+        """Remove a key, durably, and return whether it was there.
+
+        Raises
+        ------
+        InvalidArgumentError, OutcomeUnknownError, NotExecutedError
+            As for `set`.
+        """
+        check_key(key, self._limits)
+        was_there: bool = await self._gatherer.submit(Op.DELETE, key, b"", self._deadline(timeout))
+        return was_there
+
+    def batch(self, operations: Iterable[Operation] = (), *, timeout: Timeout = _DEFAULT) -> AsyncBatch:
+        """Return operations that are executed as one atomic, durable request.
+
+        Either ``await client.batch(operations)``, which returns the results, or fill it in
+        ``async with client.batch() as batch:``, which sends it at the end of the block (unless the block
+        raises) and leaves the results in ``batch.results``.
+
+        Parameters
+        ----------
+        operations
+            ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
+        """
+        return AsyncBatch(self, operations, timeout)
+
+    async def execute(self, batch: Batch, *, timeout: Timeout = _DEFAULT) -> RequestResult:
+        """Execute columns as one atomic, durable request and return columns.
+
+        The way for bulk data: no Python object per operation.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the columns do not add up or pass a limit, or hold more than one request.
+        NoSpaceError, OutcomeUnknownError, NotExecutedError
+            As for `set`, of the request as a whole.
+        """
+        batch.validate(self._limits)
+        message = encode(batch, self._table)
+        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
+
+    async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
+        """Send a request that somebody wants as one; it is repeated whole, or not at all."""
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        deadline = self._deadline(timeout)
+        attempt = 0
+        while True:
+            attempt += 1
+            outcome = await self._send(message, deadline)
+            if isinstance(outcome, RequestResult):
+                return outcome
+            delay_s = self._retry.delay_s(attempt)
+            is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
+            if is_late or not outcome.may_repeat(is_write=is_write):
+                raise outcome.raised(is_write=is_write)
+            await asyncio.sleep(delay_s)
+
+    async def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until the server is there and serves (its health service says so).
+
+        Raises
+        ------
+        UnavailableError
+            If it does not within `timeout` seconds; the message says what was last heard.
+        """
+        health = health_pb2_grpc.HealthStub(self._channel)
+        deadline = inf if timeout is None else self._loop.time() + timeout
+        heard = "nothing"
+        while (left_s := deadline - self._loop.time()) > 0:
+            try:
+                answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+            except grpc.aio.AioRpcError as error:
+                heard = str(classify_error(error, self.target).error)
+            else:
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+            await asyncio.sleep(min(0.05, max(left_s, 0)))
+        raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
+
+    def _deadline(self, timeout: Timeout) -> float:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        timeout_s = self._timeout_s if isinstance(timeout, _Default) else timeout
+        return inf if timeout_s is None else self._loop.time() + timeout_s
+
+    async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send one message, once."""
+        timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
+        try:
+            return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)
+        except grpc.RpcError as error:
+            return classify_error(error, self.target)
+        except ServerError as error:
+            return Failure(error, executed=True, transient=False)
+
+
+class AsyncBatch(OperationList):
+    """Operations that are executed as one atomic, durable request; made by `AsyncClient.batch`."""
+
+    def __init__(self, client: AsyncClient, operations: Iterable[Operation], timeout: Timeout) -> None:
+        super().__init__(operations, client._limits, client._message_bytes_max)
+        self._client = client
+        self._timeout = timeout
+
+    def __await__(self) -> Generator[Any, None, list[Result]]:
+        return self._commit().__await__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._commit()
+
+    async def _commit(self) -> list[Result]:
+        if len(self):
+            message = self.message(self._client._table)
+            result = await self._client._execute(message, is_write=self.has_writes, timeout=self._timeout)
+            self.results = results_of(message.ops, result)
+        return self.results

@@ -1,0 +1,67 @@
+"""Why a client's call did not succeed.
+
+What the server says of a request, the client raises as the error the embedded store raises (`gpkvs.errors`):
+`InvalidArgumentError`, `UnknownTableError`, `NoSpaceError`, `CorruptRecordError`. What can happen on the way
+is here. The tree::
+
+    GpkvsError
+    ├── InvalidArgumentError       your request is wrong; nothing was written
+    │   └── UnknownTableError
+    ├── NoSpaceError               it does not fit; nothing was written
+    ├── CorruptRecordError         a record fails its checksum; no value is returned
+    └── ClientError                no result came back
+        ├── OutcomeUnknownError    a write was sent and the answer was lost: it may have been executed, or not
+        └── NotExecutedError       nothing was written
+            ├── UnavailableError   no server there, or one that is stopping or recovering
+            ├── ServerBusyError    the server's queue is full
+            ├── DeadlineError      the time given is over (for a write: before it was sent)
+            ├── ServerError        the server failed on a read, or answered what cannot be read
+            ├── AccessDeniedError  the server does not let this caller in
+            └── ClientClosedError  the client was closed
+
+So `except OutcomeUnknownError` is the one place where a writer has to think: read back, or write again where
+writing twice does no harm.
+"""
+
+from __future__ import annotations
+
+from gpkvs.errors import GpkvsError
+
+
+class ClientError(GpkvsError):
+    """No result came back from the server."""
+
+
+class OutcomeUnknownError(ClientError):
+    """A write was sent and its answer was lost: it may have been executed, or not.
+
+    The client does not repeat such a write by itself. ``__cause__`` is what happened to the answer.
+    """
+
+
+class NotExecutedError(ClientError):
+    """Nothing of the call was written."""
+
+
+class UnavailableError(NotExecutedError):
+    """The server cannot be reached, or it is stopping or recovering."""
+
+
+class ServerBusyError(NotExecutedError):
+    """The server has no room for one more request right now."""
+
+
+class DeadlineError(NotExecutedError, TimeoutError):
+    """The time given to the call is over; a write that raises it had not been sent."""
+
+
+class ServerError(NotExecutedError):
+    """The server failed on a read, or its answer makes no sense."""
+
+
+class AccessDeniedError(NotExecutedError):
+    """The server does not let this caller in."""
+
+
+class ClientClosedError(NotExecutedError):
+    """The client was closed before the call was sent."""

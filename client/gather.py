@@ -1,0 +1,272 @@
+"""Concurrent calls, gathered into messages.
+
+What is called while the event loop goes round once, or while messages are in flight, makes the next message:
+no timer adds delay when there is little to do, and messages grow by themselves when there is much. Each call
+keeps its own deadline and its own error: a message refused because of one operation is sent again without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+from typing import Any
+
+from gpkvs.batch import Op, RequestResult, Status
+from gpkvs.client.codec import encode_lists
+from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
+from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
+from gpkvs.config import MIB
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.proto.v1 import kv_pb2
+
+Send = Callable[[kv_pb2.BatchRequest, float], Awaitable[RequestResult | Failure]]
+"""Send one message, once; the second argument is the deadline in the event loop's time, `inf` for none."""
+
+
+@dataclass(frozen=True)
+class GatherConfig:
+    """How much goes into one message.
+
+    Parameters
+    ----------
+    messages_in_flight_max
+        More of them overlap the network with the server's work, fewer make larger messages.
+    ops_max
+        Operations in a message.
+    bytes_max
+        Bytes of keys and values in a message, and about the bytes of values in its answer; one larger
+        operation goes alone.
+    """
+
+    messages_in_flight_max: int = 2
+    ops_max: int = 4096
+    bytes_max: int = 4 * MIB
+
+
+_OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
+
+
+class _Call:
+    """One operation that somebody waits for."""
+
+    __slots__ = ("deadline", "failure", "future", "key", "may_be_executed", "op", "value")
+
+    def __init__(self, op: Op, key: bytes, value: bytes, deadline: float, future: asyncio.Future[Any]) -> None:
+        self.op = op
+        self.key = key
+        self.value = value
+        self.deadline = deadline
+        self.future = future
+        self.may_be_executed = False
+        self.failure: Failure | None = None
+
+    def fail(self, error: GpkvsError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def give_up(self, reason: GpkvsError) -> None:
+        """End the call, if it has no result yet, without waiting for one."""
+        if self.future.done():
+            return
+        is_write = self.op is not Op.GET
+        self.fail(outcome_unknown(reason) if is_write and self.may_be_executed else reason)
+
+
+class Gatherer:
+    """Gathers calls on one table into messages.
+
+    Parameters
+    ----------
+    send
+        Sends one message.
+    table
+        The table's name.
+    config, retry
+        How much is gathered; how often a refused message is repeated.
+    """
+
+    def __init__(self, send: Send, table: str, config: GatherConfig, retry: RetryPolicy) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._table = table
+        self._config = config
+        self._retry = retry
+        self._queue: deque[_Call] = deque()
+        self._in_flight: dict[asyncio.Task[None], list[_Call]] = {}
+        self._flush_is_due = False
+        self._sweep_at = inf
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._value_bytes = 0  # the longest value read lately: what a GET's answer may take
+
+    def submit(self, op: Op, key: bytes, value: bytes, deadline: float) -> asyncio.Future[Any]:
+        """Queue one checked operation; the future gets its result."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append(_Call(op, key, value, deadline, future))
+        if deadline < self._sweep_at:
+            self._sweep_by(deadline)
+        self._flush_soon()
+        return future
+
+    def _flush_soon(self) -> None:
+        """Send after everything that is ready to run now has run, so that its calls are gathered too."""
+        if not self._flush_is_due and len(self._in_flight) < self._config.messages_in_flight_max:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        while self._queue and len(self._in_flight) < self._config.messages_in_flight_max:
+            calls = self._take()
+            if calls:
+                task = self._loop.create_task(self._deliver(calls))
+                self._in_flight[task] = calls
+                task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        calls = self._in_flight.pop(task)
+        if task.cancelled():
+            _give_up(calls, ClientClosedError("the client was closed while the call was in flight"))
+        elif (error := task.exception()) is not None:
+            # A bug of this client; but whatever happened, nobody waits for ever.
+            reason = ServerError(f"the client failed: {error!r}")
+            self._loop.call_exception_handler({"message": str(reason), "exception": error, "task": task})
+            _give_up(calls, reason)
+        if self._queue:
+            self._flush_soon()
+
+    def _take(self) -> list[_Call]:
+        """Take the next message's calls from the queue, in order."""
+        calls: list[_Call] = []
+        size_bytes = 0
+        while self._queue and len(calls) < self._config.ops_max:
+            call = self._queue[0]
+            size_bytes += len(call.key) + (self._value_bytes if call.op is Op.GET else len(call.value))
+            if calls and size_bytes > self._config.bytes_max:
+                break
+            self._queue.popleft()
+            if not call.future.done():  # cancelled, or its deadline has passed
+                calls.append(call)
+        return calls
+
+    async def _deliver(self, calls: list[_Call]) -> None:
+        """Send calls until each has a result or an error."""
+        attempt = 0
+        while calls := [call for call in calls if not call.future.done()]:
+            attempt += 1
+            failure = await self._attempt(calls)
+            if failure is None:
+                return
+            if failure.is_of_one and len(calls) > 1:
+                for part in _parts(calls, failure.error):
+                    await self._deliver(part)
+                return
+            calls = self._sort_out(calls, failure, is_last=attempt >= self._retry.attempts_max)
+            if calls:
+                await asyncio.sleep(self._retry.delay_s(attempt))
+
+    async def _attempt(self, calls: list[_Call]) -> Failure | None:
+        """Send one message once; hand out the results, or return what went wrong."""
+        ops = bytes([call.op for call in calls])
+        message = encode_lists(
+            ops,
+            [call.key for call in calls],
+            [call.value for call in calls if call.op is Op.SET],
+            self._table,
+        )
+        for call in calls:
+            call.may_be_executed = True
+        outcome = await self._send(message, max(call.deadline for call in calls))
+        if isinstance(outcome, Failure):
+            return outcome
+        self._hand_out(calls, outcome)
+        return None
+
+    def _hand_out(self, calls: list[_Call], result: RequestResult) -> None:
+        lengths = result.value_lengths.tolist()
+        self._value_bytes = max(max(lengths, default=0), self._value_bytes // 2)
+        values = iter(result.value_list())
+        for call, status, version in zip(calls, result.status.tolist(), result.versions.tolist(), strict=True):
+            answer: bytes | int | None
+            if call.op is Op.GET:
+                value = next(values)
+                answer = value if status == _OK else None
+            elif call.op is Op.SET:
+                answer = version
+            else:
+                answer = status == _OK
+            if status == _CORRUPT:
+                call.fail(CorruptRecordError("the record fails its checksum, so no value is returned: run gpkvs check"))
+            elif not call.future.done():
+                call.future.set_result(answer)
+
+    def _sort_out(self, calls: list[_Call], failure: Failure, *, is_last: bool) -> list[_Call]:
+        """End the calls that must not or need not be repeated; return the others."""
+        again = []
+        for call in calls:
+            is_write = call.op is not Op.GET
+            if is_last or not failure.may_repeat(is_write=is_write):
+                call.fail(failure.raised(is_write=is_write))
+            else:
+                call.may_be_executed = False
+                call.failure = failure
+                again.append(call)
+        return again
+
+    def _sweep_by(self, deadline: float) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._sweep_at = deadline
+        self._sweep_timer = None if deadline == inf else self._loop.call_at(deadline, self._sweep)
+
+    def _sweep(self) -> None:
+        """End the calls whose deadline has passed.
+
+        One timer for all of them, at the earliest deadline there may be: a timer for each call would cost
+        more than the call.
+        """
+        now = max(self._loop.time(), self._sweep_at)
+        next_deadline = inf
+        for call in self._live():
+            if call.deadline > now:
+                next_deadline = min(next_deadline, call.deadline)
+                continue
+            tried = f"; the last attempt: {call.failure.error}" if call.failure is not None else ""
+            call.give_up(DeadlineError(f"the deadline of the call has passed{tried}"))
+        self._sweep_by(next_deadline)
+
+    def _live(self) -> Iterable[_Call]:
+        return (call for call in chain(self._queue, *self._in_flight.values()) if not call.future.done())
+
+    async def close(self, grace_s: float) -> None:
+        """Refuse what was not sent, wait a little for what was, then give up on it."""
+        while self._queue:
+            self._queue.popleft().give_up(ClientClosedError("the client was closed before the call was sent"))
+        if tasks := list(self._in_flight):
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._sweep_by(inf)
+
+
+def _give_up(calls: Iterable[_Call], reason: GpkvsError) -> None:
+    for call in calls:
+        call.give_up(reason)
+
+
+def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
+    """Split the calls of a message that was refused for one of them, so that the others get through."""
+    if isinstance(error, NoSpaceError):
+        # Only SETs are ever refused for want of space.
+        sets = [call for call in calls if call.op is Op.SET]
+        if 0 < len(sets) < len(calls):
+            return [[call for call in calls if call.op is not Op.SET], sets]
+    elif isinstance(error, InvalidArgumentError) and error.index is not None and error.index < len(calls):
+        i = error.index
+        return [part for part in (calls[:i], calls[i : i + 1], calls[i + 1 :]) if part]
+    middle = len(calls) // 2
+    return [calls[:middle], calls[middle:]]

@@ -1,0 +1,179 @@
+"""What a failed call means, and when it is tried again.
+
+Safe to repeat are reads, and writes of which it is certain that they were not executed: the server says so
+(`EXECUTED_KEY` in the trailing metadata of a request refused before execution), or no connection was ever
+made. The answer to any other write is lost, and only the caller can know whether writing twice does harm.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+from grpc import StatusCode
+
+from gpkvs.client.errors import (
+    AccessDeniedError,
+    DeadlineError,
+    OutcomeUnknownError,
+    ServerBusyError,
+    ServerError,
+    UnavailableError,
+)
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+
+EXECUTED_KEY = "gpkvs-executed"
+NOT_EXECUTED = "no"
+
+# What the gRPC library says of a call that it could not hand to any connection.
+_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
+# What it says, on the server's side, of a message that it did not hand to the service.
+_TOO_LARGE = "SERVER: Received message larger than max"
+# Statuses by which a request is refused before it is executed, whoever sends them.
+_BEFORE_EXECUTION = (
+    StatusCode.INVALID_ARGUMENT,
+    StatusCode.NOT_FOUND,
+    StatusCode.UNAUTHENTICATED,
+    StatusCode.PERMISSION_DENIED,
+    StatusCode.UNIMPLEMENTED,
+)
+_STORE_FULL = re.compile(r"^(heap|index|log|disk) full: (.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how far apart a call is repeated, where that is safe.
+
+    Parameters
+    ----------
+    attempts_max
+        Calls in all; 1 never repeats. The call's deadline ends it earlier.
+    delay_ms_first, delay_ms_max
+        The pause before the second attempt; it doubles with each further one, up to the maximum.
+    jitter
+        The share of each pause that is random, 0 to 1, so that many clients do not come back at the same
+        moment.
+    """
+
+    attempts_max: int = 8
+    delay_ms_first: float = 20.0
+    delay_ms_max: float = 1000.0
+    jitter: float = 0.5
+
+    def delay_s(self, attempt: int) -> float:
+        """Return the pause in seconds after the attempt with this number, the first being 1."""
+        delay_ms = min(self.delay_ms_max, self.delay_ms_first * 2.0 ** (attempt - 1))
+        return delay_ms / 1000 * (1 - self.jitter * random.random())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one failed call means.
+
+    Parameters
+    ----------
+    error
+        What to raise, except for a write that may have been executed.
+    executed
+        Whether the request may have been executed.
+    transient
+        Whether the same request may succeed a moment later.
+    """
+
+    error: GpkvsError
+    executed: bool
+    transient: bool
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether one operation can be the cause for which all of a message was refused."""
+        return isinstance(self.error, InvalidArgumentError | NoSpaceError) and not self.executed
+
+    def may_repeat(self, *, is_write: bool) -> bool:
+        """Whether trying again is safe and may help."""
+        return self.transient and not (is_write and self.executed)
+
+    def raised(self, *, is_write: bool) -> GpkvsError:
+        """Return a new error to raise to one caller."""
+        if is_write and self.executed:
+            return outcome_unknown(self.error)
+        return _copy(self.error)
+
+
+def outcome_unknown(cause: GpkvsError) -> OutcomeUnknownError:
+    """Return the error of a write whose answer was lost."""
+    error = OutcomeUnknownError(f"the write was sent and may have been executed, or not: {cause}")
+    error.__cause__ = cause
+    return error
+
+
+def _copy(error: GpkvsError) -> GpkvsError:
+    """Each caller gets an exception of its own: a traceback grows with every raise."""
+    copy = type(error).__new__(type(error))
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    return copy
+
+
+def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes], target: str) -> Failure:
+    """Say what a failed call means.
+
+    Parameters
+    ----------
+    code, details
+        The gRPC status.
+    trailing
+        The trailing metadata.
+    target
+        The server's address, for the message.
+    """
+    never_sent = any(text in details for text in _NEVER_SENT)
+    said = trailing.get(EXECUTED_KEY)
+    executed = not (never_sent or code in _BEFORE_EXECUTION or said in (NOT_EXECUTED, NOT_EXECUTED.encode()))
+    transient = False
+    error: GpkvsError
+    match code:
+        case StatusCode.UNAVAILABLE:
+            what = "cannot connect: is the server running there?" if never_sent else details
+            error, transient = UnavailableError(f"{target}: {what}"), True
+        case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in details:
+            error = InvalidArgumentError(
+                f"{details.removeprefix('SERVER: ')} (message_bytes_max): split it", field="message"
+            )
+            executed = False
+        case StatusCode.RESOURCE_EXHAUSTED if full := _STORE_FULL.match(details):
+            error = NoSpaceError(full[1], full[2])
+        case StatusCode.RESOURCE_EXHAUSTED:
+            error, transient = ServerBusyError(details), True
+        case StatusCode.INVALID_ARGUMENT:
+            error = _invalid(InvalidArgumentError, details)
+        case StatusCode.NOT_FOUND:
+            error = _invalid(UnknownTableError, details)
+        case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
+            error = AccessDeniedError(details)
+        case StatusCode.UNIMPLEMENTED:
+            error = ServerError(f"{target} is no gpkvs server, or an older one: {details}")
+        case StatusCode.DEADLINE_EXCEEDED:
+            error = DeadlineError("the deadline of the call has passed")
+        case StatusCode.DATA_LOSS:
+            error = CorruptRecordError(details)
+        case _:
+            error = ServerError(f"{code.name}: {details}")
+    return Failure(error, executed, transient)
+
+
+def _invalid(kind: type[InvalidArgumentError], details: str) -> InvalidArgumentError:
+    """Rebuild the error from the server's text, which names operation, field and limit already."""
+    named = re.match(r"^(?:operation (\d+), )?(\w+): (.*)$", details, re.DOTALL)
+    if named is None:
+        return kind(details)
+    return kind(named[3], field=named[2], index=None if named[1] is None else int(named[1]))
+
+
+def classify_error(error: grpc.RpcError, target: str) -> Failure:
+    """Say what an error raised by a call of `grpc.aio`, or by a blocking one, means."""
+    assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
+    return classify(error.code(), error.details() or "", dict(error.trailing_metadata() or ()), target)

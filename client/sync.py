@@ -1,0 +1,161 @@
+"""The blocking client, for scripts, shells and threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from math import inf
+from types import TracebackType
+from typing import Self, cast
+
+import grpc
+
+from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
+from gpkvs.client.codec import decode, encode
+from gpkvs.client.errors import ServerError
+from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, results_of
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+
+
+class Client:
+    """A blocking client of a gpkvs server; any number of threads may share one.
+
+    Every call is one request, so this is for a handful of operations at a time; `AsyncClient` gathers many
+    callers.
+
+    Parameters
+    ----------
+    target
+        The server's address, HOST:PORT.
+    timeout
+        Seconds until a call fails, repeated attempts included; None waits for ever.
+    table
+        The table's name; "" is the default one.
+    retry
+        How often and how far apart calls are repeated, where that is safe.
+    limits, message_bytes_max
+        What the server allows, if it was configured otherwise; checked before anything is sent.
+
+    Examples
+    --------
+    >>> from gpkvs.client import Client
+    >>> with Client("127.0.0.1:7171") as client:  # doctest: +SKIP
+    ...     client.set(b"answer", b"42")
+    ...     print(client.get(b"answer"))
+    b'42'
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = 10.0,
+        table: str = "",
+        retry: RetryPolicy | None = None,
+        limits: Limits | None = None,
+        message_bytes_max: int = ServerConfig.message_bytes_max,
+    ) -> None:
+        self.target = target
+        self._timeout_s = timeout
+        self._table = table
+        self._retry = retry or RetryPolicy()
+        self._limits = limits or Limits()
+        self._message_bytes_max = message_bytes_max
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._stub = kv_pb2_grpc.KVStub(self._channel)
+        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a key's value, or None; errors as `AsyncClient.get`."""
+        return cast(bytes | None, self.batch([(Op.GET, key)])[0])
+
+    def set(self, key: bytes, value: bytes) -> int:
+        """Write a key and return its new version, durable then; errors as `AsyncClient.set`."""
+        return cast(int, self.batch([(Op.SET, key, value)])[0])
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key, durably, and return whether it was there; errors as `AsyncClient.set`."""
+        return cast(bool, self.batch([(Op.DELETE, key)])[0])
+
+    def batch(self, operations: Iterable[Operation]) -> list[Result]:
+        """Execute operations as one atomic, durable request and return one result for each.
+
+        Parameters
+        ----------
+        operations
+            ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
+
+        Returns
+        -------
+        list
+            A GET's value or None, a SET's version, whether a DELETE found its key; errors as
+            `AsyncClient.set`.
+        """
+        request = OperationList(operations, self._limits, self._message_bytes_max)
+        if not len(request):
+            return []
+        message = request.message(self._table)
+        return results_of(message.ops, self._execute(message, is_write=request.has_writes))
+
+    def execute(self, batch: Batch) -> RequestResult:
+        """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
+        batch.validate(self._limits)
+        message = encode(batch, self._table)
+        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        return self._execute(message, is_write=batch.has_writes)
+
+    def info(self) -> admin_pb2.InfoResponse:
+        """Return what the server says about itself and its store.
+
+        Raises
+        ------
+        NotExecutedError
+            If no answer came: its subclasses say why.
+        """
+        try:
+            return cast(
+                admin_pb2.InfoResponse,
+                self._admin.Info(admin_pb2.InfoRequest(), timeout=self._timeout_s),
+            )
+        except grpc.RpcError as error:
+            failure = classify_error(error, self.target)
+        raise failure.raised(is_write=False)
+
+    def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool) -> RequestResult:
+        deadline = inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+        attempt = 0
+        while True:
+            attempt += 1
+            outcome = self._send(message, deadline)
+            if isinstance(outcome, RequestResult):
+                return outcome
+            delay_s = self._retry.delay_s(attempt)
+            is_late = attempt >= self._retry.attempts_max or time.monotonic() + delay_s >= deadline
+            if is_late or not outcome.may_repeat(is_write=is_write):
+                raise outcome.raised(is_write=is_write)
+            time.sleep(delay_s)
+
+    def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send one message, once."""
+        timeout_s = None if deadline == inf else max(deadline - time.monotonic(), 0.0)
+        try:
+            return decode(self._stub.Batch(message, timeout=timeout_s), message.ops)
+        except grpc.RpcError as error:
+            return classify_error(error, self.target)
+        except ServerError as error:
+            return Failure(error, executed=True, transient=False)
