@@ -17,7 +17,7 @@ from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, has_set, over_budget, request_of_op
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchPart, BatchResult
-from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
@@ -81,8 +81,9 @@ class Engine:
             Durable. Its `requests` says how many requests it covers; at least one.
         """
         requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
+        rejected = self._dropped_tables(batch, requests)
         admitted = np.arange(len(batch.request_ops)) < requests
-        rejected: dict[int, GpkvsError] = {}
+        admitted[list(rejected)] = False
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
@@ -103,6 +104,11 @@ class Engine:
                 parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans)
                 return BatchResult(parts, rejected, requests)
         return BatchResult((), rejected, requests)
+
+    def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
+        """Reject requests whose table was dropped after they were checked."""
+        gone = np.flatnonzero(~np.isin(batch.request_tables[:requests], list(self.tables)))
+        return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
 
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)

@@ -198,12 +198,11 @@ class _Server:
     @staticmethod
     def _log_store(store: Store) -> None:
         info = store.info()
-        table = info.tables[0]
         _log.info("store %s: %s", info.path, info.recovery.text)
         _log.info(
-            "%s records in %s slots, heap %s of %s MiB, backend %s",
-            f"{table.records:,}",
-            f"{table.slots:,}",
+            "%s records in %d tables, heap %s of %s MiB, backend %s",
+            f"{sum(table.records for table in info.tables):,}",
+            len(info.tables),
             f"{info.heap_live_bytes / 2**20:,.1f}",
             f"{info.heap_bytes / 2**20:,.0f}",
             info.backend,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult
+from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
@@ -37,6 +37,7 @@ class Request:
     key_lengths: bytes
     values: bytes
     value_lengths: bytes
+    table: int = 0  # its id
 
     @property
     def payload_bytes(self) -> int:
@@ -80,31 +81,28 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     )
 
 
-def one(op: Op, key: bytes, value: bytes, limits: Limits) -> Request:
-    """Make a request of one operation; `value` counts for a SET only.
+def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0) -> Request:
+    """Make a request of one operation on a table with these limits; `value` counts for a SET only.
 
     Raises
     ------
     InvalidArgumentError
         Naming the field and the limit.
     """
-    if not 1 <= len(key) <= limits.key_bytes_max:
-        raise InvalidArgumentError(
-            f"a key of {len(key):,} bytes, allowed are 1 to {limits.key_bytes_max:,} (key_bytes_max)", field="key"
-        )
-    if len(value) > limits.value_bytes_max:
-        raise InvalidArgumentError(
-            f"a value of {len(value):,} bytes, allowed are 0 to {limits.value_bytes_max:,} (value_bytes_max)",
-            field="value",
-        )
+    if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
+        allowed = allowed_bytes("key", limits.key_bytes_min, limits.key_bytes_max)
+        raise InvalidArgumentError(f"a key of {len(key):,} bytes, {allowed}", field="key")
+    if op is Op.SET and not limits.value_bytes_min <= len(value) <= limits.value_bytes_max:
+        allowed = allowed_bytes("value", limits.value_bytes_min, limits.value_bytes_max)
+        raise InvalidArgumentError(f"a value of {len(value):,} bytes, {allowed}", field="value")
     key_length = len(key).to_bytes(4, "little")
     if op is Op.SET:
-        return Request(1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"))
-    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"")
+        return Request(1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"), table)
+    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"", table)
 
 
-def decode(message: kv_pb2.BatchRequest, limits: Limits) -> Request:
-    """Take the columns out of a message and check them.
+def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Request:
+    """Take the columns out of a message and check them against the limits of its table.
 
     Raises
     ------
@@ -131,6 +129,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits) -> Request:
         key_lengths=batch.key_lengths.tobytes(),
         values=values,
         value_lengths=batch.value_lengths.tobytes(),
+        table=table,
     )
 
 
@@ -159,15 +158,17 @@ def join(requests: Sequence[Request]) -> Batch:
         values=np.frombuffer(b"".join([request.values for request in requests]), np.uint8),
         value_lengths=np.frombuffer(b"".join([request.value_lengths for request in requests]), "<u4"),
         request_ops=np.array([request.operations for request in requests], np.uint32),
+        request_tables=np.array([request.table for request in requests], np.uint32),
     )
 
 
 def split(requests: Sequence[Request], result: BatchResult) -> list[Answer | GpkvsError]:
     """Return what became of each request that a result covers: its columns, or why it was rejected."""
-    covered, rejected = requests[: result.requests], result.rejected
-    executed = [request for number, request in enumerate(covered) if number not in rejected]
-    answers = _cut(executed, result.whole)
-    return [rejected[number] if number in rejected else next(answers) for number in range(len(covered))]
+    answers: dict[int, Answer | GpkvsError] = dict(result.rejected)
+    for part in result.parts:
+        numbers = part.numbers.tolist()
+        answers.update(zip(numbers, _cut([requests[number] for number in numbers], part.result), strict=True))
+    return [answers[number] for number in range(result.requests)]
 
 
 def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:

@@ -72,13 +72,13 @@ class Metrics:
 
     def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
         """Note a transaction."""
-        ops, statuses = result.batch.ops, result.whole.status
-        self._batch_ops.observe(len(ops))
+        self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
         self._batch_requests.observe(requests)
         self._batch_seconds.observe(seconds)
-        counts = np.bincount(len(Status) * ops + statuses)
-        for kind in np.flatnonzero(counts).tolist():
-            self._operations[kind].inc(int(counts[kind]))
+        for part in result.parts:
+            counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
+            for kind in np.flatnonzero(counts).tolist():
+                self._operations[kind].inc(int(counts[kind]))
 
     def request_dropped(self, reason: str) -> None:
         """Note a request whose client gave up before it was executed."""

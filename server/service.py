@@ -49,12 +49,12 @@ class KVService:
     ) -> kv_pb2.BatchResponse:
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        serving.store.check_table(message.table)
-        request = codec.decode(message, serving.store.limits)
+        table = serving.store.table(message.table)
+        request = codec.decode(message, table.limits, table.id)
         return codec.encode(message.id, await serving.batcher.submit(request, context.time_remaining()))
 
     async def _one(self, op: Op, table: str, key: bytes, value: bytes, context: grpc.aio.ServicerContext) -> Answer:
         serving = self._gate.serving()
-        serving.store.check_table(table)
-        request = codec.one(op, key, value, serving.store.limits)
+        found = serving.store.table(table)
+        request = codec.one(op, key, value, found.limits, found.id)
         return await serving.batcher.submit(request, context.time_remaining())
