@@ -30,7 +30,7 @@ class Metrics:
     """The metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series beside each counter that nobody reads
+        disable_created_metrics()  # a second series beside each counter that nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         operations = Counter(
@@ -62,6 +62,7 @@ class Metrics:
         self._serving = Gauge(
             "gpkvs_serving", "1 while the server serves; 0 while it recovers or stops", registry=self.registry
         )
+        self._store: _StoreCollector | None = None
         self._queue_requests = Gauge(
             "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
         )
@@ -87,16 +88,23 @@ class Metrics:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
 
-    def serve(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
+    def attach(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
         """Report an open store, and a queue's requests and bytes, from now on."""
         self._queue_requests.set_function(lambda: queue()[0])
         self._queue_bytes.set_function(lambda: queue()[1])
-        self.registry.register(_StoreCollector(info))
+        self._store = _StoreCollector(info)
+        self.registry.register(self._store)
         self._serving.set(1)
 
-    def stop(self) -> None:
-        """Report that the server stops."""
+    def stopping(self) -> None:
+        """Report that no new calls are served."""
         self._serving.set(0)
+
+    def detach(self) -> None:
+        """Report the store no longer; it is about to be closed."""
+        if self._store:
+            self.registry.unregister(self._store)
+            self._store = None
 
 
 class _StoreCollector(Collector):

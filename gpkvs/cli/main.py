@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from gpkvs.cli.check import check_command, recover_command
+from gpkvs.cli.demo import demo_command
+from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.serve import serve_command
@@ -26,6 +28,8 @@ app.command("info")(info_command)
 app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
+app.command("drill")(drill_command)
+app.command("demo")(demo_command)
 
 
 def main() -> None:

@@ -1,0 +1,236 @@
+"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify. The whole story in half a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gpkvs.cli.output import failures_exit
+from gpkvs.config import BackendName
+from gpkvs.errors import GpkvsError
+from gpkvs.recovery.ledger import Ledger
+from gpkvs.recovery.server_process import ServerOptions, ServerProcess, run_gpkvs
+from gpkvs.recovery.witness import Witnesses, WitnessOptions
+from gpkvs.recovery.ycsb_process import YcsbProcess
+
+_WATCH_SECONDS = 0.1
+_ENDLESS = 1_000_000_000  # operations of a run that is going to be killed
+_SERVER = ServerOptions(index="16MiB", heap="512MiB", log="16MiB")
+_WITNESSES = WitnessOptions(
+    single_clients=12, keys_per_client=100, batch_clients=4, shared_keys=1000, cell_keys_max=30, untouched_keys=100
+)
+
+
+class DemoError(GpkvsError):
+    """The demo found something that must not be."""
+
+
+def demo_command(
+    records: Annotated[int, typer.Option(help="Records of 1 KB that YCSB loads.", min=1)] = 20_000,
+    seconds: Annotated[float, typer.Option(help="How long the load runs before the server is killed.", min=0.2)] = 5.0,
+    data: Annotated[
+        Path | None, typer.Option(help="Where to make the store; it is kept. By default a temporary directory.")
+    ] = None,
+    backend: Annotated[BackendName, typer.Option(help="Where the kernels run.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of what is written.", min=0)] = 1,
+) -> None:
+    """Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.
+
+    Starts a server on a free loopback port, loads it with YCSB, runs YCSB's workload a against it while other clients
+    write and remember every acknowledged write, kills the server in the middle, restarts it, reports the recovery,
+    and reads back every one of these writes; YCSB goes on when the server is back. Exit status: 0 nothing was lost,
+    1 something was, or the demo could not run (the data is then kept).
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    with failures_exit(1):
+        directory = Path(tempfile.mkdtemp(prefix="gpkvs-demo-")) if data is None else data
+        directory.mkdir(parents=True, exist_ok=True)
+        story = Story(console, directory / "store", replace(_SERVER, backend=backend), records, seconds, seed)
+        try:
+            asyncio.run(story.tell())
+        except GpkvsError:
+            console.print(f"\n[bold red]The demo failed.[/bold red] The data is kept in {escape(str(directory))}")
+            raise
+    if data is None:
+        shutil.rmtree(directory)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What works on the server when it is killed."""
+
+    ycsb: YcsbProcess
+    clients: asyncio.Task[None]
+
+
+class Story:
+    """The demo, step by step.
+
+    Parameters
+    ----------
+    console
+        Where it is told.
+    store
+        The store's directory; it is made.
+    options
+        How the server is started.
+    records
+        That YCSB loads.
+    seconds
+        From the start of the load to the kill.
+    seed
+        Of what the remembering clients write.
+    """
+
+    def __init__(
+        self, console: Console, store: Path, options: ServerOptions, records: int, seconds: float, seed: int
+    ) -> None:
+        self._console = console
+        self._store = store
+        self._options = options
+        self._records = records
+        self._seconds = seconds
+        self._ledger = Ledger()
+        self._witnesses = Witnesses(self._ledger, _WITNESSES, f"demo {seed}")
+        self._step = 0
+        self._summary = Table(show_header=False, title="Summary", title_justify="left")
+
+    async def tell(self) -> None:
+        """Run all steps.
+
+        Raises
+        ------
+        DemoError
+            If something was lost.
+        """
+        self._console.print("[bold]gpkvs demo[/bold]: kill a database server under load, and see what it remembers")
+        begin = time.monotonic()
+        with ExitStack() as processes:
+            server = await self._start(processes, "Start a server")
+            await self._show_promise(server)
+            await self._load(server)
+            load = await self._run(processes, server)
+            await self._kill(server, load)
+            server = await self._start(processes, "Start it again: it recovers before it serves", server.target)
+            self._show_recovery()
+            await self._verify(server)
+            await self._go_on(load.ycsb)
+            await self._stop_and_check(server)
+        self._summary.add_row("seconds, all in all", f"{time.monotonic() - begin:.1f}")
+        self._console.print()
+        self._console.print(self._summary)
+        self._console.print(
+            "The process was killed; the power was not cut. What else a store survives, its domain says."
+        )
+
+    async def _start(self, processes: ExitStack, title: str, listen: str = "127.0.0.1:0") -> ServerProcess:
+        self._title(title)
+        server = processes.enter_context(closing(ServerProcess(self._store, self._options, listen=listen)))
+        with self._console.status("starting"):
+            seconds = await server.ready()
+        self._say(f"process {server.pid} serves {escape(str(self._store))} on {server.target}, after {seconds:.1f} s")
+        return server
+
+    async def _show_promise(self, server: ServerProcess) -> None:
+        """Say what an acknowledged write survives here."""
+        info = await self._witnesses.ask(server.target)
+        self._say(f"persistence domain {info.domain}: {info.domain_note}")
+        self._summary.add_row("persistence domain", f"{info.domain}: {info.domain_note}")
+
+    async def _load(self, server: ServerProcess) -> None:
+        self._title(f"YCSB load: {self._records:,} records of 1 KB")
+        with self._console.status("loading"), YcsbProcess("load", server.target, self._records, 0) as ycsb:
+            report = await asyncio.to_thread(ycsb.finish)
+        if report.failed or report.operations != self._records:
+            raise DemoError(f"YCSB loaded {report.operations:,} of {self._records:,} records, {report.failed:,} failed")
+        self._say(f"{report.operations_per_second:,.0f} inserts a second, each acknowledged only when durable")
+        self._summary.add_row("YCSB load", f"{self._records:,} records, {report.operations_per_second:,.0f} inserts/s")
+
+    async def _run(self, processes: ExitStack, server: ServerProcess) -> Load:
+        self._title("YCSB run, and clients that remember every acknowledged write")
+        ycsb = processes.enter_context(YcsbProcess("run", server.target, self._records, _ENDLESS))
+        load = Load(ycsb, asyncio.create_task(self._witnesses.run(server.target)))
+        begin = time.monotonic()
+        with self._console.status("running") as status:
+            while (left := begin + self._seconds - time.monotonic()) > 0 and not load.clients.done():
+                status.update(f"{self._witnesses.counts.writes:,} writes acknowledged and remembered")
+                await asyncio.sleep(min(_WATCH_SECONDS, left))
+        self._say(f"{self._witnesses.counts.writes:,} acknowledged writes remembered in {self._seconds:.1f} s")
+        return load
+
+    async def _kill(self, server: ServerProcess, load: Load) -> None:
+        self._title("kill -9, in the middle of it")
+        if load.clients.done() or not server.alive or not load.ycsb.alive:
+            raise server.error(f"the load ended before the kill ({self._witnesses.last_error})")
+        server.kill()
+        await load.clients
+        unanswered = sum(len(cell.open) for cell in self._ledger.cells)
+        self._say(f"process {server.pid} is gone; {unanswered} of the remembering clients' writes were under way")
+        self._say("YCSB does not know: its client waits, and tries again what is safe to repeat")
+        self._summary.add_row("SIGKILL", f"{self._seconds:.1f} s into YCSB's workload a")
+
+    def _show_recovery(self) -> None:
+        text = json.loads((self._store / "recovery.json").read_text())["text"]
+        self._say(f"recovery: {escape(text)}")
+        self._summary.add_row("recovery", text)
+
+    async def _verify(self, server: ServerProcess) -> None:
+        self._title("Read back every write that was acknowledged")
+        with self._console.status("reading"):
+            keys = await self._witnesses.read_back(server.target, other_records=self._records)
+        counts, violations = self._witnesses.counts, self._ledger.violations
+        if violations:
+            raise DemoError("\n  ".join([f"{len(violations)} violations:", *map(str, violations[:20])]))
+        self._say(
+            f"{counts.writes:,} acknowledged writes ({counts.batches:,} of them atomic batches) over {keys:,} keys: "
+            "[bold green]lost: 0[/bold green], half batches: 0, values that nobody wrote: 0"
+        )
+        self._summary.add_row("acknowledged writes verified", f"{counts.writes:,}")
+        self._summary.add_row("lost", "[bold green]0[/bold green]")
+
+    async def _go_on(self, ycsb: YcsbProcess) -> None:
+        self._title("YCSB has gone on all the while")
+        with self._console.status("running"):
+            await asyncio.sleep(self._seconds / 2)
+            if not ycsb.alive:
+                raise DemoError("YCSB gave up when the server was killed")
+            ycsb.interrupt()
+            report = await asyncio.to_thread(ycsb.finish)
+        self._say(
+            f"{report.operations:,} operations, the slowest {report.latency_us_max / 1e6:.1f} s for the crash; "
+            f"{report.verified:,} records verified as read, to the byte"
+        )
+        self._say(f"{report.failed:,} updates were under way when the server died: reported as of unknown outcome")
+        self._summary.add_row(
+            "YCSB, through the crash",
+            f"{report.operations:,} operations, {report.operations_per_second:,.0f}/s, {report.verified:,} verified",
+        )
+
+    async def _stop_and_check(self, server: ServerProcess) -> None:
+        self._title("Stop the server with SIGTERM; check every structure and every checksum")
+        with self._console.status("checking"):
+            await server.stop()
+            status, output = await asyncio.to_thread(run_gpkvs, "check", str(self._store))
+        if status != 0:
+            raise DemoError(f"gpkvs check found damage:\n{output}")
+        self._say(f"gpkvs check: {escape(output.strip())}")
+        self._summary.add_row("gpkvs check", "clean")
+
+    def _title(self, text: str) -> None:
+        self._step += 1
+        self._console.print(f"\n[bold cyan]{self._step}[/bold cyan]  [bold]{text}[/bold]")
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"   {text}")

@@ -1,0 +1,163 @@
+"""gpkvs drill: kill a real server again and again, and prove that nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.config import BackendName, DurabilityName
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.failpoint import ALL
+from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
+from gpkvs.recovery.server_process import ServerOptions
+
+
+def drill_command(
+    rounds: Annotated[
+        int, typer.Option(help=f"Kills of a server; from {len(ALL)} on every failpoint is visited.", min=1)
+    ] = 30,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats the choices of an earlier drill; by default a new one.", min=0)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="An empty directory for the stores, on the file system to be tested; it is kept. By default a "
+            "temporary one, kept only if something is wrong."
+        ),
+    ] = None,
+    backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
+    durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the stores.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Kill a real server under load, restart it, and check what it still holds; again and again.
+
+    Clients write all the time and remember what was acknowledged. The server dies by SIGKILL at random moments, and at
+    each named failpoint of a batch and of recovery. After each restart every acknowledged write must be there, no batch
+    may be half there, nothing may be there that nobody wrote, versions must grow, and `gpkvs check` must be clean.
+
+    This proves recovery from the death of the process; what a power loss leaves behind is another matter
+    (docs/drill.md). Exit status: 0 nothing was lost, 1 something was (the data is then kept).
+
+    Example: gpkvs drill --rounds 100 --data /mnt/pmem/drill
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with failures_exit(1):
+        directory = _empty(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-drill-"))
+        options = DrillOptions(
+            rounds=rounds,
+            seed=secrets.randbelow(1 << 32) if seed is None else seed,
+            directory=directory,
+            server=ServerOptions(backend=backend, durability=durability, index="128KiB"),
+        )
+        console.print(f"seed {options.seed}, {rounds} rounds, data in {directory}", markup=False)
+        try:
+            report = _run(options, console)
+        except DrillError as error:
+            if as_json:
+                print_json(_failure(error))
+            raise
+    if data is None:
+        shutil.rmtree(directory)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+
+
+def _empty(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        used = any(directory.iterdir())
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot use {directory}: {error.strerror}", field="data") from error
+    if used:
+        raise InvalidArgumentError(f"{directory} is not empty: a drill needs a directory of its own", field="data")
+    return directory
+
+
+def _run(options: DrillOptions, console: Console) -> DrillReport:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("drill", total=options.rounds)
+
+        def show(result: RoundResult) -> None:
+            bar.advance(task)
+            bar.console.print(_line(result), markup=False)
+
+        return asyncio.run(drill(options, show))
+
+
+def _line(result: RoundResult) -> str:
+    undone = f", {result.undone_entries} slots rolled back" if result.undone else ""
+    return (
+        f"round {result.round.number}: {result.round}: {result.counts.writes:,} writes acknowledged{undone}, "
+        f"none lost, {result.seconds:.1f} s"
+    )
+
+
+def _as_json(report: DrillReport) -> dict[str, object]:
+    counts = report.counts
+    return {
+        "seed": report.seed,
+        "rounds": len(report.rounds),
+        "kills": dict(report.kills),
+        "writes_acknowledged": counts.writes,
+        "batches_acknowledged": counts.batches,
+        "reads": counts.reads,
+        "refused": counts.refused,
+        "keys_read_back": report.keys_read_back,
+        "batches_undone": report.undone,
+        "seconds": round(report.seconds, 3),
+        "domain": report.domain,
+        "domain_note": report.domain_note,
+        "violations": [],
+    }
+
+
+def _failure(error: DrillError) -> dict[str, object]:
+    return {
+        "seed": error.seed,
+        "round": error.round.number,
+        "kill": str(error.round),
+        "directory": str(error.directory),
+        "violations": list(error.problems),
+    }
+
+
+def _print(report: DrillReport) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    facts = Table(show_header=False, title=f"Nothing lost in {len(report.rounds)} rounds", title_justify="left")
+    facts.add_column()
+    facts.add_column(justify="right")
+    counts, kills = report.counts, report.kills
+    for name, number in (
+        ("kills", sum(kills.values())),
+        ("  by SIGKILL at a random moment", kills["sigkill"]),
+        (
+            f"  at failpoints ({sum(name in kills for name in ALL)} of {len(ALL)} visited)",
+            kills.total() - kills["sigkill"],
+        ),
+        ("writes acknowledged and found again", counts.writes),
+        ("  of them whole batches of many keys", counts.batches),
+        ("writes refused for want of space", counts.refused),
+        ("reads checked under load", counts.reads),
+        ("keys read back after restarts", report.keys_read_back),
+        ("batches rolled back by recovery", report.undone),
+        ("violations", 0),
+    ):
+        facts.add_row(name, f"{number:,}")
+    facts.add_row("seconds", f"{report.seconds:.1f}")
+    console.print(facts)
+    console.print(f"persistence domain {report.domain}: {report.domain_note}", markup=False)
+    console.print(f"seed {report.seed}", markup=False)

@@ -1,0 +1,96 @@
+"""What the rounds of a crash drill do: how the server dies in each, chosen from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from gpkvs import failpoint
+
+SIGKILL = "sigkill"
+
+# A kill here leaves the flag ACTIVE, so the next start has a batch to undo.
+LEAVES_ACTIVE = ("before_active_persist", "before_apply", "mid_apply", "before_apply_persist", "before_idle_flag")
+# Passed only by a start that has a batch to undo; the flag is still ACTIVE there.
+WHILE_UNDOING = ("before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag")
+
+_HITS_MAX = 40
+_LOAD_SECONDS = (0.1, 0.8)
+_SIGKILL_SHARE = 0.6  # of the rounds that are left when each failpoint has had its own
+
+
+@dataclass(frozen=True)
+class Round:
+    """One planned round.
+
+    Parameters
+    ----------
+    number
+        From 1.
+    kind
+        `SIGKILL`: at a random moment. A failpoint of the engine: there, in the middle of a batch. A failpoint of
+        recovery: first in the middle of a batch, then in recovery.
+    load_seconds
+        When SIGKILL is sent.
+    engine_point
+        The engine's failpoint at which the server dies; "" for SIGKILL.
+    hit
+        It dies when it gets there for the `hit`-th time.
+    recovery_kills
+        Starts that die at the recovery failpoint, one after the other.
+    """
+
+    number: int
+    kind: str
+    load_seconds: float
+    engine_point: str
+    hit: int
+    recovery_kills: int
+
+    def __str__(self) -> str:
+        if self.kind == SIGKILL:
+            return f"SIGKILL after {self.load_seconds:.2f} s of load"
+        text = f"{self.engine_point}:{self.hit}"
+        if self.recovery_kills:
+            text += f", then {self.kind} in recovery" + (", twice" if self.recovery_kills == 2 else "")
+        return text
+
+    @property
+    def undoes(self) -> bool | None:
+        """Whether the start after the last kill must find a batch to undo; None where that is up to chance."""
+        if self.kind == SIGKILL:
+            return None
+        return self.kind in LEAVES_ACTIVE or self.kind in WHILE_UNDOING
+
+
+def plan(rounds: int, seed: int) -> list[Round]:
+    """Choose what each round does.
+
+    With one round for each failpoint (`gpkvs.failpoint.ALL`) or more, each is visited; the rounds that are left are
+    mostly SIGKILLs. With fewer rounds every third is a SIGKILL and the others are different failpoints.
+    """
+    choice = random.Random(seed)
+    points = list(failpoint.ALL)
+    choice.shuffle(points)
+    if rounds < len(points):
+        kinds = [SIGKILL if i % 3 == 2 else points[i] for i in range(rounds)]
+    else:
+        kinds = points + [
+            SIGKILL if i == 0 or choice.random() < _SIGKILL_SHARE else choice.choice(points)
+            for i in range(rounds - len(points))
+        ]
+        choice.shuffle(kinds)
+    return [_round(number, kind, choice) for number, kind in enumerate(kinds, 1)]
+
+
+def _round(number: int, kind: str, choice: random.Random) -> Round:
+    in_recovery = kind in failpoint.RECOVERY
+    leaves_active = choice.choice(LEAVES_ACTIVE)
+    return Round(
+        number,
+        kind,
+        load_seconds=choice.uniform(*_LOAD_SECONDS),
+        engine_point=leaves_active if in_recovery else "" if kind == SIGKILL else kind,
+        hit=choice.randint(1, _HITS_MAX),
+        recovery_kills=choice.randint(1, 2) if in_recovery else 0,
+    )

@@ -1,0 +1,178 @@
+"""A real ``gpkvs serve`` process that can be killed, as a drill and the demo need it.
+
+The server is started with vfork and exec (what `subprocess` does without a `preexec_fn`), so no gRPC thread
+of this process is ever forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpkvs import failpoint
+from gpkvs.errors import GpkvsError
+
+# -P: the gpkvs that runs here, and not a folder of that name where the command is run.
+GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
+
+_POLL_SECONDS = 0.005
+
+
+class ServerError(GpkvsError):
+    """The server did not do what a drill needs of it: its log, and what was expected, are in the message."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the server is started; sizes as `gpkvs serve` takes them."""
+
+    backend: str = "auto"
+    durability: str = "auto"
+    index: str = "1MiB"
+    heap: str = "64MiB"
+    log: str = "4MiB"
+
+    def arguments(self) -> list[str]:
+        """Return them as command-line options."""
+        return [
+            f"--backend={self.backend}",
+            f"--durability={self.durability}",
+            f"--index-bytes={self.index}",
+            f"--heap-bytes={self.heap}",
+            f"--log-bytes={self.log}",
+        ]
+
+
+class ServerProcess:
+    """One life of a server.
+
+    Parameters
+    ----------
+    data
+        The store's directory.
+    options
+        Backend and sizes.
+    listen
+        The gRPC address; port 0 picks a free one.
+    armed
+        A failpoint to arm, ``name:n``; "" for none.
+
+    Attributes
+    ----------
+    target : str
+        The gRPC address once `ready` has returned.
+    log : Path
+        What the server wrote on standard output and error in all of its lives, beside the store.
+    """
+
+    def __init__(self, data: Path, options: ServerOptions, *, listen: str = "127.0.0.1:0", armed: str = "") -> None:
+        self.log = data.with_name(data.name + ".server.log")
+        self.target = ""
+        self.metrics = ""
+        self._ready_file = data.with_name(data.name + ".ready")
+        self._ready_file.unlink(missing_ok=True)
+        environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
+        if armed:
+            environment[failpoint.VARIABLE] = armed
+        command = [*GPKVS, "serve", f"--data={data}", f"--listen={listen}", "--metrics=127.0.0.1:0"]
+        command += [f"--ready-file={self._ready_file}", *options.arguments()]
+        self.started = time.monotonic()
+        with self.log.open("ab") as log:
+            log.write(f"--- {' '.join(command)} {armed}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    @property
+    def killed(self) -> bool:
+        """Whether the process was ended by SIGKILL: by `kill`, or by a failpoint."""
+        return self._process.poll() == -signal.SIGKILL
+
+    async def ready(self, seconds_max: float = 60.0) -> float:
+        """Wait until the server serves; return the seconds since it was started.
+
+        Raises
+        ------
+        ServerError
+            If it ends, or takes longer than `seconds_max`.
+        """
+        while not self._ready_file.exists():
+            if not self.alive:
+                raise self.error("the server ended before it served")
+            if time.monotonic() > self.started + seconds_max:
+                raise self.error(f"the server does not serve after {seconds_max:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
+        self.target, self.metrics = self._ready_file.read_text().split()[:2]
+        return time.monotonic() - self.started
+
+    async def dead(self, seconds_max: float) -> bool:
+        """Wait until the process has ended; return whether it did within `seconds_max`."""
+        try:
+            await asyncio.to_thread(self._process.wait, seconds_max)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL: the process gets no chance to clean up."""
+        self._process.kill()
+        self._process.wait()
+
+    async def stop(self, seconds_max: float = 60.0) -> None:
+        """SIGTERM, as an operator stops it.
+
+        Raises
+        ------
+        ServerError
+            If it does not exit with 0.
+        """
+        self._process.terminate()
+        if not await self.dead(seconds_max):
+            self.kill()
+            raise self.error(f"the server did not stop within {seconds_max:.0f} s of SIGTERM")
+        if self._process.returncode != 0:
+            raise self.error("the server did not exit with 0 after SIGTERM")
+
+    def close(self) -> None:
+        """End the process if it still runs, in whatever state a failure left it."""
+        if self.alive:
+            self.kill()
+
+    def error(self, message: str) -> ServerError:
+        """Return an error that ends with the last lines of the server's log."""
+        tail = "\n    ".join(self.log.read_text(errors="replace").splitlines()[-15:])
+        return ServerError(f"{message} (exit status {self._process.poll()}); end of {self.log}:\n    {tail}")
+
+
+def run_gpkvs(*arguments: str, seconds_max: float = 120.0) -> tuple[int, str]:
+    """Run one gpkvs command to its end; return its exit status and all that it printed.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it takes longer than `seconds_max`; it is killed then.
+    """
+    done = subprocess.run(
+        [*GPKVS, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=seconds_max,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
