@@ -1,4 +1,4 @@
-"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify. The whole story in half a minute."""
+"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify. The whole story in twenty seconds."""
 
 from __future__ import annotations
 
