@@ -224,11 +224,13 @@ def test_a_kill_loses_nothing_acknowledged_and_the_client_finds_the_next_server(
         async with AsyncClient(address, retry=RetryPolicy(attempts_max=2)) as client:
             writers = [asyncio.create_task(write(client, number, gone)) for number in range(50)]
             await asyncio.sleep(0.5)
+            os.kill(server.process.pid, signal.SIGSTOP)  # so that messages surely are in flight when it dies
+            await asyncio.sleep(0.2)
             gone.set()
             server.kill()
             await asyncio.gather(*writers)
             assert len(acknowledged) > 100
-            assert doubtful  # two messages were in flight
+            assert doubtful
             server = Server(data, tmp_path, "--listen", address)
             try:
                 await client.wait_ready(30)
