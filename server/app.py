@@ -42,7 +42,7 @@ _log = logging.getLogger("gpkvs.server")
 _STREAM_GRACE_SECONDS = 0.5
 
 # While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
-# soon. Python's default is 5 ms, as long as a small transaction takes ten times over.
+# soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
 _SWITCH_SECONDS = 0.0005
 
 
