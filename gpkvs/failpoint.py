@@ -47,6 +47,8 @@ RECOVERY = (
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 ALL = ENGINE + RECOVERY + SCHEMA
+# Those that a server passes whatever its clients ask for: a drill visits each.
+SERVING = ENGINE + RECOVERY
 
 _armed = ""
 _remaining = 0

@@ -66,11 +66,11 @@ class Round:
 def plan(rounds: int, seed: int) -> list[Round]:
     """Choose what each round does.
 
-    With one round for each failpoint of batches and of recovery (`gpkvs.failpoint`) or more, each is visited; the rounds that are left are
+    With one round for each failpoint (`gpkvs.failpoint.SERVING`) or more, each is visited; the rounds that are left are
     mostly SIGKILLs. With fewer rounds every third is a SIGKILL and the others are different failpoints.
     """
     choice = random.Random(seed)
-    points = [*failpoint.ENGINE, *failpoint.RECOVERY]
+    points = list(failpoint.SERVING)
     choice.shuffle(points)
     if rounds < len(points):
         kinds = [SIGKILL if i % 3 == 2 else points[i] for i in range(rounds)]

@@ -17,14 +17,14 @@ from rich.table import Table
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.failpoint import ALL
+from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.server_process import ServerOptions
 
 
 def drill_command(
     rounds: Annotated[
-        int, typer.Option(help=f"Kills of a server; from {len(ALL)} on every failpoint is visited.", min=1)
+        int, typer.Option(help=f"Kills of a server; from {len(SERVING)} on every failpoint is visited.", min=1)
     ] = 30,
     seed: Annotated[
         int | None, typer.Option(help="Repeats the choices of an earlier drill; by default a new one.", min=0)
@@ -145,7 +145,7 @@ def _print(report: DrillReport) -> None:
         ("kills", sum(kills.values())),
         ("  by SIGKILL at a random moment", kills["sigkill"]),
         (
-            f"  at failpoints ({sum(name in kills for name in ALL)} of {len(ALL)} visited)",
+            f"  at failpoints ({sum(name in kills for name in SERVING)} of {len(SERVING)} visited)",
             kills.total() - kills["sigkill"],
         ),
         ("writes acknowledged and found again", counts.writes),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.failpoint import ENGINE, RECOVERY
+from gpkvs.failpoint import RECOVERY, SERVING
 from gpkvs.recovery.ledger import Ledger
 from gpkvs.recovery.rounds import LEAVES_ACTIVE, SIGKILL, plan
 from gpkvs.recovery.server_process import GPKVS, ServerOptions, ServerProcess
@@ -26,14 +26,12 @@ def run_drill(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_failpoint(tmp_path: Path) -> None:
     seed = secrets.randbelow(1 << 32)
-    done = run_drill(
-        f"--rounds={len(ENGINE + RECOVERY) + 1}", f"--seed={seed}", f"--data={tmp_path / 'drill'}", "--json"
-    )
+    done = run_drill(f"--rounds={len(SERVING) + 1}", f"--seed={seed}", f"--data={tmp_path / 'drill'}", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["seed"] == seed
-    assert report["kills"].keys() == {SIGKILL, *ENGINE + RECOVERY}
-    assert report["writes_acknowledged"] > len(ENGINE + RECOVERY)
+    assert report["kills"].keys() == {SIGKILL, *SERVING}
+    assert report["writes_acknowledged"] > len(SERVING)
     assert report["batches_undone"] >= len(LEAVES_ACTIVE)
     for store in (tmp_path / "drill").glob("store-*/root"):
         assert_clean(store.parent)
@@ -115,16 +113,14 @@ def test_a_store_that_nobody_touched_has_no_violations(tmp_path: Path) -> None:
     assert_clean(drill.path)
 
 
-@pytest.mark.parametrize(
-    "rounds", [1, 2, 5, len(ENGINE + RECOVERY) - 1, len(ENGINE + RECOVERY), len(ENGINE + RECOVERY) + 1, 100]
-)
+@pytest.mark.parametrize("rounds", [1, 2, 5, len(SERVING) - 1, len(SERVING), len(SERVING) + 1, 100])
 def test_plan(rounds: int) -> None:
     chosen = plan(rounds, seed=3)
     assert chosen == plan(rounds, seed=3)
     assert [round.number for round in chosen] == list(range(1, rounds + 1))
     kinds = [round.kind for round in chosen]
-    assert (set(ENGINE + RECOVERY) <= set(kinds)) == (rounds >= len(ENGINE + RECOVERY))
-    assert (SIGKILL in kinds) == (rounds > len(ENGINE + RECOVERY) or 3 <= rounds < len(ENGINE + RECOVERY))
+    assert (set(SERVING) <= set(kinds)) == (rounds >= len(SERVING))
+    assert (SIGKILL in kinds) == (rounds > len(SERVING) or 3 <= rounds < len(SERVING))
     for round in chosen:
         if round.kind in RECOVERY:
             assert round.engine_point in LEAVES_ACTIVE
