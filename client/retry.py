@@ -31,7 +31,7 @@ NOT_EXECUTED = "no"
 # What the gRPC library says of a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
 # What it says, on the server's side, of a message that it did not hand to the service.
-_TOO_LARGE = "Received message larger than max"
+_TOO_LARGE = "SERVER: Received message larger than max"
 # Statuses by which a request is refused before it is executed, whoever sends them.
 _BEFORE_EXECUTION = (
     StatusCode.INVALID_ARGUMENT,
@@ -140,7 +140,9 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
             what = "cannot connect: is the server running there?" if never_sent else details
             error, transient = UnavailableError(f"{target}: {what}"), True
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in details:
-            error = InvalidArgumentError(f"{details} (message_bytes_max): split it", field="message")
+            error = InvalidArgumentError(
+                f"{details.removeprefix('SERVER: ')} (message_bytes_max): split it", field="message"
+            )
             executed = False
         case StatusCode.RESOURCE_EXHAUSTED if full := _STORE_FULL.match(details):
             error = NoSpaceError(full[1], full[2])

@@ -160,7 +160,11 @@ def _check_column(
 ) -> None:
     """Check one column of byte strings; `operations` are the numbers of the operations that have one."""
     if len(lengths) != len(operations):
-        raise InvalidArgumentError(f"{len(lengths)} lengths for {len(operations)} {name}s", field=f"{name}_lengths")
+        raise InvalidArgumentError(
+            f"{len(lengths):,} lengths for {len(operations):,} {name}s",
+            field=f"{name}_lengths",
+            index=int(operations[len(lengths)]) if len(lengths) < len(operations) else None,
+        )
     wrong = (lengths < bytes_min) | (lengths > bytes_max)
     if wrong.any():
         i = int(wrong.argmax())
@@ -169,10 +173,13 @@ def _check_column(
             field=f"{name}s",
             index=int(operations[i]),
         )
-    if int(lengths.sum(dtype=np.uint64)) != total:
+    wanted = int(lengths.sum(dtype=np.uint64))
+    if wanted != total:
+        short = int(np.searchsorted(np.cumsum(lengths, dtype=np.uint64), total, side="right"))
         raise InvalidArgumentError(
-            f"the lengths add up to {int(lengths.sum(dtype=np.uint64)):,} bytes, the column has {total:,}",
+            f"the lengths add up to {wanted:,} bytes, the column has {total:,}",
             field=f"{name}s",
+            index=int(operations[short]) if short < len(operations) else None,
         )
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,23 +92,16 @@ class _Server:
         if self._settings.ready_file:
             self._settings.ready_file.unlink(missing_ok=True)
         gate = Gate()
-        server, address = await self._start_grpc(gate)
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(self._engine.shutdown)
+            server, address = await self._start_grpc(gate)
+            stack.push_async_callback(server.stop, None)
             metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
-            try:
-                store = await loop.run_in_executor(self._engine, self._open_store)
-                try:
-                    await self._serve(gate, server, store, stop, (address, metrics_address))
-                finally:
-                    metrics_server.shutdown()
-                    metrics_server.server_close()
-                    await loop.run_in_executor(self._engine, store.close)
-                    _log.info("store closed")
-            finally:
-                metrics_server.server_close()
-        finally:
-            await server.stop(None)
-            self._engine.shutdown()
+            stack.callback(metrics_server.server_close)
+            stack.callback(metrics_server.shutdown)
+            store = await loop.run_in_executor(self._engine, self._open_store)
+            stack.push_async_callback(self._close_store, store)
+            await self._serve(gate, server, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
         _log.info("%s: stopping", signal.Signals(number).name)
@@ -160,6 +154,11 @@ class _Server:
         limits = message_limits(settings.store.limits, settings.server.message_bytes_max)
         return Store(settings.data, replace(settings.store, limits=limits), on_progress=log_progress)
 
+    async def _close_store(self, store: Store) -> None:
+        self._metrics.detach()
+        await asyncio.get_running_loop().run_in_executor(self._engine, store.close)
+        _log.info("store closed")
+
     async def _serve(
         self,
         gate: Gate,
@@ -172,7 +171,7 @@ class _Server:
         self._log_store(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
         gate.open(Serving(store, batcher, config.message_bytes_max))
-        self._metrics.serve(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        self._metrics.attach(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
             _log.info("%s on %s", what, address)
@@ -183,7 +182,7 @@ class _Server:
 
         await stop.wait()
         gate.close()
-        self._metrics.stop()
+        self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         try:
             await asyncio.wait_for(gate.wait_idle(), config.drain_seconds_max)

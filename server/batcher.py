@@ -43,6 +43,13 @@ class _Waiting:
     deadline: float  # seconds, of the monotonic clock
 
 
+@dataclass(slots=True)
+class _Done:
+    result: BatchResult
+    seconds: float
+    answers: list[Answer | GpkvsError]
+
+
 class Batcher:
     """Collects requests into batches and runs these one after the other.
 
@@ -155,35 +162,31 @@ class Batcher:
                 bytes_left -= size
         return batch
 
-    def _transact(self, requests: list[Request]) -> tuple[BatchResult, float]:
+    def _transact(self, requests: list[Request]) -> _Done:
         """Run one transaction; in the engine's thread."""
         batch = join(requests)
         began = time.perf_counter()
         result = self._execute(batch)
-        return result, time.perf_counter() - began
+        return _Done(result, time.perf_counter() - began, split(requests, result))
 
-    def _finish(self, batch: list[_Waiting], job: asyncio.Future[tuple[BatchResult, float]]) -> None:
-        """Start the next transaction first, so that the engine works while this one's answers go out."""
+    def _finish(self, batch: list[_Waiting], job: asyncio.Future[_Done]) -> None:
+        """Give out the answers, then start the next transaction.
+
+        In this order, because the handlers that answer and the engine's Python would only fight for the interpreter,
+        and what arrives meanwhile makes the next batch larger.
+        """
         error = job.exception()
         if error is not None:
-            self._start()
             for waiting in batch:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-            return
-        result, seconds = job.result()
-        self._put_back(batch[result.requests :])
-        self._start()
-        # The batch is durable here, and not before: now its callers may hear of it.
-        answers = split([waiting.request for waiting in batch], result)
-        for waiting, answer in zip(batch, answers, strict=False):
-            if waiting.answer.done():
-                continue
-            if isinstance(answer, GpkvsError):
-                waiting.answer.set_exception(answer)
-            else:
-                waiting.answer.set_result(answer)
-        self._observer.batch_done(result, len(batch), seconds)
+                _give(waiting.answer, error)
+        else:
+            # The batch is durable here, and not before: now its callers may hear of it.
+            done = job.result()
+            for waiting, answer in zip(batch, done.answers, strict=False):
+                _give(waiting.answer, answer)
+            self._put_back(batch[done.result.requests :])
+            self._observer.batch_done(done.result, done.result.requests, done.seconds)
+        self._loop.call_soon(self._start)  # behind the handlers that were woken above
 
     def _put_back(self, rest: list[_Waiting]) -> None:
         """Return requests that the engine left for the next transaction to the front of the queue."""
@@ -194,3 +197,13 @@ class Batcher:
         """Drop everything that waits; a transaction in progress ends by itself."""
         for waiting in self._queue:
             waiting.answer.cancel()
+
+
+def _give(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
+    """Resolve a future, unless its caller has gone."""
+    if future.done():
+        return
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

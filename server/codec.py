@@ -20,6 +20,8 @@ from gpkvs.proto.v1 import kv_pb2
 
 # Room for the columns of an answer beside its values: status, version and value length of each operation.
 _ANSWER_BYTES_PER_OP = 16
+_ANSWER_BYTES = 64
+_MESSAGE_BYTES_MIN = 64 << 10
 _MESSAGE_BYTES_PER_OP_MIN = 64
 _OP_BYTES = {op: bytes([op]) for op in Op}
 
@@ -56,9 +58,20 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
 
     The largest request then has one operation for each 64 bytes of a message (1,048,576 for 64 MiB), and its answer
     leaves three quarters of the message to values.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If messages are too small for anything useful.
     """
+    if message_bytes_max < _MESSAGE_BYTES_MIN:
+        raise InvalidArgumentError(
+            f"{message_bytes_max:,} bytes, it must be at least {_MESSAGE_BYTES_MIN:,}", field="message_bytes_max"
+        )
     request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
-    reply_bytes_max = min(limits.reply_bytes_max, message_bytes_max - _ANSWER_BYTES_PER_OP * request_ops_max)
+    reply_bytes_max = min(
+        limits.reply_bytes_max, message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max
+    )
     return replace(
         limits,
         request_ops_max=request_ops_max,

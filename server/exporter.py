@@ -39,9 +39,11 @@ class Metrics:
             ["op", "status"],
             registry=self.registry,
         )
-        self._operations = [
-            (op, [(status, operations.labels(op.name.lower(), status.name.lower())) for status in Status]) for op in Op
-        ]
+        self._operations = {
+            len(Status) * op + status: operations.labels(op.name.lower(), status.name.lower())
+            for op in Op
+            for status in Status
+        }
         self._batch_ops = Histogram(
             "gpkvs_batch_operations", "Operations in a transaction", buckets=_OPERATIONS, registry=self.registry
         )
@@ -60,6 +62,7 @@ class Metrics:
         self._serving = Gauge(
             "gpkvs_serving", "1 while the server serves; 0 while it recovers or stops", registry=self.registry
         )
+        self._store: _StoreCollector | None = None
         self._queue_requests = Gauge(
             "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
         )
@@ -73,11 +76,9 @@ class Metrics:
         self._batch_ops.observe(len(ops))
         self._batch_requests.observe(requests)
         self._batch_seconds.observe(seconds)
-        for op, counters in self._operations:
-            of_kind = statuses[ops == op]
-            if len(of_kind):
-                for status, counter in counters:
-                    counter.inc(int(np.count_nonzero(of_kind == status)))
+        counts = np.bincount(len(Status) * ops + statuses)
+        for kind in np.flatnonzero(counts).tolist():
+            self._operations[kind].inc(int(counts[kind]))
 
     def request_dropped(self, reason: str) -> None:
         """Note a request whose client gave up before it was executed."""
@@ -87,16 +88,23 @@ class Metrics:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
 
-    def serve(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
+    def attach(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
         """Report an open store, and a queue's requests and bytes, from now on."""
         self._queue_requests.set_function(lambda: queue()[0])
         self._queue_bytes.set_function(lambda: queue()[1])
-        self.registry.register(_StoreCollector(info))
+        self._store = _StoreCollector(info)
+        self.registry.register(self._store)
         self._serving.set(1)
 
-    def stop(self) -> None:
-        """Report that the server stops."""
+    def stopping(self) -> None:
+        """Report that no new calls are served."""
         self._serving.set(0)
+
+    def detach(self) -> None:
+        """Report the store no longer; it is about to be closed."""
+        if self._store:
+            self.registry.unregister(self._store)
+            self._store = None
 
 
 class _StoreCollector(Collector):

@@ -1,0 +1,133 @@
+"""A real server process for each test that asks for one; its store is checked when it has stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpkvs.proto.v1 import admin_pb2_grpc, kv_pb2_grpc
+from tests.conftest import assert_clean
+
+COMMAND = [sys.executable, "-m", "gpkvs.cli.main"]
+SIZES = ("--index-bytes", "1MiB", "--heap-bytes", "16MiB", "--log-bytes", "4MiB")
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 60
+
+
+class Server:
+    """A `gpkvs serve` process."""
+
+    def __init__(self, data: Path, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.log = folder / "server.log"
+        ready = folder / "ready"
+        ready.unlink(missing_ok=True)
+        arguments = ["serve", "--data", str(data), "--ready-file", str(ready), *SIZES, *options]
+        if "--listen" not in options:
+            arguments += ["--listen", "127.0.0.1:0"]
+        if "--metrics" not in options:
+            arguments += ["--metrics", "127.0.0.1:0"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*COMMAND, *arguments], stderr=log, env={**os.environ, **(env or {})})
+        give_up = time.monotonic() + START_SECONDS_MAX
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.kill()
+                pytest.fail(f"the server did not start:\n{self.log.read_text()}")
+            time.sleep(0.01)
+        self.target, self.metrics_address = ready.read_text().split()
+        self.channel = grpc.insecure_channel(
+            self.target,
+            options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+        )
+        self.kv = kv_pb2_grpc.KVStub(self.channel)
+        self.admin = admin_pb2_grpc.AdminStub(self.channel)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples that have these labels."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=30) as response:
+            text = response.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Stop in order; fail if it does not exit 0."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(STOP_SECONDS_MAX)
+        self.channel.close()
+        assert code == 0, self.log.read_text()
+
+    def kill(self) -> None:
+        """Make sure that no process is left."""
+        self.process.kill()
+        self.process.wait()
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Return a function that starts a server on ``tmp_path/store`` with more options."""
+    servers: list[Server] = []
+    data = tmp_path / "store"
+
+    def start(*options: str, env: dict[str, str] | None = None) -> Server:
+        servers.append(Server(data, tmp_path, *options, env=env))
+        return servers[-1]
+
+    try:
+        yield start
+        for server in servers:
+            server.stop()
+    finally:
+        for server in servers:
+            server.kill()
+    assert_clean(data)
+    if servers:
+        assert "Traceback" not in servers[-1].log.read_text()
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    """Return a small server; after the test it must stop in order and leave a clean store."""
+    return start_server()
+
+
+def run_gpkvs(
+    *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def error_line(result: subprocess.CompletedProcess[bytes], status: int) -> str:
+    """Return the error of a command that must have failed with one clear line."""
+    text = result.stderr.decode()
+    errors = [line for line in text.splitlines() if line.startswith("gpkvs: ")]
+    assert result.returncode == status, text
+    assert "Traceback" not in text
+    assert len(errors) == 1, text
+    return errors[0]

@@ -1,0 +1,56 @@
+"""gpkvs get, set, delete, info against a running server."""
+
+from __future__ import annotations
+
+import json
+
+from gpkvs.proto.v1 import kv_pb2
+from tests.e2e.conftest import Server, error_line, run_gpkvs
+
+
+def test_set_get_delete(server: Server) -> None:
+    target = ("--target", server.target)
+    assert run_gpkvs("get", "k", *target).returncode == 1
+    stored = run_gpkvs("set", "k", "value", "--json", *target)
+    assert stored.returncode == 0
+    version = json.loads(stored.stdout)["version"]
+    found = run_gpkvs("get", "k", *target)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"value", b"")
+    assert json.loads(run_gpkvs("get", "k", "--json", *target).stdout) == {
+        "found": True,
+        "value": "value",
+        "version": version,
+    }
+    assert json.loads(run_gpkvs("delete", "k", "--json", *target).stdout) == {"found": True}
+    again = run_gpkvs("delete", "k", *target)
+    assert (again.returncode, again.stderr) == (0, b"gpkvs: no key 'k'\n")
+    missing = run_gpkvs("get", "k", "--json", *target)
+    assert (missing.returncode, json.loads(missing.stdout)) == (1, {"found": False, "value": None, "version": 0})
+
+
+def test_bytes_that_are_no_text(server: Server) -> None:
+    environment = {"GPKVS_TARGET": server.target}
+    data = bytes(range(256))
+    assert run_gpkvs("set", "raw", stdin=data, env=environment).returncode == 0
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"raw")).value == data
+    assert run_gpkvs("get", "raw", env=environment).stdout == data
+    assert "value_base64" in json.loads(run_gpkvs("get", "raw", "--json", env=environment).stdout)
+
+
+def test_info(server: Server) -> None:
+    info = json.loads(run_gpkvs("info", "--json", "--target", server.target).stdout)
+    assert info["path"] == str(server.data)
+    assert info["tables"][0]["records"] == 0
+    assert info["last_recovery"]["undone"] is False
+    text = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
+    for word in (str(server.data), info["domain_note"], info["last_recovery"]["report"], "default"):
+        assert word in text
+
+
+def test_errors_are_one_line(server: Server) -> None:
+    target = ("--target", server.target)
+    assert "there is no table 'users'" in error_line(run_gpkvs("get", "k", "--table", "users", *target), 2)
+    assert "a key of 0 bytes" in error_line(run_gpkvs("set", "", "v", *target), 2)
+    nobody = ("--target", "127.0.0.1:1")
+    for command in (("get", "k"), ("set", "k", "v"), ("delete", "k"), ("info",)):
+        assert "127.0.0.1:1: UNAVAILABLE" in error_line(run_gpkvs(*command, *nobody), 2)

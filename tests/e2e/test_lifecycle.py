@@ -1,0 +1,192 @@
+"""Starting, stopping, and everything that can keep a server from starting."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+import gpkvs
+from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from tests.e2e.conftest import COMMAND, Server, StartServer, error_line, run_gpkvs
+from tests.e2e.wire import SET, batch
+
+ANY_PORT = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+
+
+def test_ready_file_and_log_name_the_addresses(server: Server) -> None:
+    log = server.log.read_text()
+    for address in (server.target, server.metrics_address):
+        assert address in log
+        assert not address.endswith(":0")
+    assert str(server.data) in log
+    assert "persistence domain" in log
+    assert "no batch was in progress" in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_under_load(server: Server, number: int) -> None:
+    """Every call is answered and then durable, or has failed; the server exits 0, and soon."""
+    acknowledged: list[bytes] = []
+    failed: list[grpc.RpcError] = []
+
+    def write(name: int) -> None:
+        for i in range(1_000_000):
+            keys = [b"%d-%d-%d" % (name, i, j) for j in range(name)]
+            try:
+                answer = server.kv.Batch(batch([(SET, key, key) for key in keys]))
+            except grpc.RpcError as error:
+                failed.append(error)
+                return
+            assert answer.status == bytes(len(keys))
+            acknowledged.extend(keys)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    server.stop(number)
+    assert time.monotonic() - began < 10
+    for thread in threads:
+        thread.join(10)
+    assert len(failed) == len(threads)
+    assert {error.code() for error in failed} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert len(acknowledged) > 100
+    with gpkvs.open(server.data) as store:
+        assert all(store.get(key) == key for key in acknowledged)
+
+
+def test_accepted_work_is_answered_when_stopped(server: Server) -> None:
+    """A request that is in the engine when the signal comes is finished, not dropped."""
+    count = 20_000
+    request = kv_pb2.BatchRequest(
+        ops=bytes([SET]) * count, keys=b"".join(b"%08d" % i for i in range(count)), key_size=8
+    )
+    answer = server.kv.Batch.future(request)
+    while server.metric("grpc_server_started_total", grpc_method="Batch") == 0:
+        time.sleep(0.001)
+    server.stop()
+    assert answer.result().status == bytes(count)
+
+
+def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
+    """What still waits then is dropped; the transaction in progress commits, and the exit is in order."""
+    server = start_server("--drain-seconds-max", "0", "--batch-ops-max", "1")
+    calls = [server.kv.Set.future(kv_pb2.SetRequest(key=b"%d" % i)) for i in range(2_000)]
+    calls[0].result()
+    server.stop()
+    answered = [i for i, call in enumerate(calls) if call.exception() is None]
+    assert len(answered) < len(calls)
+    assert "still wait after 0 s" in server.log.read_text()
+    with gpkvs.open(server.data) as store:
+        assert all(store.get(b"%d" % i) == b"" for i in answered)
+
+
+def test_second_server_on_one_directory_names_the_first(server: Server) -> None:
+    result = run_gpkvs("serve", "--data", str(server.data), *ANY_PORT)
+    line = error_line(result, 1)
+    assert str(server.data) in line
+    assert f"process {server.process.pid}" in line
+    assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found  # the first one goes on
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_port_in_use(server: Server, tmp_path: Path, option: str) -> None:
+    """Also where another gpkvs has it: two servers must never share a port."""
+    taken = server.target if option == "--listen" else server.metrics_address
+    addresses = {"--listen": "127.0.0.1:0", "--metrics": "127.0.0.1:0", option: taken}
+    other = tmp_path / "other"
+    result = run_gpkvs("serve", "--data", str(other), *(word for pair in addresses.items() for word in pair))
+    line = error_line(result, 1)
+    assert f"cannot listen on {taken} ({option[2:]}): Address already in use" in line
+    assert not other.exists()
+
+
+def test_bad_address(tmp_path: Path) -> None:
+    line = error_line(run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "nonsense"), 1)
+    assert "listen: 'nonsense' is not HOST:PORT" in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_address_of_another_machine(tmp_path: Path) -> None:
+    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "192.0.2.1:7171")
+    assert "cannot listen on 192.0.2.1:7171 (listen): Cannot assign requested address" in error_line(result, 1)
+
+
+def test_ipv6(start_server: StartServer) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    server = start_server("--listen", "[::1]:0", "--metrics", "[::1]:0")
+    assert server.target.startswith("[::1]:")
+    server.kv.Set(kv_pb2.SetRequest(key=b"k"))
+    assert server.metric("gpkvs_serving") == 1
+
+
+# Root may write anywhere: without this capability it obeys permissions like anyone else.
+_WITHOUT_ROOT_RIGHTS = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0):
+    sys.exit("prctl failed")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_no_write_permission(tmp_path: Path) -> None:
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    folder.chmod(0o555)
+    for data in (folder, folder / "store"):
+        result = subprocess.run(
+            [sys.executable, "-c", _WITHOUT_ROOT_RIGHTS, *COMMAND, "serve", "--data", str(data), *ANY_PORT],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        line = error_line(result, 1)
+        assert str(data) in line
+        assert "ermission denied" in line
+    assert not list(folder.iterdir())
+
+
+def test_settings_from_command_line_environment_and_file(start_server: StartServer, tmp_path: Path) -> None:
+    file = tmp_path / "gpkvs.toml"
+    file.write_text('key_bytes_max = 100\nvalue_bytes_max = "1KiB"\nrequest_ops_max = 100\n')
+    server = start_server(
+        "--config",
+        str(file),
+        "--key-bytes-max",
+        "25",
+        env={"GPKVS_KEY_BYTES_MAX": "50", "GPKVS_VALUE_BYTES_MAX": "50"},
+    )
+    info = server.admin.Info(admin_pb2.InfoRequest())
+    assert (info.key_bytes_max, info.value_bytes_max, info.request_ops_max) == (25, 50, 100)
+
+
+def test_json_log(start_server: StartServer) -> None:
+    server = start_server("--log-format", "json")
+    server.stop()
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert {"time", "level", "logger", "message"} <= lines[0].keys()
+    assert lines[-1]["message"] == "store closed"
+
+
+def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
+    server = start_server()
+    server.kv.Set(kv_pb2.SetRequest(key=b"k", value=b"v"))
+    server.stop()
+    server = start_server("--index-bytes", "2MiB", "--heap-bytes", "32MiB")
+    assert server.admin.Info(admin_pb2.InfoRequest()).tables[0].index_bytes == 1 << 20
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"v"

@@ -1,0 +1,71 @@
+"""Messages built by hand, as a client in another language would."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from gpkvs.proto.v1 import kv_pb2
+
+GET, SET, DELETE = 1, 2, 3
+
+Operation = tuple[int, bytes] | tuple[int, bytes, bytes]
+
+
+def u32(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def u64s(column: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(column) // 8}Q", column))
+
+
+def u32s(column: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(column) // 4}I", column))
+
+
+def batch(operations: Sequence[Operation], **fields: Any) -> kv_pb2.BatchRequest:
+    """Put operations into columns."""
+    values = [operation[2] for operation in operations if len(operation) == 3]
+    return kv_pb2.BatchRequest(
+        ops=bytes(operation[0] for operation in operations),
+        keys=b"".join(operation[1] for operation in operations),
+        key_lengths=u32(*(len(operation[1]) for operation in operations)),
+        values=b"".join(values),
+        value_lengths=u32(*map(len, values)),
+        **fields,
+    )
+
+
+def values_of(response: kv_pb2.BatchResponse) -> list[bytes]:
+    """Cut the values of the GETs apart."""
+    values, start = [], 0
+    for length in u32s(response.value_lengths):
+        values.append(response.values[start : start + length])
+        start += length
+    assert start == len(response.values)
+    return values
+
+
+class Refused:
+    """Expects a call to be refused with a code and, in the details, some words."""
+
+    def __init__(self, code: grpc.StatusCode, *words: str, executed: str | None = "no") -> None:
+        self._code, self._words, self._executed = code, words, executed
+        self._raises = pytest.raises(grpc.RpcError)
+
+    def __enter__(self) -> None:
+        self._error = self._raises.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool:
+        caught = self._raises.__exit__(*exception)
+        error: Any = self._error.value
+        assert error.code() is self._code, error.details()
+        for word in self._words:
+            assert word in error.details()
+        assert dict(error.trailing_metadata() or ()).get("gpkvs-executed") == self._executed
+        return bool(caught)

@@ -1,0 +1,213 @@
+"""Batching while busy, bounded, in arrival order; cancelled and late work is dropped. The store is a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import NoSpaceError
+from gpkvs.server import codec
+from gpkvs.server.batcher import Batcher, DeadlineError
+from tests.e2e import wire
+
+LIMITS = Limits()
+
+
+def set_one(key: bytes, value: bytes = b"") -> codec.Request:
+    return codec.one(Op.SET, key, value, LIMITS)
+
+
+@dataclass
+class Watched:
+    """A store whose engine can be held, and what the batcher did with it."""
+
+    store: gpkvs.Store
+    go: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[list[bytes]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def execute(self, batch: Batch) -> BatchResult:
+        ends = batch.key_lengths.cumsum().tolist()
+        starts = [0, *ends[:-1]]
+        keys = batch.keys.tobytes()
+        self.batches.append([keys[start:end] for start, end in zip(starts, ends, strict=True)])
+        self.entered.release()
+        assert self.go.wait(60)
+        return self.store.execute_requests(batch)
+
+    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+        assert requests == result.requests
+        assert seconds > 0
+
+    def request_dropped(self, reason: str) -> None:
+        self.dropped.append(reason)
+
+    async def wait_entered(self) -> None:
+        await asyncio.to_thread(self.entered.acquire)
+
+
+@asynccontextmanager
+async def running(store: gpkvs.Store, **config: int) -> AsyncIterator[tuple[Batcher, Watched]]:
+    watched = Watched(store)
+    with ThreadPoolExecutor(1) as engine:
+        try:
+            yield Batcher(watched.execute, engine, ServerConfig(**config), watched), watched  # type: ignore[arg-type]
+        finally:
+            watched.go.set()
+
+
+Test = Callable[[gpkvs.Store], Awaitable[None]]
+
+
+def asynchronous(test: Test) -> Callable[[gpkvs.Store], None]:
+    """Run a test in an event loop."""
+
+    def run(store: gpkvs.Store) -> None:
+        asyncio.run(test(store))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@asynchronous
+async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        first = [batcher.submit(set_one(b"a")), batcher.submit(set_one(b"b"))]
+        await watched.wait_entered()
+        later = [batcher.submit(set_one(b"%d" % i)) for i in range(100)]
+        await asyncio.sleep(0.01)
+        assert batcher.queue_requests == 100
+        watched.go.set()
+        versions = [int.from_bytes((await answer).versions, "little") for answer in [*first, *later]]
+    assert watched.batches == [[b"a", b"b"], [b"%d" % i for i in range(100)]]
+    assert versions == sorted(versions)
+    assert (batcher.queue_requests, batcher.queue_bytes) == (0, 0)
+
+
+@asynchronous
+async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -> None:
+    def request(name: bytes, count: int) -> codec.Request:
+        return codec.decode(wire.batch([(2, name + b"%d" % i, b"12345678") for i in range(count)]), LIMITS)
+
+    async with running(store, batch_ops_max=5, batch_bytes_max=1000) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        answers = [batcher.submit(request(name, count)) for name, count in ((b"a", 2), (b"b", 3), (b"c", 9), (b"d", 1))]
+        answers += [batcher.submit(set_one(b"e", bytes(990))), batcher.submit(set_one(b"f", bytes(10)))]
+        watched.go.set()
+        await asyncio.gather(busy, *answers)
+    assert [[key[:1] for key in keys] for keys in watched.batches] == [
+        [b"b"],
+        [b"a"] * 2 + [b"b"] * 3,
+        [b"c"] * 9,  # more than a batch should hold, but it is one request
+        [b"d"],
+        [b"e"],
+        [b"f"],
+    ]
+
+
+@asynchronous
+async def test_full_queue_refuses_and_recovers(store: gpkvs.Store) -> None:
+    async with running(store, queue_requests_max=3, queue_bytes_max=100) as (batcher, watched):
+        accepted = [batcher.submit(set_one(b"busy"))]
+        await watched.wait_entered()
+        accepted.append(batcher.submit(set_one(b"a", bytes(60))))
+        with pytest.raises(NoSpaceError, match=r"queue full: 61 bytes wait, 61 more .* 100 \(queue_bytes_max\)"):
+            batcher.submit(set_one(b"b", bytes(60)))
+        accepted += [batcher.submit(set_one(b"c")), batcher.submit(set_one(b"d"))]
+        with pytest.raises(NoSpaceError, match=r"queue full: 3 requests wait.*queue_requests_max"):
+            batcher.submit(set_one(b"e"))
+        watched.go.set()
+        await asyncio.gather(*accepted)
+        await batcher.submit(set_one(b"b", bytes(200)))  # alone, it may be larger than the queue
+    assert store.get(b"e") is None
+    assert store.get(b"b") == bytes(200)
+
+
+@asynchronous
+async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        in_batch = batcher.submit(set_one(b"in batch"))
+        await watched.wait_entered()
+        cancelled = batcher.submit(set_one(b"cancelled"))
+        late = batcher.submit(set_one(b"late"), 0.01)
+        in_time = batcher.submit(set_one(b"in time"), 60.0)
+        cancelled.cancel()
+        in_batch.cancel()
+        await asyncio.sleep(0.02)
+        watched.go.set()
+        await in_time
+        with pytest.raises(DeadlineError):
+            await late
+    assert watched.dropped == ["cancelled", "deadline"]
+    assert watched.batches == [[b"in batch"], [b"in time"]]
+    assert store.get(b"in batch") == b""  # a batch commits whole, whoever still waits for it
+
+
+@asynchronous
+async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        value = bytes(500_000)
+        answers = [batcher.submit(set_one(b"%d" % i, value)) for i in range(40)]  # 20 MB into a heap of 16 MiB
+        answers.append(batcher.submit(codec.one(Op.GET, b"busy", b"", LIMITS)))
+        watched.go.set()
+        await busy
+        results = await asyncio.gather(*answers, return_exceptions=True)
+    refused = [i for i, result in enumerate(results) if isinstance(result, NoSpaceError)]
+    assert len(watched.batches) == 2
+    assert 5 < len(refused) < 35
+    assert results[-1].status == b"\x00"  # type: ignore[union-attr]
+    assert [i for i in range(40) if store.get(b"%d" % i) is None] == refused
+
+
+@asynchronous
+async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None:
+    """The store cuts a batch whose answers are too large; the rest keeps its place."""
+    store.set(b"large", bytes(2 << 20 >> 2))
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        # 600 x 512 KiB = 300 MiB: more than the 256 MiB of values that one transaction may read.
+        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(600)]
+        watched.go.set()
+        await busy
+        lengths = {len((await answer).values) for answer in answers}
+    assert lengths == {2 << 20 >> 2}
+    assert [len(keys) for keys in watched.batches] == [1, 600, 600 - 512]
+
+
+@asynchronous
+async def test_a_failing_engine_fails_its_batch_only(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        await batcher.submit(set_one(b"a"))
+        store.close()
+        with pytest.raises(gpkvs.GpkvsError, match="is closed"):
+            await batcher.submit(set_one(b"b"))
+        with pytest.raises(gpkvs.GpkvsError, match="is closed"):
+            await batcher.submit(set_one(b"c"))
+
+
+@asynchronous
+async def test_abandoned_work_is_cancelled(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        waiting = batcher.submit(set_one(b"waiting"))
+        batcher.abandon()
+        watched.go.set()
+        await busy
+        assert waiting.cancelled()
+    assert store.get(b"waiting") is None
