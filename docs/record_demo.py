@@ -13,11 +13,13 @@ from rich.text import Text
 # A spinner redraws its line, moves the cursor and hides it: what remains on the screen is the last of it.
 _CONTROL = re.compile(r"\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]")
 
+_SPINNER = re.compile(r"\x1b\[32m[\u2800-\u28ff]\x1b\[0m")
+
 
 def main() -> None:
     """Read the output of a run from standard input and write the picture."""
     lines = [_CONTROL.sub("", line.rsplit("\r", 1)[-1]) for line in sys.stdin.read().split("\n")]
-    shown = [line for line in lines if not re.match(r"\x1b\[32m.\x1b\[0m \w+$", line)]
+    shown = [line for line in lines if not _SPINNER.match(line)]
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print("[bold green]$[/] make demo\n")
     console.print(Text.from_ansi("\n".join(shown).strip("\n")))
