@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +14,11 @@ from gpkvs.recovery.server_process import GPKVS
 
 _THREADS = 16
 _EXIT_NOT_RUN = 2
+# Records that are lost, and records that are not what was written to them.
+_WRONG = ("Return=NOT_FOUND", "Return=UNEXPECTED_STATE")
+_FIRST_ERROR = re.compile(r"^gpkvs: first (\w+): (.*)$", re.MULTILINE)
+# What operations may fail with while there is no server.
+_WHILE_AWAY = ("OutcomeUnknownError", "UnavailableError", "DeadlineError")
 
 
 class YcsbError(GpkvsError):
@@ -24,7 +30,7 @@ class YcsbReport:
     """What YCSB measured."""
 
     operations: int  # that succeeded
-    failed: int
+    failed: int  # because the server was away
     verified: int  # records whose every byte was compared with what was loaded
     operations_per_second: float
     latency_us_max: int
@@ -66,21 +72,23 @@ class YcsbProcess:
         Raises
         ------
         YcsbError
-            If it could not run, or read a record that was not what had been written.
+            If it could not run, missed a record, or read one that was not what had been written.
         """
         output, errors = self._process.communicate()
         if not output or self._process.returncode >= _EXIT_NOT_RUN:
             raise YcsbError(f"gpkvs ycsb could not run (exit status {self._process.returncode}): {errors}")
         groups: dict[str, dict[str, Any]] = json.loads(output)
-        verify = groups.get("VERIFY", {})
-        wrong = {name: count for name, count in verify.items() if name.startswith("Return=") and name != "Return=OK"}
+        wrong = [
+            f"[{name}] {code}: {group[code]}" for name, group in groups.items() for code in _WRONG if group.get(code)
+        ]
+        wrong += [f"{kind}: {text}" for kind, text in _FIRST_ERROR.findall(errors) if kind not in _WHILE_AWAY]
         if wrong:
-            raise YcsbError(f"YCSB read records that nobody wrote: {wrong}; {errors}")
+            raise YcsbError("\n  ".join(["YCSB found something wrong:", *wrong]))
         done = [groups[name] for name in ("INSERT", "READ", "UPDATE") if name in groups]
         return YcsbReport(
             operations=sum(group["Operations"] for group in done),
             failed=sum(group["Operations"] for name, group in groups.items() if name.endswith("-FAILED")),
-            verified=verify.get("Operations", 0),
+            verified=groups.get("VERIFY", {}).get("Return=OK", 0),
             operations_per_second=groups["OVERALL"]["Throughput(ops/sec)"],
             latency_us_max=max((group["MaxLatency(us)"] for group in done), default=0),
         )

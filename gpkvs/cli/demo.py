@@ -212,7 +212,7 @@ class Story:
             f"{report.operations:,} operations, the slowest {report.latency_us_max / 1e6:.1f} s for the crash; "
             f"{report.verified:,} records verified as read, to the byte"
         )
-        self._say(f"{report.failed:,} updates were under way when the server died: reported as of unknown outcome")
+        self._say(f"{report.failed:,} operations are reported as failed, or of unknown outcome: the server was away")
         self._summary.add_row(
             "YCSB, through the crash",
             f"{report.operations:,} operations, {report.operations_per_second:,.0f}/s, {report.verified:,} verified",

@@ -148,7 +148,7 @@ def _print(report: DrillReport) -> None:
             f"  at failpoints ({sum(name in kills for name in SERVING)} of {len(SERVING)} visited)",
             kills.total() - kills["sigkill"],
         ),
-        ("writes acknowledged and found again", counts.writes),
+        ("writes acknowledged, none lost", counts.writes),
         ("  of them whole batches of many keys", counts.batches),
         ("writes refused for want of space", counts.refused),
         ("reads checked under load", counts.reads),
