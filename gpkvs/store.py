@@ -18,7 +18,15 @@ from gpkvs.backends.choose import choose_backend
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
-from gpkvs.directory import DirectoryLock, access_errors, create_store, require_store, store_exists
+from gpkvs.directory import (
+    DirectoryLock,
+    access_errors,
+    create_store,
+    finish_creation,
+    make_directory,
+    require_store,
+    store_exists,
+)
 from gpkvs.engine import Engine
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.files import StoreFiles, open_files
@@ -83,23 +91,27 @@ class Store:
         self.path = path
         self._mutex = threading.Lock()
         self._closed = False
-        self._backend: Backend = choose_backend(config.backend, config.threads)
         with access_errors(path):
             if not create:
                 require_store(path)
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
             self._lock = DirectoryLock(path, write=True)
             try:
-                self._open(config, on_progress)
+                self._backend: Backend = choose_backend(config.backend, config.threads)
+                try:
+                    self._open(config, on_progress)
+                except BaseException:
+                    self._backend.close()
+                    raise
             except BaseException:
                 self._lock.release()
-                self._backend.close()
                 raise
 
     def _open(self, config: StoreConfig, on_progress: Progress) -> None:
         self.domain: Domain = find_domain(self.path, config.durability)
         if not store_exists(self.path):
             create_store(self.path, config.sizes, on_progress)
+        finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain.name)
         try:
             recovered = recover(self._files, self._backend, on_progress)
@@ -140,6 +152,11 @@ class Store:
             If the store was closed.
         """
         found = self.table(table)
+        if len(batch.request_ops) != 1:
+            raise InvalidArgumentError(
+                f"{len(batch.request_ops)} requests: `execute` runs one, `execute_requests` several",
+                field="request_ops",
+            )
         batch.validate(found.limits)
         return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
