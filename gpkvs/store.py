@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,7 +29,7 @@ from gpkvs.directory import (
 from gpkvs.engine import Engine
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.files import StoreFiles, open_files
-from gpkvs.info import StoreInfo, TableInfo
+from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
@@ -61,13 +60,6 @@ class OpenTable:
 
 def _no_progress(step: str, share: float) -> None:
     """Report nothing."""
-
-
-def _version() -> str:
-    try:
-        return version("gpkvs")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Store:
@@ -334,7 +326,7 @@ class Store:
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES)
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
-            version=_version(),
+            version=package_version(),
             backend=self._backend.name,
             path=self.path,
             domain_found=self.domain.found,

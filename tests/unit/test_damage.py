@@ -20,7 +20,6 @@ from gpkvs.layout import (
     DESCRIPTOR_OFFSETS,
     FLAG_OFFSET,
     LOG_ENTRIES_OFFSET,
-    ROOT_FILE_BYTES,
     ROOT_OFFSETS,
 )
 from gpkvs.native import crc32c
@@ -266,10 +265,6 @@ def test_torn_older_descriptor_is_harmless(path: Path) -> None:
         store.set(b"key7", b"new")
     with gpkvs.open(path) as store:
         assert store.get(b"key7") == b"new"
-
-
-def test_root_file_size_constant() -> None:
-    assert ROOT_FILE_BYTES > FLAG_OFFSET + 8
 
 
 def test_damaged_occupant_is_not_moved_over_a_neighbour(tmp_path: Path) -> None:
