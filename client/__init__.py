@@ -14,14 +14,24 @@ from gpkvs.client.errors import (
     UnavailableError,
 )
 from gpkvs.client.gather import GatherConfig
+from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+from gpkvs.errors import (
+    CorruptRecordError,
+    GpkvsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    TableExistsError,
+    UnknownTableError,
+)
+from gpkvs.info import TableInfo
 
 __all__ = [
     "AccessDeniedError",
     "AsyncBatch",
     "AsyncClient",
+    "AsyncPipeline",
     "Batch",
     "Client",
     "ClientClosedError",
@@ -40,6 +50,8 @@ __all__ = [
     "ServerBusyError",
     "ServerError",
     "Status",
+    "TableExistsError",
+    "TableInfo",
     "UnavailableError",
     "UnknownTableError",
 ]

@@ -1,12 +1,13 @@
 """Why a client's call did not succeed.
 
 What the server says of a request, the client raises as the error the embedded store raises (`gpkvs.errors`):
-`InvalidArgumentError`, `UnknownTableError`, `NoSpaceError`, `CorruptRecordError`. What can happen on the way
-is here. The tree::
+`InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `CorruptRecordError`. What can
+happen on the way is here. The tree::
 
     GpkvsError
     ├── InvalidArgumentError       your request is wrong; nothing was written
-    │   └── UnknownTableError
+    │   ├── UnknownTableError
+    │   └── TableExistsError
     ├── NoSpaceError               it does not fit; nothing was written
     ├── CorruptRecordError         a record fails its checksum; no value is returned
     └── ClientError                no result came back

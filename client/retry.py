@@ -23,23 +23,38 @@ from gpkvs.client.errors import (
     ServerError,
     UnavailableError,
 )
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+from gpkvs.errors import (
+    CorruptRecordError,
+    GpkvsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    TableExistsError,
+    UnknownTableError,
+)
 
 EXECUTED_KEY = "gpkvs-executed"
 NOT_EXECUTED = "no"
 
 # What the gRPC library says of a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
+# What grpc.aio says of a stream that ended while a message was written to it: the server's own status is lost then.
+_WRITE_FAILED = "Internal error from Core"
 # What it says, on the server's side, of a message that it did not hand to the service.
 _TOO_LARGE = "SERVER: Received message larger than max"
 # Statuses by which a request is refused before it is executed, whoever sends them.
 _BEFORE_EXECUTION = (
     StatusCode.INVALID_ARGUMENT,
     StatusCode.NOT_FOUND,
+    StatusCode.ALREADY_EXISTS,
     StatusCode.UNAUTHENTICATED,
     StatusCode.PERMISSION_DENIED,
     StatusCode.UNIMPLEMENTED,
 )
+_INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
+    StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
+    StatusCode.NOT_FOUND: UnknownTableError,
+    StatusCode.ALREADY_EXISTS: TableExistsError,
+}
 _STORE_FULL = re.compile(r"^(heap|index|log|disk) full: (.*)$", re.DOTALL)
 
 
@@ -139,6 +154,8 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case StatusCode.UNAVAILABLE:
             what = "cannot connect: is the server running there?" if never_sent else details
             error, transient = UnavailableError(f"{target}: {what}"), True
+        case StatusCode.INTERNAL if details == _WRITE_FAILED:
+            error = UnavailableError(f"{target}: the connection or the stream ended")
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in details:
             error = InvalidArgumentError(
                 f"{details.removeprefix('SERVER: ')} (message_bytes_max): split it", field="message"
@@ -148,10 +165,8 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
             error = NoSpaceError(full[1], full[2])
         case StatusCode.RESOURCE_EXHAUSTED:
             error, transient = ServerBusyError(details), True
-        case StatusCode.INVALID_ARGUMENT:
-            error = _invalid(InvalidArgumentError, details)
-        case StatusCode.NOT_FOUND:
-            error = _invalid(UnknownTableError, details)
+        case _ if kind := _INVALID.get(code):
+            error = _invalid(kind, details)
         case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
             error = AccessDeniedError(details)
         case StatusCode.UNIMPLEMENTED:

@@ -6,17 +6,22 @@ import time
 from collections.abc import Iterable
 from math import inf
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.batch import Batch, Op, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
+from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 
@@ -112,12 +117,38 @@ class Client:
         message = request.message(self._table)
         return results_of(message.ops, self._execute(message, is_write=request.has_writes))
 
-    def execute(self, batch: Batch) -> RequestResult:
+    def execute(self, batch: Batch, *, table: str | None = None) -> RequestResult:
         """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
         batch.validate(self._limits)
-        message = encode(batch, self._table)
+        message = encode(batch, self._table if table is None else table)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, is_write=batch.has_writes)
+
+    def set_many(self, keys: U64Array, values: U64Array, *, table: str | None = None) -> None:
+        """Store many numbers in a u64 table, as one atomic, durable request; as `AsyncClient.set_many`."""
+        self.execute(sets_of(keys, values), table=table)
+
+    def get_many(self, keys: U64Array, *, table: str | None = None) -> tuple[U64Array, NDArray[np.bool_]]:
+        """Read many numbers of a u64 table: values, and which were found; as `AsyncClient.get_many`."""
+        return values_of(self.execute(gets_of(keys), table=table))
+
+    def delete_many(self, keys: U64Array, *, table: str | None = None) -> NDArray[np.bool_]:
+        """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
+        return found_of(self.execute(deletes_of(keys), table=table))
+
+    def create_table(self, name: str, *, layout: str = "bytes", index_bytes: int = 0) -> TableInfo:
+        """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
+        request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
+        return table_info(self._ask(self._admin.CreateTable, request, is_write=True).table)
+
+    def list_tables(self) -> list[TableInfo]:
+        """Describe all tables; as `AsyncClient.list_tables`."""
+        answer = self._ask(self._admin.ListTables, admin_pb2.ListTablesRequest(), is_write=False)
+        return [table_info(table) for table in answer.tables]
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table with all it holds, durably when this returns; as `AsyncClient.drop_table`."""
+        self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
 
     def info(self) -> admin_pb2.InfoResponse:
         """Return what the server says about itself and its store.
@@ -127,14 +158,15 @@ class Client:
         NotExecutedError
             If no answer came: its subclasses say why.
         """
+        return cast(admin_pb2.InfoResponse, self._ask(self._admin.Info, admin_pb2.InfoRequest(), is_write=False))
+
+    def _ask(self, call: Any, request: Any, *, is_write: bool) -> Any:
+        """Call a method of the Admin service, once."""
         try:
-            return cast(
-                admin_pb2.InfoResponse,
-                self._admin.Info(admin_pb2.InfoRequest(), timeout=self._timeout_s),
-            )
+            return call(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
-        raise failure.raised(is_write=False)
+        raise failure.raised(is_write=is_write)
 
     def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool) -> RequestResult:
         deadline = inf if self._timeout_s is None else time.monotonic() + self._timeout_s

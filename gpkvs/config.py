@@ -63,4 +63,6 @@ class ServerConfig:
     queue_bytes_max: int = 512 * MIB
     batch_ops_max: int = 1 << 20
     batch_bytes_max: int = 256 * MIB
+    stream_requests_max: int = 64  # of one Pipeline: read and not yet answered
+    stream_bytes_max: int = 32 * MIB  # of their columns and answers; the last one read may be over it
     drain_seconds_max: float = 30.0

@@ -1,10 +1,15 @@
-"""The Admin service: what a server says about itself."""
+"""The Admin service: what a server says about itself, and its tables."""
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import grpc
 
-from gpkvs.info import StoreInfo
+from gpkvs.config import Sizes
+from gpkvs.info import StoreInfo, TableInfo
+from gpkvs.layout import BYTES
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.gate import Gate
 
@@ -21,6 +26,36 @@ class AdminService:
         """Describe the store and the limits in force."""
         serving = self._gate.serving()
         return to_message(serving.store.info(), serving.message_bytes_max)
+
+    async def CreateTable(  # noqa: N802
+        self, message: admin_pb2.CreateTableRequest, _context: grpc.aio.ServicerContext
+    ) -> admin_pb2.CreateTableResponse:
+        """Make an empty table, between two transactions."""
+        serving = self._gate.serving()
+        create = partial(
+            serving.store.create_table,
+            message.name,
+            layout=message.layout or BYTES.name,
+            index_bytes=message.index_bytes or Sizes.index_bytes,
+        )
+        await asyncio.get_running_loop().run_in_executor(serving.engine, create)
+        made = next(table for table in serving.store.info().tables if table.name == message.name)
+        return admin_pb2.CreateTableResponse(table=_table(made))
+
+    async def ListTables(  # noqa: N802
+        self, _message: admin_pb2.ListTablesRequest, _context: grpc.aio.ServicerContext
+    ) -> admin_pb2.ListTablesResponse:
+        """Describe every table."""
+        return admin_pb2.ListTablesResponse(tables=map(_table, self._gate.serving().store.info().tables))
+
+    async def DropTable(  # noqa: N802
+        self, message: admin_pb2.DropTableRequest, _context: grpc.aio.ServicerContext
+    ) -> admin_pb2.DropTableResponse:
+        """Remove a table with all it holds, between two transactions."""
+        serving = self._gate.serving()
+        drop = partial(serving.store.drop_table, message.name)
+        await asyncio.get_running_loop().run_in_executor(serving.engine, drop)
+        return admin_pb2.DropTableResponse()
 
 
 def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:
@@ -40,22 +75,23 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         request_ops_max=info.limits.request_ops_max,
         message_bytes_max=message_bytes_max,
         next_version=info.next_version,
-        tables=[
-            admin_pb2.TableInfo(
-                name=table.name,
-                layout=table.layout,
-                records=table.records,
-                slots=table.slots,
-                index_bytes=table.index_bytes,
-                load_factor=table.load_factor,
-                bytes_per_key=table.bytes_per_key,
-            )
-            for table in info.tables
-        ],
+        tables=map(_table, info.tables),
         last_recovery=admin_pb2.RecoveryInfo(
             undone=info.recovery.undone,
             undone_entries=info.recovery.undone_entries,
             seconds=info.recovery.seconds,
             report=info.recovery.text,
         ),
+    )
+
+
+def _table(table: TableInfo) -> admin_pb2.TableInfo:
+    return admin_pb2.TableInfo(
+        name=table.name,
+        layout=table.layout,
+        records=table.records,
+        slots=table.slots,
+        index_bytes=table.index_bytes,
+        load_factor=table.load_factor,
+        bytes_per_key=table.bytes_per_key,
     )

@@ -120,7 +120,9 @@ class _Server:
             ],
         )
         names = [
-            add_service(server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate), gate, self._metrics),
+            add_service(
+                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, self._metrics), gate, self._metrics
+            ),
             add_service(
                 server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), gate, self._metrics
             ),
@@ -170,7 +172,16 @@ class _Server:
         config = self._settings.server
         self._log_store(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
-        gate.open(Serving(store, batcher, config.message_bytes_max))
+        gate.open(
+            Serving(
+                store,
+                batcher,
+                self._engine,
+                config.message_bytes_max,
+                config.stream_requests_max,
+                config.stream_bytes_max,
+            )
+        )
         self._metrics.attach(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):

@@ -190,6 +190,11 @@ def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
         op = op_end
 
 
+def answer_bytes(operations: int, value_bytes: int) -> int:
+    """Return about what an answer takes in memory or as a message."""
+    return _ANSWER_BYTES + _ANSWER_BYTES_PER_OP * operations + value_bytes
+
+
 def encode(request_id: int, answer: Answer) -> kv_pb2.BatchResponse:
     """Put an answer's columns into a message."""
     return kv_pb2.BatchResponse(

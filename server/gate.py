@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError
@@ -20,7 +23,10 @@ class Serving:
 
     store: Store
     batcher: Batcher
+    engine: Executor  # the thread in which everything that changes the store runs
     message_bytes_max: int
+    stream_requests_max: int
+    stream_bytes_max: int
 
 
 class Gate:
@@ -28,8 +34,9 @@ class Gate:
 
     def __init__(self) -> None:
         self._serving: Serving | None = None
-        self._refusal = "the store is recovering: try again soon"
+        self.refusal = "the store is recovering: try again soon"  # why calls are not let through
         self._calls = 0
+        self._readers: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -38,9 +45,11 @@ class Gate:
         self._serving = serving
 
     def close(self) -> None:
-        """Refuse new calls; those that are through go on."""
+        """Refuse new calls and read no more from streams; calls that are through go on."""
         self._serving = None
-        self._refusal = "the server is stopping: try again elsewhere or later"
+        self.refusal = "the server is stopping: try again elsewhere or later"
+        for reader in self._readers:
+            reader.cancel()
 
     def serving(self) -> Serving:
         """Return the open store.
@@ -51,8 +60,17 @@ class Gate:
             If there is none yet, or none any more.
         """
         if self._serving is None:
-            raise NotServingError(self._refusal)
+            raise NotServingError(self.refusal)
         return self._serving
+
+    @contextmanager
+    def cancelled_when_closed(self, reader: asyncio.Task[None]) -> Iterator[None]:
+        """Cancel a task that reads requests if the gate closes inside this block."""
+        self._readers.add(reader)
+        try:
+            yield
+        finally:
+            self._readers.discard(reader)
 
     def __enter__(self) -> None:
         self._calls += 1

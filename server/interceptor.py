@@ -1,10 +1,11 @@
-"""The usual three metrics of gRPC, for every unary call, health checks included."""
+"""The usual three metrics of gRPC, for every call, health checks included."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -13,6 +14,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from gpkvs.server.exporter import SECONDS
 
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
+
+# By the attribute of a handler that holds its function.
+_TYPES = {
+    "unary_unary": "unary",
+    "unary_stream": "server_stream",
+    "stream_unary": "client_stream",
+    "stream_stream": "bidi_stream",
+}
 
 # A context gives the code as it was set: a member or its number.
 _CODE_NAMES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
@@ -38,39 +47,63 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has 
         handler = self._measured.get(details.method)
         if handler is None:
             handler = await continuation(details)
-            if handler is not None and handler.unary_unary:
+            if handler is not None:
                 handler = self._measured[details.method] = self._measure(details.method, handler)
         return handler
 
     def _measure(self, path: str, handler: Handler) -> Handler:
+        """Return a handler of the same kind that counts and times calls."""
+        kind = next(kind for kind in _TYPES if getattr(handler, kind))
+        run = getattr(handler, kind)
         _, service, method = path.split("/")
-        labels = ("unary", service, method)
-        started, seconds = self._started.labels(*labels), self._seconds.labels(*labels)
-        ok = self._handled.labels(*labels, "OK")
-        run = handler.unary_unary
+        labels = (_TYPES[kind], service, method)
+        series = _Series(self._started.labels(*labels), self._seconds.labels(*labels), self._handled, labels)
 
         async def measured(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            started.inc()
-            began = time.perf_counter()
-            try:
-                response = await run(request, context)
-            except asyncio.CancelledError:
-                self._handled.labels(*labels, "CANCELLED").inc()
-                raise
-            except BaseException:
-                self._handled.labels(*labels, _code_name(context)).inc()
-                raise
-            else:
-                ok.inc()
-                return response
-            finally:
-                seconds.observe(time.perf_counter() - began)
+            with _Call(series, context):
+                return await run(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            measured,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        async def measured_generator(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            with _Call(series, context):
+                async for response in run(request, context):
+                    yield response
+
+        return handler._replace(**{kind: measured_generator if inspect.isasyncgenfunction(run) else measured})
+
+
+class _Series:
+    """The metrics of one method."""
+
+    def __init__(self, started: Counter, seconds: Histogram, handled: Counter, labels: tuple[str, ...]) -> None:
+        self.started, self.seconds = started, seconds
+        self.ok = handled.labels(*labels, "OK")
+        self._handled, self._labels = handled, labels
+
+    def failed(self, code: str) -> None:
+        """Count a call that did not end OK."""
+        self._handled.labels(*self._labels, code).inc()
+
+
+class _Call:
+    """Measures one call, from start to end."""
+
+    __slots__ = ("_began", "_context", "_series")
+
+    def __init__(self, series: _Series, context: grpc.aio.ServicerContext) -> None:
+        self._series, self._context = series, context
+
+    def __enter__(self) -> None:
+        self._series.started.inc()
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._series.ok.inc()
+        elif issubclass(kind, asyncio.CancelledError | GeneratorExit):
+            self._series.failed("CANCELLED")
+        else:
+            self._series.failed(_code_name(self._context))
+        self._series.seconds.observe(time.perf_counter() - self._began)
 
 
 def _code_name(context: grpc.aio.ServicerContext) -> str:

@@ -7,63 +7,42 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpkvs.errors import (
-    CorruptRecordError,
-    CorruptStoreError,
-    GpkvsError,
-    InvalidArgumentError,
-    NoSpaceError,
-    StoreClosedError,
-    UnknownTableError,
-)
-from gpkvs.server.batcher import DeadlineError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.gate import Gate, NotServingError
+from gpkvs.server.gate import Gate
+from gpkvs.server.status import status_of
 
 _log = logging.getLogger("gpkvs.server")
 
 Method = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Message]]
+StreamMethod = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
 
-# In trailing metadata: the request surely was not executed, so that it is safe to send it again.
+# In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
+# requests that it did not answer.
 NOT_EXECUTED = (("gpkvs-executed", "no"),)
-
-# The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
-_REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
-    (UnknownTableError, grpc.StatusCode.NOT_FOUND, "unknown_table"),
-    (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
-    (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
-    (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
-    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
-)
-_FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
-    (CorruptRecordError, grpc.StatusCode.DATA_LOSS),
-    (CorruptStoreError, grpc.StatusCode.DATA_LOSS),
-    (StoreClosedError, grpc.StatusCode.UNAVAILABLE),
-    (GpkvsError, grpc.StatusCode.INTERNAL),
-)
 
 
 def add_service(
     server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, gate: Gate, metrics: Metrics
 ) -> str:
-    """Register an object that has a coroutine for each method of a service; return the service's full name."""
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(
-                service.full_name,
-                {
-                    method.name: grpc.unary_unary_rpc_method_handler(
-                        _answer(getattr(servicer, method.name), GetMessageClass(method.input_type), gate, metrics)
-                    )
-                    for method in service.methods
-                },
-            ),
-        )
-    )
+    """Register an object that has a coroutine for each method of a service; return the service's full name.
+
+    A method of one request takes it and the context and returns the response. A method of streams takes the context,
+    reads and writes bytes there, and returns when the stream is done.
+    """
+
+    def handler(method: MethodDescriptor) -> Any:
+        run = getattr(servicer, method.name)
+        if method.client_streaming:
+            return grpc.stream_stream_rpc_method_handler(_stream(run, gate, metrics))
+        return grpc.unary_unary_rpc_method_handler(_answer(run, GetMessageClass(method.input_type), gate, metrics))
+
+    handlers = {method.name: handler(method) for method in service.methods}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     return str(service.full_name)
 
 
@@ -81,25 +60,42 @@ def _answer(
             try:
                 response: bytes = (await method(parse(data), context)).SerializeToString()
                 return response
-            except GpkvsError as error:
-                await _abort(context, error, metrics)
             except DecodeError as error:
                 unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
-                await _abort(context, unreadable, metrics)
-            except Exception:  # noqa: BLE001 - the last line of defence: a client gets a status, the log the traceback
-                _log.exception("%s failed", method.__qualname__)
-                await context.abort(grpc.StatusCode.INTERNAL, "internal error: the server's log has the details")
+                await _abort(context, unreadable, method, metrics)
+            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+                await _abort(context, error, method, metrics)
             raise AssertionError("abort always raises")
 
     return handler
 
 
-async def _abort(context: grpc.aio.ServicerContext, error: GpkvsError, metrics: Metrics) -> NoReturn:
-    for kind, code, reason in _REFUSALS:
-        if isinstance(error, kind):
-            metrics.request_refused(error.resource + "_full" if isinstance(error, NoSpaceError) else reason)
+def _stream(
+    method: StreamMethod, gate: Gate, metrics: Metrics
+) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+    """Wrap a method of streams: errors as status codes."""
+
+    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
+        with gate:
+            try:
+                await method(context)
+            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+                await _abort(context, error, method, metrics)
+
+    return handler
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
+) -> NoReturn:
+    if not isinstance(error, GpkvsError):  # the last line of defence: the log gets the traceback
+        _log.error("%s failed", method.__qualname__, exc_info=error)
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error: the server's log has the details")
+    else:
+        code, refused = status_of(error)
+        if refused:
+            metrics.request_refused(refused)
             await context.abort(code, str(error), NOT_EXECUTED)
-    code = next(code for kind, code in _FAILURES if isinstance(error, kind))
-    _log.error("%s: %s", code.name, error)
-    await context.abort(code, str(error))
+        _log.error("%s: %s", code.name, error)
+        await context.abort(code, str(error))
     raise AssertionError("abort always raises")

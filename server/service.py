@@ -1,4 +1,4 @@
-"""The KV service: get, set, delete and batch; each call is one request of a batch."""
+"""The KV service: get, set, delete and batch; each call is one request of a batch, each message of a stream too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from gpkvs.errors import CorruptRecordError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.codec import Answer
+from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
+from gpkvs.server.pipeline import Pipeline
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 
@@ -17,8 +19,9 @@ _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, metrics: Metrics) -> None:
         self._gate = gate
+        self._metrics = metrics
 
     async def Get(self, message: kv_pb2.GetRequest, context: grpc.aio.ServicerContext) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
@@ -52,6 +55,10 @@ class KVService:
         table = serving.store.table(message.table)
         request = codec.decode(message, table.limits, table.id)
         return codec.encode(message.id, await serving.batcher.submit(request, context.time_remaining()))
+
+    async def Pipeline(self, context: grpc.aio.ServicerContext) -> None:  # noqa: N802
+        """Run batches one after the other, many in flight, and answer them in order."""
+        await Pipeline(self._gate, self._gate.serving(), context, self._metrics).run()
 
     async def _one(self, op: Op, table: str, key: bytes, value: bytes, context: grpc.aio.ServicerContext) -> Answer:
         serving = self._gate.serving()

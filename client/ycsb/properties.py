@@ -10,7 +10,7 @@ from typing import Final, Self, get_type_hints
 
 from gpkvs.errors import InvalidArgumentError
 
-WORKLOADS: Final = ("a", "b", "c")
+WORKLOADS: Final = ("a", "b", "c", "d", "f")
 DISTRIBUTIONS: Final = ("uniform", "zipfian", "latest")
 
 # Properties of YCSB that say nothing to this program, but stand in everybody's files.
@@ -21,8 +21,8 @@ _WITHOUT_EFFECT: Final = frozenset({"workload", "db", "exporter", "exportfile", 
 class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
-    Two are not YCSB's: `table` is by default the server's default table (YCSB: usertable), and `seed` repeats a run's
-    choices (0: random).
+    `table` is by default the server's default table (YCSB: usertable). Two are not YCSB's: `seed` repeats a run's
+    choices (0: random), and `batch` is the number of operations in a message.
     """
 
     recordcount: int = 0
@@ -48,6 +48,7 @@ class Properties:
     core_workload_insertion_retry_limit: int = 0
     core_workload_insertion_retry_interval: int = 3  # seconds
     threadcount: int = 1
+    batch: int = 1  # operations in a message
     target: float = 0.0  # operations per second; 0: as fast as it goes
     maxexecutiontime: int = 0  # seconds; 0: until all operations are done
     measurementtype: str = "hdrhistogram"
@@ -100,9 +101,14 @@ class Properties:
                 "gpkvs has no scans (its index is a hash table): set it to 0, workload e cannot run here",
                 field="scanproportion",
             )
-        for name in ("fieldcount", "threadcount", "status_interval"):
+        for name in ("fieldcount", "threadcount", "batch", "status_interval"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{getattr(self, name)}, it must be at least 1", field=_ycsb_name(name))
+        if self.batch > 1 and self.core_workload_insertion_retry_limit:
+            raise InvalidArgumentError(
+                "a message of many operations is not tried again: set it to 0, or batch to 1",
+                field="core_workload_insertion_retry_limit",
+            )
         if self.recordcount < 1 or self.records_to_insert < 1:
             raise InvalidArgumentError(
                 f"{self.recordcount}, it must be at least 1 more than insertstart: say how many records the store "
@@ -156,7 +162,17 @@ def parse_lines(lines: Iterable[str]) -> dict[str, str]:
 
 
 def read_workload(name: str) -> dict[str, str]:
-    """Return the properties of a shipped workload: a, b or c."""
+    """Return the properties of a shipped workload.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is e.
+    """
+    if name == "e":
+        raise InvalidArgumentError(
+            "gpkvs has no scans (its index is a hash table), and e is 95 % scans", field="workload"
+        )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")
     return parse_lines(text.splitlines())
 

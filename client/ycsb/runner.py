@@ -15,7 +15,7 @@ from gpkvs.client.errors import AccessDeniedError, ServerBusyError, UnavailableE
 from gpkvs.client.ycsb.measurements import Measurements
 from gpkvs.client.ycsb.properties import Properties
 from gpkvs.client.ycsb.report import Progress, Report
-from gpkvs.client.ycsb.workload import CoreWorkload, Operation, Step, pack, unpack
+from gpkvs.client.ycsb.workload import CoreWorkload, Operation, Record, Step, pack, unpack
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 
@@ -153,12 +153,16 @@ class Runner:
             result = self._failed(error)
         self._measure("READ", result, start_ns, intended_ns)
         if self._properties.dataintegrity:
-            start_ns = time.perf_counter_ns()
-            verified = Return.ERROR
-            if fields:
-                verified = Return.OK if self._workload.is_intact(key, fields) else Return.UNEXPECTED_STATE
-            self._measure("VERIFY", verified, start_ns, start_ns)
+            self._verify(key, fields)
         return result
+
+    def _verify(self, key: bytes, fields: Record) -> None:
+        """Check what was read (dataintegrity=true)."""
+        start_ns = time.perf_counter_ns()
+        verified = Return.ERROR
+        if fields:
+            verified = Return.OK if self._workload.is_intact(key, fields) else Return.UNEXPECTED_STATE
+        self._measure("VERIFY", verified, start_ns, start_ns)
 
     async def _update(self, key: bytes, intended_ns: int) -> Return:
         """Write fields of a record; the others stay, so unless all are written the record is read first."""

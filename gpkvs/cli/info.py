@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -59,11 +60,16 @@ def _print(info: admin_pb2.InfoResponse) -> None:
     ):
         facts.add_row(f"[bold]{name}[/bold]", text)
     console.print(facts)
-    tables = Table("table", "layout")
+    console.print(tables_view(info.tables))
+
+
+def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
+    """Return what people see of tables."""
+    view = Table("table", "layout")
     for heading in ("records", "slots", "load", "index", "bytes per key"):
-        tables.add_column(heading, justify="right")
-    for table in info.tables:
-        tables.add_row(
+        view.add_column(heading, justify="right")
+    for table in tables:
+        view.add_row(
             table.name,
             table.layout,
             f"{table.records:,}",
@@ -72,7 +78,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
             _mib(table.index_bytes),
             f"{table.bytes_per_key:,.0f}",
         )
-    console.print(tables)
+    return view
 
 
 def _mib(size_bytes: int) -> str:

@@ -12,6 +12,7 @@ from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.serve import serve_command
+from gpkvs.cli.table import app as table_app
 from gpkvs.cli.ycsb import app as ycsb_app
 from gpkvs.info import package_version
 
@@ -46,6 +47,7 @@ app.command("get")(get_command)
 app.command("set")(set_command)
 app.command("delete")(delete_command)
 app.command("info")(info_command)
+app.add_typer(table_app, name="table")
 app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)

@@ -153,6 +153,18 @@ def serve_command(
     queue_bytes_max: Annotated[
         int, _size("Keys and values that may wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
     ] = ServerConfig.queue_bytes_max,
+    stream_requests_max: Annotated[
+        int,
+        typer.Option(
+            help="Requests of one Pipeline that are read ahead; then the client waits.",
+            envvar="GPKVS_STREAM_REQUESTS_MAX",
+            min=1,
+            rich_help_panel=_LIMITS,
+        ),
+    ] = ServerConfig.stream_requests_max,
+    stream_bytes_max: Annotated[
+        int, _size("Of these requests and their answers.", "STREAM_BYTES_MAX", _LIMITS, "32MiB")
+    ] = ServerConfig.stream_bytes_max,
 ) -> None:
     """Serve a store over gRPC until SIGTERM or Ctrl-C.
 
@@ -183,6 +195,8 @@ def serve_command(
             queue_bytes_max=queue_bytes_max,
             batch_ops_max=batch_ops_max,
             batch_bytes_max=batch_bytes_max,
+            stream_requests_max=stream_requests_max,
+            stream_bytes_max=stream_bytes_max,
             drain_seconds_max=drain_seconds_max,
         ),
         ready_file=ready_file,

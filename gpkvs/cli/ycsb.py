@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.client import AsyncClient
+from gpkvs.client.ycsb.batched import BatchRunner
 from gpkvs.client.ycsb.properties import Properties, read_file, read_workload
 from gpkvs.client.ycsb.report import Report
 from gpkvs.client.ycsb.runner import Runner, tick
@@ -40,14 +41,16 @@ _HELP = (
     "First **load** records, then **run** a workload on them, with the same recordcount:",
     "  gpkvs ycsb load --workload a -p recordcount=100000 --threads 64",
     "  gpkvs ycsb run --workload a -p recordcount=100000 -p operationcount=500000 --threads 64",
-    "Workloads: a updates and reads half and half, b 95 % reads, c reads only. All properties, their defaults and the "
-    "report's lines are those of YCSB's core workload. What differs:",
+    "Workloads: a updates and reads half and half, b 95 % reads, c reads only, d reads of the newest records and 5 % "
+    "inserts, f reads and read-modify-writes half and half; e is refused, because there are no scans. All properties, "
+    "their defaults and the report's lines are those of YCSB's core workload. What differs:",
     "- --target is the server's address. YCSB's -target (operations per second) is --ops-per-second N or -p target=N.",
     "- A record is one value: a msgpack map of fieldcount fields. An update of one field (writeallfields=false) reads "
     "the record, changes the field and writes the record back; an UPDATE's latency is that of both calls, and of two "
     "updates of one record at the same time one may be lost. With writeallfields=true an update is one write.",
     "- --threads are concurrent callers of one connection, whose calls the client gathers into messages.",
-    "- table is by default the server's default table; seed=N repeats the choices of a run; there are no scans.",
+    "- --batch N puts N operations into a message of each caller; an operation's latency is then that of its message.",
+    "- table is by default the server's default table; seed=N repeats the choices of a run.",
 )
 
 app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True)
@@ -59,6 +62,9 @@ class Workload(StrEnum):
     A = "a"
     B = "b"
     C = "c"
+    D = "d"
+    E = "e"
+    F = "f"
 
 
 WorkloadOption = Annotated[
@@ -74,6 +80,9 @@ Pairs = Annotated[
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-threads", min=1, help="Concurrent callers (property threadcount, 1).")
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch", metavar="N", min=1, help="Operations in a message (property batch, 1).")
 ]
 Target = Annotated[str, typer.Option("--target", metavar="HOST:PORT", help="The server's address.")]
 Rate = Annotated[
@@ -92,6 +101,7 @@ def load_command(
     files: Files = None,
     pairs: Pairs = None,
     threads: Threads = None,
+    batch: BatchSize = None,
     target: Target = ServerConfig.listen,
     ops_per_second: Rate = None,
     status: Status = False,
@@ -103,7 +113,7 @@ def load_command(
     Exit status: 0 done, 1 operations failed or it was interrupted (the report says how many), 2 nothing was done.
     """
     with failures_exit(EXIT_NOT_RUN):
-        properties = _properties(workload, files, pairs, threads, ops_per_second)
+        properties = _properties(workload, files, pairs, threads, batch, ops_per_second)
         _main(properties, target, is_load=True, status=status, as_json=as_json)
 
 
@@ -113,6 +123,7 @@ def run_command(
     files: Files = None,
     pairs: Pairs = None,
     threads: Threads = None,
+    batch: BatchSize = None,
     target: Target = ServerConfig.listen,
     ops_per_second: Rate = None,
     status: Status = False,
@@ -124,7 +135,7 @@ def run_command(
     Exit status: 0 done, 1 operations failed or it was interrupted (the report says how many), 2 nothing was done.
     """
     with failures_exit(EXIT_NOT_RUN):
-        properties = _properties(workload, files, pairs, threads, ops_per_second)
+        properties = _properties(workload, files, pairs, threads, batch, ops_per_second)
         if properties.operationcount < 1:
             raise InvalidArgumentError("0, say how many with -p operationcount=N", field="operationcount")
         _main(properties, target, is_load=False, status=status, as_json=as_json)
@@ -135,11 +146,14 @@ def _properties(
     files: list[Path] | None,
     pairs: list[str] | None,
     threads: int | None,
+    batch: int | None,
     ops_per_second: float | None,
 ) -> Properties:
     given = read_workload(workload.value) if workload else {}
     for path in files or []:
         given |= read_file(path)
+    if batch is not None:
+        given["batch"] = str(batch)
     for pair in pairs or []:
         name, mark, value = pair.partition("=")
         if not mark:
@@ -186,7 +200,8 @@ async def _measure(properties: Properties, target: str, *, is_load: bool, status
     stopped = asyncio.Event()
     async with AsyncClient(target, table=properties.table) as client:
         await client.wait_ready(_READY_SECONDS_MAX)
-        runner = Runner(client, properties, workload, _print_error)
+        kind = BatchRunner if properties.batch > 1 else Runner
+        runner = kind(client, properties, workload, _print_error)
 
         def stop() -> None:
             stopped.set()

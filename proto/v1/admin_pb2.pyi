@@ -75,3 +75,39 @@ class InfoResponse(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[TableInfo]
     last_recovery: RecoveryInfo
     def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ...) -> None: ...
+
+class CreateTableRequest(_message.Message):
+    __slots__ = ("name", "layout", "index_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    layout: str
+    index_bytes: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., index_bytes: _Optional[int] = ...) -> None: ...
+
+class CreateTableResponse(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: TableInfo
+    def __init__(self, table: _Optional[_Union[TableInfo, _Mapping]] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTablesResponse(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableInfo]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ...) -> None: ...
+
+class DropTableRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DropTableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

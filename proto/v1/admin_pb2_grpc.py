@@ -39,6 +39,21 @@ class AdminStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.FromString,
                 _registered_method=True)
+        self.CreateTable = channel.unary_unary(
+                '/gpkvs.v1.Admin/CreateTable',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableResponse.FromString,
+                _registered_method=True)
+        self.ListTables = channel.unary_unary(
+                '/gpkvs.v1.Admin/ListTables',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesResponse.FromString,
+                _registered_method=True)
+        self.DropTable = channel.unary_unary(
+                '/gpkvs.v1.Admin/DropTable',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -50,6 +65,26 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateTable(self, request, context):
+        """Durable when it answers. ALREADY_EXISTS if there is a table of that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTables(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropTable(self, request, context):
+        """Removes a table with all it holds, durably when it answers. NOT_FOUND if there is none of that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +92,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Info,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.SerializeToString,
+            ),
+            'CreateTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTable,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableResponse.SerializeToString,
+            ),
+            'ListTables': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTables,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesResponse.SerializeToString,
+            ),
+            'DropTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropTable,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +136,87 @@ class Admin(object):
             '/gpkvs.v1.Admin/Info',
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/CreateTable',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTables(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/ListTables',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.ListTablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/DropTable',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.FromString,
             options,
             channel_credentials,
             insecure,

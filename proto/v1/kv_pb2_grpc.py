@@ -56,6 +56,11 @@ class KVStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
                 _registered_method=True)
+        self.Pipeline = channel.stream_stream(
+                '/gpkvs.v1.KV/Pipeline',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
+                _registered_method=True)
 
 
 class KVServicer(object):
@@ -88,6 +93,16 @@ class KVServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pipeline(self, request_iterator, context):
+        """Batches without waiting for the answers, which come in the order of the requests. Each request is atomic and durable
+        by itself. A request that fails is answered with its code and message, and the stream goes on. When the server stops,
+        it answers every request that it read, then ends the stream with UNAVAILABLE: the others were not executed.
+        Keep reading while you send: the server reads on only while few answers wait to be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +123,11 @@ def add_KVServicer_to_server(servicer, server):
             ),
             'Batch': grpc.unary_unary_rpc_method_handler(
                     servicer.Batch,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.SerializeToString,
+            ),
+            'Pipeline': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pipeline,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.SerializeToString,
             ),
@@ -220,6 +240,33 @@ class KV(object):
             request,
             target,
             '/gpkvs.v1.KV/Batch',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pipeline(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gpkvs.v1.KV/Pipeline',
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
             options,

@@ -1,4 +1,4 @@
-"""gpkvs get, set, delete, info against a running server."""
+"""gpkvs get, set, delete, table, info against a running server."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def test_info(server: Server) -> None:
     text = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
     for word in (str(server.data), info["domain_note"], info["last_recovery"]["report"], "default"):
         assert word in text
+
+
+def test_tables(server: Server) -> None:
+    target = ("--target", server.target)
+    created = run_gpkvs("table", "create", "n", "--layout", "u64", "--index-bytes", "1MiB", "--json", *target)
+    made = json.loads(created.stdout)
+    assert (made["name"], made["layout"], made["index_bytes"], made["slots"]) == ("n", "u64", 1 << 20, 1 << 16)
+    assert run_gpkvs("set", "12345678", "abcdefgh", "--table", "n", *target).returncode == 0
+    assert run_gpkvs("get", "12345678", "--table", "n", *target).stdout == b"abcdefgh"
+    tables = json.loads(run_gpkvs("table", "list", "--json", *target).stdout)
+    assert [(table["name"], table["records"]) for table in tables] == [("default", 0), ("n", 1)]
+    assert "u64" in run_gpkvs("table", "list", *target, env={"COLUMNS": "200"}).stdout.decode()
+    assert "ALREADY_EXISTS" in error_line(run_gpkvs("table", "create", "n", *target), 2)
+    assert run_gpkvs("table", "drop", "n", *target, stdin=b"n\n").returncode == 1
+    assert run_gpkvs("table", "drop", "n", *target, stdin=b"y\n").returncode == 0
+    assert "NOT_FOUND" in error_line(run_gpkvs("table", "drop", "n", "--yes", *target), 2)
+    assert "1 to 64" in error_line(run_gpkvs("table", "create", "N", *target), 2)
 
 
 def test_errors_are_one_line(server: Server) -> None:

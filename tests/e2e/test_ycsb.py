@@ -107,6 +107,51 @@ def test_other_operations_and_intended_latency(server: Server) -> None:
     assert report["Intended-READ"]["Operations"] == report["READ"]["Operations"]
 
 
+def test_workloads_d_and_f(server: Server) -> None:
+    ycsb(server, "load", options=("--workload", "d"))
+    report = ycsb(server, "run", "operationcount=3000", options=("--workload", "d"))
+    inserts = report["INSERT"]["Return=OK"]
+    assert inserts / 3000 == pytest.approx(0.05, abs=0.03)
+    assert report["READ"]["Return=OK"] == 3000 - inserts
+    with Client(server.target) as client:
+        assert client.info().tables[0].records == RECORDS + inserts
+    report = ycsb(server, "run", "operationcount=2000", options=("--workload", "f"))
+    assert report["READ"]["Return=OK"] == 2000
+    changes = report["READ-MODIFY-WRITE"]["Operations"]
+    assert changes == report["UPDATE"]["Return=OK"]
+    assert changes / 2000 == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("workload", ["a", "d", "f"])
+def test_many_operations_in_a_message(server: Server, workload: str) -> None:
+    options = ("--workload", workload, "--batch", "100", "-p", "dataintegrity=true")
+    assert ycsb(server, "load", options=options)["INSERT"]["Return=OK"] == RECORDS
+    messages = server.metric("grpc_server_handled_total", grpc_method="Batch")
+    assert messages == RECORDS / 100
+    report = ycsb(server, "run", "operationcount=4000", "measurement.interval=both", options=options)
+    messages = server.metric("grpc_server_handled_total", grpc_method="Batch") - messages
+    assert 40 <= messages <= 80
+    reads = report["READ"]["Return=OK"]
+    assert report["VERIFY"]["Return=OK"] == reads  # every record is whole, those written by updates too
+    assert report["Intended-READ"]["Operations"] == reads
+    updates = report.get("UPDATE", {}).get("Return=OK", 0)
+    inserts = report.get("INSERT", {}).get("Return=OK", 0)
+    changes = report.get("READ-MODIFY-WRITE", {}).get("Operations", 0)
+    assert reads + updates + inserts - changes == 4000
+    assert {"a": updates, "d": inserts, "f": changes}[workload] > 100
+
+
+def test_messages_to_a_full_store_fail_whole_and_the_load_goes_on(start_server: StartServer) -> None:
+    server = start_server("--heap-bytes", "16MiB")
+    report = ycsb(server, "load", "recordcount=1000", "fieldlength=2500", options=("--batch", "10"), status=1)
+    insert = report["INSERT"]
+    assert 200 < insert["Return=OK"] < 700
+    assert insert["Return=OK"] % 10 == 0
+    assert insert["Return=OK"] + insert["Return=ERROR"] == 1000
+    missing = ycsb(server, "run", "recordcount=1000", "operationcount=500", options=("--batch", "50"), status=1)
+    assert missing["READ"]["Return=NOT_FOUND"] > 50
+
+
 def test_a_throttle_holds_and_status_lines_go_to_stderr(server: Server) -> None:
     ycsb(server, "load")
     result = run_gpkvs(
@@ -170,6 +215,7 @@ def test_a_time_limit_ends_a_run(server: Server) -> None:
         (("load", "-P", "/nonexistent/workload"), "cannot read"),
         (("load", "-p", "recordcount=10", "--target", "1000"), "--ops-per-second"),
         (("run", "-p", "recordcount=10", "-p", "operationcount=1", "-p", "scanproportion=1"), "no scans"),
+        (("run", "--workload", "e"), "no scans"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments: tuple[str, ...], words: str) -> None:

@@ -91,16 +91,35 @@ def test_files_are_read_as_java_properties(tmp_path: Path) -> None:
         read_file(tmp_path / "missing")
 
 
-@pytest.mark.parametrize(("name", "read_share"), list(zip(WORKLOADS, [0.5, 0.95, 1.0], strict=True)))
-def test_the_shipped_workloads_do_what_theirs_do(name: str, read_share: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "distribution", "shares"),
+    [
+        ("a", "zipfian", {Operation.READ: 0.5, Operation.UPDATE: 0.5}),
+        ("b", "zipfian", {Operation.READ: 0.95, Operation.UPDATE: 0.05}),
+        ("c", "zipfian", {Operation.READ: 1.0}),
+        ("d", "latest", {Operation.READ: 0.95, Operation.INSERT: 0.05}),
+        ("f", "zipfian", {Operation.READ: 0.5, Operation.READ_MODIFY_WRITE: 0.5}),
+    ],
+)
+def test_the_shipped_workloads_do_what_theirs_do(name: str, distribution: str, shares: dict[Operation, float]) -> None:
+    assert name in WORKLOADS
     given = read_workload(name)
     known = {field.name for field in fields(Properties)}
     assert set(given) <= known
     properties, _ = Properties.parse({**given, "operationcount": "20000"})
-    assert properties.requestdistribution == "zipfian"
+    assert properties.requestdistribution == distribution
     done = Counter(operation for operation, _, _ in CoreWorkload(properties, SEED).transactions())
-    assert done[Operation.READ] / 20000 == pytest.approx(read_share, abs=0.02)
-    assert done[Operation.UPDATE] == 20000 - done[Operation.READ]
+    assert {operation: count / 20000 for operation, count in done.items()} == pytest.approx(shares, abs=0.02)
+
+
+def test_workload_e_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no scans"):
+        read_workload("e")
+
+
+def test_batches_are_not_repeated() -> None:
+    with pytest.raises(InvalidArgumentError, match="not tried again"):
+        make(batch="2", core_workload_insertion_retry_limit="1")
 
 
 def test_comments_and_blank_lines_are_no_properties() -> None:

@@ -1,0 +1,211 @@
+"""A stream of columns: requests go out without waiting for the answers, which come back in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from gpkvs.batch import Batch, RequestResult
+from gpkvs.client.codec import decode, encode
+from gpkvs.client.errors import ClientClosedError, ServerError
+from gpkvs.client.operations import check_message_bytes
+from gpkvs.client.retry import EXECUTED_KEY, NOT_EXECUTED, Failure, classify, classify_error
+from gpkvs.config import Limits
+from gpkvs.errors import GpkvsError
+from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+# After one of these in an answer, nothing of its request was executed: proto/v1/kv.proto says so.
+_REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request without an answer yet."""
+
+    id: int
+    ops: bytes
+    is_write: bool
+    answer: asyncio.Future[RequestResult]
+
+
+class AsyncPipeline:
+    """Requests of columns, many in flight; made by `AsyncClient.pipeline`.
+
+    Each request is atomic and durable by itself; they are executed in the order sent, and a request that fails leaves
+    the others alone. Nothing is repeated by itself: if the connection breaks or the server stops, the requests
+    without an answer fail, and a new pipeline is needed.
+
+    Examples
+    --------
+    The short form, which gives the results in order:
+
+    >>> async def load(client, batches):  # batches: any iterable of Batch
+    ...     async with client.pipeline(table="numbers") as pipeline:
+    ...         async for result in pipeline.results(batches):
+    ...             assert not result.status.any()
+
+    The long one, for whoever wants to send and receive at different places:
+
+    >>> async def read(client, first, second):
+    ...     async with client.pipeline() as pipeline:
+    ...         answers = [await pipeline.send(first), await pipeline.send(second)]  # sent, not answered
+    ...         return [await answer for answer in answers]
+    """
+
+    def __init__(
+        self,
+        stub: kv_pb2_grpc.KVStub,
+        target: str,
+        table: str,
+        in_flight_max: int,
+        limits: Limits,
+        message_bytes_max: int,
+    ) -> None:
+        self._target, self._table = target, table
+        self._limits, self._message_bytes_max = limits, message_bytes_max
+        self._in_flight_max = in_flight_max
+        self._loop = asyncio.get_running_loop()
+        self._sent: deque[_Sent] = deque()
+        self._room = asyncio.Semaphore(in_flight_max)
+        self._writing = asyncio.Lock()
+        self._next_id = 1
+        self._failure: Failure | None = None  # why the stream is over
+        self._call = stub.Pipeline()
+        self._reader = self._loop.create_task(self._read())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._call.cancel()
+        await self.close()
+
+    async def send(self, batch: Batch) -> asyncio.Future[RequestResult]:
+        """Send columns as one atomic, durable request; waits while `in_flight_max` requests are without an answer.
+
+        Returns
+        -------
+        asyncio.Future
+            The results, durable when they come. Awaiting it raises InvalidArgumentError, UnknownTableError or
+            NoSpaceError if the server refused this request, `OutcomeUnknownError` if it has writes and its answer was
+            lost, and another `NotExecutedError` if it was not executed. Await it with `asyncio.wait_for` to give up
+            after some time: the request may be executed all the same.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the columns do not add up or pass a limit; nothing was sent then.
+        NotExecutedError
+            If the stream is over: its subclasses say why.
+
+        Notes
+        -----
+        Cancelling a send while it is being written ends the stream.
+        """
+        batch.validate(self._limits)
+        message = encode(batch, self._table)
+        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        async with self._writing:
+            await self._room.acquire()
+            if self._failure:
+                self._room.release()
+                raise self._failure.raised(is_write=False)
+            message.id = self._next_id
+            self._next_id += 1
+            sent = _Sent(message.id, message.ops, batch.has_writes, self._loop.create_future())
+            self._sent.append(sent)
+            try:
+                await self._call.write(message)
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                await asyncio.wait([self._reader])  # it learns why, and fails what was sent, this request too
+        return sent.answer
+
+    async def results(self, batches: Iterable[Batch]) -> AsyncIterator[RequestResult]:
+        """Send batches, one request each, and yield their results in order, with many in flight.
+
+        Raises
+        ------
+        GpkvsError
+            As the futures of `send`, at the first request that failed; those sent behind it may be executed all the
+            same.
+        """
+        answers: deque[asyncio.Future[RequestResult]] = deque()
+        try:
+            for batch in batches:
+                if len(answers) == self._in_flight_max:
+                    yield await answers.popleft()
+                answers.append(await self.send(batch))
+            while answers:
+                yield await answers.popleft()
+        finally:
+            for answer in answers:
+                answer.cancel()
+
+    async def close(self) -> None:
+        """End the stream after the answers to all that was sent; leaving the ``async with`` block does this.
+
+        A block that raises gives up what is not answered instead.
+        """
+        async with self._writing:
+            if self._failure is None:
+                self._failure = Failure(ClientClosedError("the pipeline is closed"), executed=False, transient=False)
+                await self._call.done_writing()
+        await asyncio.wait([self._reader])
+
+    async def _read(self) -> None:
+        failure = Failure(ServerError("the server ended the stream"), executed=True, transient=False)
+        try:
+            while (response := await self._call.read()) is not grpc.aio.EOF:
+                self._answer(response)
+            if await self._call.code() is not grpc.StatusCode.OK:
+                trailing = dict(await self._call.trailing_metadata() or ())
+                failure = classify(await self._call.code(), await self._call.details() or "", trailing, self._target)
+        except grpc.RpcError as error:
+            failure = classify_error(error, self._target)
+        except asyncio.CancelledError:
+            failure = Failure(ClientClosedError("the pipeline was given up"), executed=True, transient=False)
+        except ServerError as error:
+            failure = Failure(error, executed=True, transient=False)
+            self._call.cancel()
+        finally:
+            self._failure = self._failure or failure
+            while self._sent:
+                self._fail(self._sent.popleft(), failure)
+
+    def _answer(self, response: kv_pb2.BatchResponse) -> None:
+        if not self._sent or self._sent[0].id != response.id:
+            raise ServerError(f"an answer to request {response.id}, which is not the next one")
+        sent = self._sent.popleft()
+        self._room.release()
+        if response.code:
+            code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)
+            trailing = {EXECUTED_KEY: NOT_EXECUTED} if code in _REFUSED else {}
+            self._give(sent, classify(code, response.message, trailing, self._target).raised(is_write=sent.is_write))
+        else:
+            try:
+                self._give(sent, decode(response, sent.ops))
+            except ServerError as error:
+                self._give(sent, Failure(error, executed=True, transient=False).raised(is_write=sent.is_write))
+
+    def _fail(self, sent: _Sent, failure: Failure) -> None:
+        self._room.release()
+        self._give(sent, failure.raised(is_write=sent.is_write))
+
+    @staticmethod
+    def _give(sent: _Sent, result: RequestResult | GpkvsError) -> None:
+        if sent.answer.done():  # its caller has given it up
+            return
+        if isinstance(result, GpkvsError):
+            sent.answer.set_exception(result)
+        else:
+            sent.answer.set_result(result)

@@ -1,0 +1,19 @@
+"""Tables as the server describes them."""
+
+from __future__ import annotations
+
+from gpkvs.info import TableInfo
+from gpkvs.proto.v1 import admin_pb2
+
+
+def table_info(message: admin_pb2.TableInfo) -> TableInfo:
+    """Return a table's description out of a message."""
+    return TableInfo(
+        name=message.name,
+        layout=message.layout,
+        records=message.records,
+        slots=message.slots,
+        index_bytes=message.index_bytes,
+        load_factor=message.load_factor,
+        bytes_per_key=message.bytes_per_key,
+    )

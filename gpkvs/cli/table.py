@@ -1,0 +1,91 @@
+"""gpkvs table: the tables of a running server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gpkvs.cli.info import as_dict, tables_view
+from gpkvs.cli.output import print_json
+from gpkvs.cli.quantity import parse_bytes
+from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.config import ServerConfig
+from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
+
+app = typer.Typer(
+    help="Make, list and drop the tables of a running server.\n\nA table bytes holds any keys and values; a table u64 "
+    "holds 8-byte keys and values in its index alone, which is several times faster, without versions.",
+    no_args_is_help=True,
+)
+
+
+class Layout(StrEnum):
+    """How a table's records lie in memory."""
+
+    BYTES = "bytes"
+    U64 = "u64"
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ . -")]
+
+
+@app.command("create")
+def create_command(
+    name: Name,
+    layout: Annotated[Layout, typer.Option(help="What it holds.")] = Layout.BYTES,
+    index_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=parse_bytes,
+            metavar="SIZE",
+            help="32 bytes for each slot of bytes, 16 of u64; plan for 80 % full.",
+            show_default="64MiB",
+        ),
+    ] = 0,
+    target: Target = ServerConfig.listen,
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make an empty table; it is durable when this returns.
+
+    Exit status: 0 made, 2 failed. Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
+    """
+    with connect(target) as channel:
+        request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
+        made = admin_pb2_grpc.AdminStub(channel).CreateTable(request, timeout=timeout).table
+    if as_json:
+        print_json(as_dict(made))
+
+
+@app.command("list")
+def list_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
+    """Show all tables: records, slots, load, size.
+
+    Exit status: 0, or 2 if the server cannot be asked.
+    """
+    with connect(target) as channel:
+        tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
+    if as_json:
+        print_json([as_dict(table) for table in tables])
+    else:
+        Console(soft_wrap=True, highlight=False).print(tables_view(tables))
+
+
+@app.command("drop")
+def drop_command(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    target: Target = ServerConfig.listen,
+    timeout: Timeout = 60.0,
+) -> None:
+    """Remove a table with all it holds, for good.
+
+    Exit status: 0 dropped, 1 you said no, 2 failed.
+    """
+    if not yes:
+        typer.confirm(f"Remove table {name!r} of {target} with all it holds?", abort=True, err=True)
+    with connect(target) as channel:
+        admin_pb2_grpc.AdminStub(channel).DropTable(admin_pb2.DropTableRequest(name=name), timeout=timeout)

@@ -1,0 +1,42 @@
+"""Which gRPC status an error is, and whether it means that the request was not executed."""
+
+from __future__ import annotations
+
+import grpc
+
+from gpkvs.errors import (
+    CorruptRecordError,
+    CorruptStoreError,
+    GpkvsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreClosedError,
+    TableExistsError,
+    UnknownTableError,
+)
+from gpkvs.server.batcher import DeadlineError
+from gpkvs.server.gate import NotServingError
+
+# The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
+_REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
+    (UnknownTableError, grpc.StatusCode.NOT_FOUND, "unknown_table"),
+    (TableExistsError, grpc.StatusCode.ALREADY_EXISTS, "table_exists"),
+    (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
+    (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
+    (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
+    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
+)
+_FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
+    (CorruptRecordError, grpc.StatusCode.DATA_LOSS),
+    (CorruptStoreError, grpc.StatusCode.DATA_LOSS),
+    (StoreClosedError, grpc.StatusCode.UNAVAILABLE),
+    (GpkvsError, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:
+    """Return the status of an error, and the reason's name if the request was refused before execution (else "")."""
+    for kind, code, reason in _REFUSALS:
+        if isinstance(error, kind):
+            return code, error.resource + "_full" if isinstance(error, NoSpaceError) else reason
+    return next(code for kind, code in _FAILURES if isinstance(error, kind)), ""
