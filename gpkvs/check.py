@@ -24,6 +24,7 @@ from gpkvs.layout import (
     State,
 )
 from gpkvs.recovery.recover import check_tail, previous_descriptor, recount, verify_log
+from gpkvs.recovery.salvage import audit
 from gpkvs.roots import COPY_NAMES
 from gpkvs.transaction import find_descriptor, read_flag
 
@@ -58,6 +59,7 @@ class CheckReport:
 
     path: Path
     needs_recovery: bool = False
+    is_unsafe: bool = False  # in use without an undo log, and not closed
     records: int = 0
     slots: int = 0
     violations: list[Violation] = field(default_factory=list)
@@ -65,8 +67,8 @@ class CheckReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every invariant holds and no recovery is due."""
-        return not self.violations and not self.needs_recovery
+        """Whether every invariant holds, no recovery is due, and no batch may be torn."""
+        return not self.violations and not self.needs_recovery and not self.is_unsafe
 
     def add(self, invariant: str, path: Path, offset: int, message: str) -> None:
         """Report a violation; the first ones of each invariant are listed, the others counted."""
@@ -115,6 +117,7 @@ def _check_locked(path: Path) -> CheckReport:
         report.add(error.invariant, error.path, error.offset, str(error))
         return report
     backend = CpuBackend()
+    report.is_unsafe = files.root.is_unsafe
     try:
         _check_roots(files, report)
         descriptor = _check_flag(files, backend, report)
@@ -179,22 +182,7 @@ def _check_bytes_table(
     files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry, next_sequence: int
 ) -> NDArray[np.uint64]:
     """Audit a table; return its good slots, four words each."""
-    index, broken = files.indexes[table.id], np.zeros(table.slots, np.uint8)
-    key0, key1 = files.root.hash_keys
-    backend.launch(
-        "audit_bytes",
-        table.slots,
-        index=index.address,
-        buckets=table.buckets,
-        heap=files.heap.address,
-        heap_bytes=files.heap.bytes,
-        segment_units=files.root.segment_bytes // UNIT_BYTES,
-        hash_key0=key0,
-        hash_key1=key1,
-        table_id=table.id,
-        next_sequence=next_sequence,
-        broken=broken,
-    )
+    index, broken = files.indexes[table.id], audit(files, backend, table, next_sequence)
     slots = index.words(0, table.slots * 4).reshape(-1, 4)
     for slot in np.flatnonzero(broken).tolist():
         _, _, reference, meta = slots[slot].tolist()
@@ -212,17 +200,7 @@ def _check_bytes_table(
 
 
 def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry) -> None:
-    index, broken = files.indexes[table.id], np.zeros(table.slots, np.uint8)
-    key0, key1 = files.root.hash_keys
-    backend.launch(
-        "audit_u64",
-        table.slots,
-        index=index.address,
-        buckets=table.buckets,
-        hash_key0=key0,
-        hash_key1=key1,
-        broken=broken,
-    )
+    index, broken = files.indexes[table.id], audit(files, backend, table, VERSION_MAX)
     for slot in np.flatnonzero(broken).tolist():
         report.add(
             _AUDITED[broken[slot]],

@@ -46,6 +46,7 @@ class StoreConfig:
 
     backend: BackendName = "auto"
     durability: DurabilityName = "auto"
+    accept_loss: bool = False  # open a store that durability=none left torn
     threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
     sizes: Sizes = field(default_factory=Sizes)
     limits: Limits = field(default_factory=Limits)

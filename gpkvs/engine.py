@@ -44,6 +44,8 @@ class Engine:
         As recovery left them.
     batch_reply_bytes_max
         Values that one transaction may read; at least what one request may.
+    logged
+        Whether batches are transactions. Without the undo log they are not: a crash may tear them.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Engine:
         heap: Heap,
         transaction: Transaction,
         batch_reply_bytes_max: int,
+        *,
+        logged: bool = True,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -61,6 +65,7 @@ class Engine:
         self.heap = heap
         self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
+        self._logged = logged
 
     @property
     def next_sequence(self) -> int:
@@ -258,13 +263,18 @@ class Engine:
         failpoint.hit("before_record")
         for table, plan in plans:
             self._store_records(table, plan)
+        if not self._logged:
+            runs = ()
         failpoint.hit("before_log")
-        digest = sum(self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True))
+        digest = sum(
+            self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=self._logged)
+        )
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
         descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
         transaction.describe(descriptor)
-        transaction.activate(epoch)
+        if self._logged:
+            transaction.activate(epoch)
         failpoint.hit("before_apply")
         for table, plan in plans:
             split("mid_apply", len(plan.changes), partial(table.apply, plan))

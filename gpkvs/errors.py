@@ -14,7 +14,8 @@ The tree::
     │   ├── StoreMissingError    there is no store at this path
     │   ├── StoreAccessError     the operating system refuses (permission, read-only, I/O)
     │   ├── CorruptStoreError    bytes that must be right are wrong
-    │   └── FormatError          another version, magic or byte order
+    │   ├── FormatError          another version, magic or byte order
+    │   └── UnsafeStoreError     used without an undo log and not closed; opening it takes accept_loss
     └── BackendError             the backend asked for cannot run here
 """
 
@@ -123,6 +124,10 @@ class CorruptStoreError(StoreError):
 
 class FormatError(StoreError):
     """The files are not a store that this version reads; they are left untouched."""
+
+
+class UnsafeStoreError(StoreError):
+    """The store was in use with ``durability=none`` and was not closed; opening it takes ``accept_loss``."""
 
 
 class BackendError(GpkvsError):

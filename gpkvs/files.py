@@ -19,7 +19,7 @@ from gpkvs.layout import (
     LogRun,
     Root,
 )
-from gpkvs.pm.domain import DomainName
+from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 from gpkvs.roots import RootCopies
 
@@ -59,13 +59,23 @@ class StoreFiles:
         """Return where a run of entries begins, in memory."""
         return self.log.address + LOG_ENTRIES_OFFSET + 8 * run.first_word
 
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Every mapped file."""
+        return (self.root_region, self.log, self.heap, *self.indexes.values())
+
+    def sync(self) -> None:
+        """Make every earlier store durable, also where the domain is `none`."""
+        for region in self.regions:
+            region.sync()
+
     def close(self) -> None:
         """Unmap everything."""
-        for region in (self.root_region, self.log, self.heap, *self.indexes.values()):
+        for region in self.regions:
             region.close()
 
 
-def open_files(path: Path, domain: DomainName | None) -> StoreFiles:
+def open_files(path: Path, domain: Domain | None) -> StoreFiles:
     """Map the files of a store, checking each one's size before it is mapped.
 
     Parameters

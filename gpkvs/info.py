@@ -15,6 +15,7 @@ class RecoveryReport:
 
     undone: bool  # a batch in progress was rolled back
     undone_entries: int
+    dropped_slots: int  # of a store that was in use without an undo log: what could not be read
     root_copy_repaired: str  # "", "A" or "B"
     records: int
     heap_live_bytes: int

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -127,6 +127,8 @@ def _unseal(data: bytes, what: str) -> bytes:
     return body
 
 
+UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not closed since
+
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
 _ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQ")
@@ -191,6 +193,15 @@ class Root:
         if version != FORMAT_VERSION and byte_order == BYTE_ORDER:
             raise BadFormatError(f"the store has format version {version}, this gpkvs reads {FORMAT_VERSION}")
         return Root(*_ROOT.unpack_from(_unseal(data, "the root"))[3:])
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether the store is, or was when it last crashed, in use without an undo log."""
+        return bool(self.flags & UNSAFE)
+
+    def marked(self, unsafe: bool) -> Root:
+        """Return the next root, with or without the UNSAFE mark."""
+        return replace(self, sequence=self.sequence + 1, flags=self.flags & ~UNSAFE | UNSAFE * unsafe)
 
     @property
     def hash_keys(self) -> tuple[int, int]:

@@ -71,9 +71,9 @@ class RootCopies:
 
 
 def write_roots(region: Region, root: Root) -> None:
-    """Write both copies, each durable before the next step."""
+    """Write both copies, each durable before the next step, whatever the domain."""
     region.store(ROOT_OFFSETS[0], root.pack())
-    region.persist()
+    region.sync()
     failpoint.hit("between_roots")
     region.store(ROOT_OFFSETS[1], root.pack())
-    region.persist()
+    region.sync()

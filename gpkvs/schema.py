@@ -18,7 +18,7 @@ from gpkvs.errors import InvalidArgumentError, TableExistsError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
 from gpkvs.native import crc32c
-from gpkvs.pm.domain import DomainName
+from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 from gpkvs.roots import write_roots
 
@@ -50,7 +50,7 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) 
 
 
 def create_table(
-    files: StoreFiles, root: Root, backend: Backend, domain: DomainName, entry: TableEntry
+    files: StoreFiles, root: Root, backend: Backend, domain: Domain, entry: TableEntry
 ) -> tuple[Root, Region]:
     """Make an empty table; return the new root and its index.
 

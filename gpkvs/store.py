@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,10 +35,13 @@ from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
 from gpkvs.recovery.recover import recount, recover
+from gpkvs.recovery.salvage import set_unsafe
 from gpkvs.schema import check_new_table, create_table, drop_table, new_entry, remove_orphans
 from gpkvs.table import Table
 from gpkvs.table_bytes import BytesTable
 from gpkvs.table_u64 import U64Table
+
+_log = logging.getLogger("gpkvs")
 
 Progress = Callable[[str, float], None]
 U64Array = NDArray[np.uint64]
@@ -104,9 +108,9 @@ class Store:
         if not store_exists(self.path):
             create_store(self.path, config.sizes, on_progress)
         finish_creation(self.path)
-        self._files: StoreFiles = open_files(self.path, self.domain.name)
+        self._files: StoreFiles = open_files(self.path, self.domain)
         try:
-            recovered = recover(self._files, self._backend, on_progress)
+            recovered = recover(self._files, self._backend, on_progress, accept_loss=config.accept_loss)
         except BaseException:
             self._files.close()
             raise
@@ -124,8 +128,12 @@ class Store:
             recovered.heap,
             recovered.transaction,
             max(config.batch_reply_bytes_max, self.limits.reply_bytes_max),
+            logged=self.domain.is_logged,
         )
         self._tables = {table.entry.name: table for table in tables.values()}
+        if not self.domain.is_logged:
+            _log.warning("%s: durability=none: %s", self.path, self.domain.note)
+            self._set_unsafe(True)
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
         kind = U64Table if entry.slot_layout is U64 else BytesTable
@@ -287,9 +295,7 @@ class Store:
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
             transaction = self._engine.transaction
             with access_errors(self.path):
-                transaction.root, index = create_table(
-                    self._files, transaction.root, self._backend, self.domain.name, entry
-                )
+                transaction.root, index = create_table(self._files, transaction.root, self._backend, self.domain, entry)
             self._engine.tables[entry.id] = self._tables[name] = self._table(entry, index, 0)
 
     def drop_table(self, name: str) -> None:
@@ -342,14 +348,23 @@ class Store:
         )
 
     def close(self) -> None:
-        """Let go of the store; never needed for safety, every batch is durable when it returns."""
+        """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
         with self._mutex:
             if self._closed:
                 return
             self._closed = True
+            if not self.domain.is_logged:
+                # All that was stored is durable before the mark goes.
+                with access_errors(self.path):
+                    self._files.sync()
+                    self._set_unsafe(False)
             self._files.close()
             self._backend.close()
             self._lock.release()
+
+    def _set_unsafe(self, unsafe: bool) -> None:
+        transaction = self._engine.transaction
+        transaction.root = set_unsafe(self._files, transaction.root, unsafe)
 
     def __enter__(self) -> Self:
         return self
@@ -402,6 +417,7 @@ def open_store(
     *,
     backend: BackendName = "auto",
     durability: DurabilityName = "auto",
+    accept_loss: bool = False,
     threads: int = 0,
     index_bytes: int = Sizes.index_bytes,
     heap_bytes: int = Sizes.heap_bytes,
@@ -419,7 +435,10 @@ def open_store(
     backend
         ``auto`` or ``cpu``.
     durability
-        The persistence domain: ``auto`` takes what the file system gives, and `Store.domain` says what that survives.
+        The persistence domain: ``auto`` takes what is found, and `Store.domain` says what that survives. ``none`` turns
+        the undo log off, for benchmarks: until the store is closed, a crash may lose or tear any batch.
+    accept_loss
+        Open a store that was in use with ``none`` and was not closed, dropping what cannot be read.
     threads
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
@@ -437,6 +456,8 @@ def open_store(
         If another process has it open.
     StoreMissingError
         If there is none and `create` is false.
+    UnsafeStoreError
+        If it takes `accept_loss`; its files were not touched.
     CorruptStoreError, FormatError
         If its files are damaged or of another format; they were not touched.
     NoSpaceError
@@ -455,6 +476,7 @@ def open_store(
     config = StoreConfig(
         backend=backend,
         durability=durability,
+        accept_loss=accept_loss,
         threads=threads,
         sizes=Sizes(index_bytes=index_bytes, heap_bytes=heap_bytes, log_bytes=log_bytes),
         limits=limits or Limits(),

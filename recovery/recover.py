@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from gpkvs.layout import (
     RunKind,
     State,
 )
+from gpkvs.recovery.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
 from gpkvs.transaction import (
     Transaction,
     find_descriptor,
@@ -59,7 +60,7 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recovered:
+def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accept_loss: bool = False) -> Recovered:
     """Bring a store into the state of its last committed batch.
 
     Parameters
@@ -70,23 +71,33 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recov
         Runs the undo and recount kernels.
     on_progress
         Called with the name of a step and the share of the work done, 0 to 1.
+    accept_loss
+        Drop what cannot be read of a store that was in use without an undo log and was not closed.
 
     Raises
     ------
+    UnsafeStoreError
+        If it is such a store and the loss is not accepted; nothing was stored then.
     CorruptStoreError
         If flag, descriptors or an active log are damaged; nothing was stored then.
     """
     begin = time.perf_counter()
+    require_accepted_loss(files, accept_loss)
     on_progress("reading the transaction flag", 0.0)
     state, epoch = read_flag(files)
     undone_entries = 0
-    if state is State.ACTIVE:
+    if files.root.is_unsafe:
+        current = newest_descriptor(files)
+    elif state is State.ACTIVE:
         current, undone_entries = _roll_back(files, backend, epoch, on_progress)
     else:
         current = find_descriptor(files, epoch)
     check_tail(files, current)
     _store_again(files, current)
+    dropped_slots = salvage(files, backend) if files.root.is_unsafe else 0
     root = raise_incarnation(files, files.root)
+    transaction = after_loss(files, root, current) if root.is_unsafe else Transaction(files, root, current)
+    current = transaction.current
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
     live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
@@ -101,18 +112,21 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recov
     report = RecoveryReport(
         undone=state is State.ACTIVE,
         undone_entries=undone_entries,
+        dropped_slots=dropped_slots,
         root_copy_repaired=files.root_copies.repaired,
         records=sum(records.values()),
         heap_live_bytes=heap.live_bytes,
         seconds=seconds,
         text=_describe(state, undone_entries, sum(records.values()), files.root_copies.repaired, seconds),
     )
+    if files.root.is_unsafe:
+        report = replace(report, text=f"{_loss(dropped_slots)}; {report.text}")
     try:
         write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
     except OSError as error:  # a full disk must not keep a store from starting
         _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
     on_progress("recovered", 1.0)
-    return Recovered(Transaction(files, root, current), heap, records, report)
+    return Recovered(transaction, heap, records, report)
 
 
 def _describe(state: State, undone_entries: int, records: int, repaired: str, seconds: float) -> str:
@@ -123,6 +137,13 @@ def _describe(state: State, undone_entries: int, records: int, repaired: str, se
     )
     root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
     return f"{did}; {records:,} records{root}; {seconds * 1000:.1f} ms"
+
+
+def _loss(dropped_slots: int) -> str:
+    return (
+        "the store was in use without an undo log and was not closed, the loss was accepted: "
+        f"{dropped_slots:,} slots that could not be read were dropped"
+    )
 
 
 def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:

@@ -220,7 +220,7 @@ class _Server:
             f"{info.heap_bytes / 2**20:,.0f}",
             info.backend,
         )
-        level = logging.WARNING if store.domain.is_weak else logging.INFO
+        level = logging.INFO if store.domain.survives_power_loss else logging.WARNING
         _log.log(level, "persistence domain %s: %s", info.domain, info.domain_note)
 
 

@@ -17,6 +17,13 @@ from gpkvs.store import open_store
 
 DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Open a store that was in use with durability=none and was not closed, dropping what cannot be read.",
+    ),
+]
 
 EXIT_BROKEN = 1
 EXIT_NEEDS_RECOVERY = 2
@@ -25,8 +32,9 @@ EXIT_NEEDS_RECOVERY = 2
 def check_command(directory: DataDir, as_json: AsJson = False) -> None:
     """Verify every structure and every record's checksum, read-only.
 
-    Names each broken invariant and says where. Exit status: 0 clean, 1 broken, 2 a batch was in progress (start the
-    server or run `gpkvs recover`), 3 the store cannot be read at all (in use, missing, another format).
+    Names each broken invariant and says where. Exit status: 0 clean; 1 broken; 2 a batch was in progress (start the
+    server or run `gpkvs recover`), or the store was in use with durability=none and was not closed; 3 it cannot be read
+    at all (in use, missing, another format).
     """
     with failures_exit(3):
         report = check(directory)
@@ -36,7 +44,7 @@ def check_command(directory: DataDir, as_json: AsJson = False) -> None:
         _print(report)
     if report.violations:
         raise typer.Exit(EXIT_BROKEN)
-    if report.needs_recovery:
+    if report.needs_recovery or report.is_unsafe:
         raise typer.Exit(EXIT_NEEDS_RECOVERY)
 
 
@@ -55,7 +63,14 @@ def _print(report: CheckReport) -> None:
         console.print(violation.message, markup=False)
     if report.more_violations:
         console.print(f"... and {report.more_violations:,} more")
-    if report.violations:
+    if report.is_unsafe:
+        console.print(
+            f"{report.path}: UNSAFE: it was in use with durability=none and was not closed; any batch of that time "
+            "may be lost or there in part. Restore it from a backup, or keep what can be read: gpkvs recover "
+            f"--accept-loss {report.path}",
+            markup=False,
+        )
+    elif report.violations:
         console.print(f"{report.path}: BROKEN. Keep a copy of it; restore from a backup", markup=False)
     elif report.needs_recovery:
         console.print(
@@ -67,7 +82,7 @@ def _print(report: CheckReport) -> None:
         console.print(f"{report.path}: clean. {report.records:,} records in {report.slots:,} slots", markup=False)
 
 
-def recover_command(directory: DataDir, as_json: AsJson = False) -> None:
+def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:
     """Roll back the batch that a crash interrupted, if any, and say what was done.
 
     A server does this by itself when it starts; this is for a store that shall be checked or copied.
@@ -78,6 +93,7 @@ def recover_command(directory: DataDir, as_json: AsJson = False) -> None:
         store = open_store(
             directory,
             create=False,
+            accept_loss=accept_loss,
             on_progress=lambda step, share: bar.update(task, description=step, completed=share),
         )
         store.close()

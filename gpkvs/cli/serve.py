@@ -58,10 +58,18 @@ def serve_command(
     durability: Annotated[
         DurabilityName,
         typer.Option(
-            help="The persistence domain; auto takes what the file system gives and says what that survives.",
+            help="The persistence domain; auto takes what is found and says what that survives. none turns the undo "
+            "log off, for benchmarks.",
             envvar="GPKVS_DURABILITY",
         ),
     ] = StoreConfig.durability,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Open a store that was in use with durability=none and was not closed, dropping what cannot be read.",
+        ),
+    ] = StoreConfig.accept_loss,
     threads: Annotated[
         int, typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0)
     ] = StoreConfig.threads,
@@ -181,6 +189,7 @@ def serve_command(
         store=StoreConfig(
             backend=backend,
             durability=durability,
+            accept_loss=accept_loss,
             threads=threads,
             sizes=Sizes(index_bytes=index_bytes, heap_bytes=heap_bytes, log_bytes=log_bytes),
             limits=Limits(

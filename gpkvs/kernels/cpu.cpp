@@ -8,6 +8,9 @@
 #include <sys/vfs.h>
 #include <thread>
 #include <vector>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "change.cu"
 #include "find.cu"
@@ -157,6 +160,25 @@ void gpkvs_pm_store(u64* to, const u64* from, u64 words) {
     for (u64 w = 0; w < words; w++) pm_store(to + w, from[w]);
     pm_persist();
 }
+
+// The best way of this processor to write a cache line back to memory; WRITE_BACK_NONE if it has none that is known.
+u32 gpkvs_write_back_best() {
+#if defined(__x86_64__)
+    u32 a, b = 0, c, d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        if (b >> 24 & 1) return WRITE_BACK_CLWB;
+        if (b >> 23 & 1) return WRITE_BACK_CLFLUSHOPT;
+    }
+    if (__get_cpuid(1, &a, &b, &c, &d) && d >> 19 & 1) return WRITE_BACK_CLFLUSH;
+#endif
+    return WRITE_BACK_NONE;
+}
+
+// From now on, whatever a kernel or the host stores to PM is written back before the fence that follows.
+void gpkvs_write_back_on(u32 how) { pm_write_back = how; }
+
+// How many cache lines were written back since the process began.
+u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }
 
 // CRC32C of whole words, for the structures that the host writes.
 u32 gpkvs_crc32c(const u8* data, u64 words) {

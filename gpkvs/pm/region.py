@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.native import library
-from gpkvs.pm.domain import DomainName
+from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
 
 
 class Region:
@@ -26,7 +26,8 @@ class Region:
     path
         The file; it has the size that the root says (the caller checks).
     domain
-        How `persist` makes stores durable; `None` maps it read-only.
+        How `persist` makes stores durable; `None` maps it read-only. In the domain `flush`, all kernels and stores of
+        this process write cache lines back from now on.
 
     Raises
     ------
@@ -34,14 +35,18 @@ class Region:
         If it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, domain: DomainName | None) -> None:
+    def __init__(self, path: Path, domain: Domain | None) -> None:
         self.path = path
-        self._domain = domain
+        self._domain = domain.name if domain else None
+        if self._domain is DomainName.FLUSH:
+            library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)
         try:
             self.bytes = os.fstat(self._file).st_size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
-            self._map = mmap.mmap(self._file, self.bytes, mmap.MAP_SHARED, access)
+            # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
+            flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
+            self._map = mmap.mmap(self._file, self.bytes, flags, access)
         except BaseException:
             os.close(self._file)
             raise
@@ -77,9 +82,16 @@ class Region:
         OSError
             If the operating system could not write; it must not be tried again (what was dirty may be lost).
         """
-        # In the `process` domain the fences that end every kernel and every `store` are all it takes.
+        # In `fence`, `flush` and `process`, what ends every kernel and every `store` is all it takes.
         if self._domain is DomainName.MSYNC:
             os.fdatasync(self._file)
+
+    def sync(self) -> None:
+        """Make every earlier store durable as `persist` does, also where the domain is `none`; raises as it does."""
+        if self._domain is DomainName.NONE:
+            os.fdatasync(self._file)
+        else:
+            self.persist()
 
     def close(self) -> None:
         """Unmap; views handed out before must be gone."""

@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
+from gpkvs.config import DurabilityName
 from tests.conftest import SMALL, assert_clean
 
 KEYS = st.one_of(st.sampled_from([b"a", b"b", b"\0", b"\0\0", b"key", b"key\0"]), st.binary(min_size=1, max_size=40))
@@ -55,11 +57,27 @@ def test_batches_equal_one_operation_at_a_time(batches: list[list[Operation]]) -
     run_against_model(batches)
 
 
-def run_against_model(batches: list[list[Operation]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+@pytest.mark.parametrize("durability", ["fence", "flush", "msync", "process", "none"])
+@pytest.mark.parametrize("where", [None, "/dev/shm"], ids=["disk", "tmpfs"])
+def test_the_model_holds_in_every_forced_domain(durability: DurabilityName, where: str | None) -> None:
+    if where and not Path(where).is_dir():
+        pytest.skip(f"no tmpfs at {where}")
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.lists(st.lists(OPERATIONS, min_size=1, max_size=60), min_size=1, max_size=8))
+    def run(batches: list[list[Operation]]) -> None:
+        run_against_model(batches, durability, where)
+
+    run()
+
+
+def run_against_model(
+    batches: list[list[Operation]], durability: DurabilityName = "auto", where: str | None = None
+) -> None:
+    with tempfile.TemporaryDirectory(dir=where) as directory:
         path = Path(directory) / "store"
         model = Model()
-        with gpkvs.open(path, **SMALL) as store:
+        with gpkvs.open(path, durability=durability, **SMALL) as store:
             for batch in batches:
                 first_version = store.info().next_version
                 result = store.execute(Batch.of(batch))

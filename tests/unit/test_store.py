@@ -156,11 +156,9 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
         gpkvs.open(tmp_path / "store", **size)
 
 
-def test_backends_and_domains_that_are_not_there(tmp_path: Path) -> None:
+def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="--backend cpu"):
         gpkvs.open(tmp_path / "store", backend="cuda")
-    with pytest.raises(BackendError, match="not available in this version"):
-        gpkvs.open(tmp_path / "store", durability="flush", **SMALL)
 
 
 def test_unknown_table(store: gpkvs.Store) -> None:
