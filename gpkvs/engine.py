@@ -16,12 +16,13 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, has_set, over_budget, request_of_op
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchPart, BatchResult
+from gpkvs.batch import Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RUNS_MAX, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
 from gpkvs.transaction import Transaction
@@ -44,6 +45,8 @@ class Engine:
         As recovery left them.
     batch_reply_bytes_max
         Values that one transaction may read; at least what one request may.
+    meter
+        Told what each phase took, and what was written.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Engine:
         heap: Heap,
         transaction: Transaction,
         batch_reply_bytes_max: int,
+        meter: Meter,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -61,6 +65,7 @@ class Engine:
         self.heap = heap
         self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
+        self.meter = meter
 
     @property
     def next_sequence(self) -> int:
@@ -80,6 +85,7 @@ class Engine:
         BatchResult
             Durable. Its `requests` says how many requests it covers; at least one.
         """
+        self.meter.begin()
         requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
         rejected = self._dropped_tables(batch, requests)
         admitted = np.arange(len(batch.request_ops)) < requests
@@ -102,6 +108,7 @@ class Engine:
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
                 parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans)
+                self.meter.lap("reply")
                 return BatchResult(parts, rejected, requests)
         return BatchResult((), rejected, requests)
 
@@ -146,9 +153,21 @@ class Engine:
             table.stage(plan)
         runs = self._runs(plans)
         self._check_log(batch, plans, runs)
+        self.meter.lap("stage")
         self._commit(plans, runs, tail)
+        self._count_bytes(plans, runs)
         for table, plan in plans:
             self.heap.commit(tail, plan.reference[plan.put_op], table.committed(plan))
+
+    def _count_bytes(self, plans: list[TablePlan], runs: tuple[LogRun, ...]) -> None:
+        """Book what a committed transaction stored, and for how many bytes of its users."""
+        self.meter.committed(
+            sum(write_bytes(plan.batch) for _, plan in plans),
+            heap=sum(plan.record_units for _, plan in plans) * UNIT_BYTES,
+            log=sum(run.count * run.entry_bytes for run in runs) + STRUCTURE_BYTES,
+            index=sum(plan.changes.contents.nbytes for _, plan in plans),
+            root=2 * 8,  # the flag, twice
+        )
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
         """Find room in the heap for the records that are kept."""
@@ -165,7 +184,8 @@ class Engine:
             refused = over_budget(costs.astype(np.int64), self.heap.free_units, costs > 0)
             raise DoesNotFitError(dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())) from None
         first = 0
-        for _, plan in plans:
+        for (_, plan), sizes in zip(plans, units, strict=True):
+            plan.record_units = int(sizes.sum())
             last = first + len(plan.put_op)
             plan.reference = np.zeros(len(plan.batch), np.uint64)
             plan.reference[plan.put_op] = references[first:last]
@@ -211,28 +231,36 @@ class Engine:
 
     def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable; an error on the way to the storage ends the process."""
-        transaction = self.transaction
+        transaction, meter = self.transaction, self.meter
         epoch = transaction.next_epoch()
         try:
             failpoint.hit("before_record")
             for table, plan in plans:
                 self._store_records(table, plan)
+            meter.lap("record")
             failpoint.hit("before_log")
             digest = sum(
                 self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True)
             )
+            meter.lap("log")
             failpoint.hit("before_descriptor")
             self._files.heap.persist()
+            meter.lap("persist_heap")
             descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
             transaction.describe(descriptor)
+            meter.lap("persist_log")
             transaction.activate(epoch)
+            meter.lap("active")
             failpoint.hit("before_apply")
             for table, plan in plans:
                 split("mid_apply", len(plan.changes), partial(table.apply, plan))
+            meter.lap("apply")
             failpoint.hit("before_apply_persist")
             for table, _ in plans:
                 table.index.persist()
+            meter.lap("persist_index")
             transaction.commit(descriptor)
+            meter.lap("idle")
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
@@ -277,6 +305,13 @@ class Engine:
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
+
+
+def write_bytes(batch: Batch) -> int:
+    """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
+    if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
+        return batch.payload_bytes
+    return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

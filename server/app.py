@@ -171,7 +171,7 @@ class _Server:
         self._log_store(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
         gate.open(Serving(store, batcher, config.message_bytes_max))
-        self._metrics.attach(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        self._metrics.attach(store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes))
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
             _log.info("%s on %s", what, address)

@@ -1,0 +1,71 @@
+"""What an engine counts about itself: seconds by phase, and bytes.
+
+Plain numbers that only grow. The engine's thread adds to them; whoever publishes them reads them from any thread.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+# In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
+# are all the time spent in the engine. `active` and `idle` store the flag and make it durable.
+PHASES = (
+    "route",
+    "order",
+    "find",
+    "fold",
+    "measure",
+    "place",
+    "stage",
+    "record",
+    "log",
+    "persist_heap",
+    "persist_log",
+    "active",
+    "apply",
+    "persist_index",
+    "idle",
+    "reply",
+)
+
+
+class Meter:
+    """What the transactions of one store took and wrote.
+
+    Attributes
+    ----------
+    phase_seconds, phase_runs
+        By phase: the time spent in it, and how often it ran (once a table where a transaction touches several).
+    user_bytes
+        Keys and values of the committed SETs, keys of the committed DELETEs.
+    written_bytes
+        Stored to PM, by file: ``heap`` (records), ``log`` (undo entries, descriptors), ``index`` (slots), ``root``
+        (flags). Over `user_bytes` it is the write amplification.
+    """
+
+    def __init__(self) -> None:
+        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
+        self.phase_runs = dict.fromkeys(PHASES, 0)
+        self.user_bytes = 0
+        self.written_bytes = dict.fromkeys(("heap", "log", "index", "root"), 0)
+        self._last = 0.0
+
+    def begin(self) -> None:
+        """Start the clock of a transaction."""
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on a phase."""
+        now = perf_counter()
+        self.phase_seconds[phase] += now - self._last
+        self.phase_runs[phase] += 1
+        self._last = now
+
+    def committed(self, user_bytes: int, *, heap: int, log: int, index: int, root: int) -> None:
+        """Book the bytes of a committed transaction."""
+        self.user_bytes += user_bytes
+        written = self.written_bytes
+        written["heap"] += heap
+        written["log"] += log
+        written["index"] += index
+        written["root"] += root
