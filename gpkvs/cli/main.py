@@ -10,6 +10,7 @@ from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.serve import serve_command
+from gpkvs.cli.top import top_command
 from gpkvs.cli.ycsb import app as ycsb_app
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command("get")(get_command)
 app.command("set")(set_command)
 app.command("delete")(delete_command)
 app.command("info")(info_command)
+app.command("top")(top_command)
 app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
