@@ -21,7 +21,7 @@ from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.layout import RECORD_UNITS_MAX, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
@@ -155,18 +155,24 @@ class Engine:
         self._check_log(batch, plans, runs)
         self.meter.lap("stage")
         self._commit(plans, runs, tail)
-        self._count_bytes(plans, runs)
+        self._count_bytes(plans, runs, tail)
         for table, plan in plans:
             self.heap.commit(tail, plan.reference[plan.put_op], table.committed(plan))
 
-    def _count_bytes(self, plans: list[TablePlan], runs: tuple[LogRun, ...]) -> None:
+    def _count_bytes(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Book what a committed transaction stored, and for how many bytes of its users."""
+        user_bytes = index_bytes = log_bytes = 0
+        for (_, plan), run in zip(plans, runs, strict=True):
+            user_bytes += write_bytes(plan.batch)
+            index_bytes += plan.changes.contents.nbytes
+            log_bytes += run.count * run.entry_bytes
+        if tail.segment == self.heap.tail.segment:
+            record_units = tail.units - self.heap.tail.units
+        else:
+            record_units = sum(int((plan.reference & RECORD_UNITS_MAX).sum()) for _, plan in plans)
+        flag_bytes = 2 * 8  # ACTIVE and IDLE
         self.meter.committed(
-            sum(write_bytes(plan.batch) for _, plan in plans),
-            heap=sum(plan.record_units for _, plan in plans) * UNIT_BYTES,
-            log=sum(run.count * run.entry_bytes for run in runs) + STRUCTURE_BYTES,
-            index=sum(plan.changes.contents.nbytes for _, plan in plans),
-            root=2 * 8,  # the flag, twice
+            user_bytes, record_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
         )
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
@@ -184,8 +190,7 @@ class Engine:
             refused = over_budget(costs.astype(np.int64), self.heap.free_units, costs > 0)
             raise DoesNotFitError(dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())) from None
         first = 0
-        for (_, plan), sizes in zip(plans, units, strict=True):
-            plan.record_units = int(sizes.sum())
+        for _, plan in plans:
             last = first + len(plan.put_op)
             plan.reference = np.zeros(len(plan.batch), np.uint64)
             plan.reference[plan.put_op] = references[first:last]
@@ -231,36 +236,36 @@ class Engine:
 
     def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable; an error on the way to the storage ends the process."""
-        transaction, meter = self.transaction, self.meter
+        transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
         try:
             failpoint.hit("before_record")
             for table, plan in plans:
                 self._store_records(table, plan)
-            meter.lap("record")
+            lap("record")
             failpoint.hit("before_log")
             digest = sum(
                 self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True)
             )
-            meter.lap("log")
+            lap("log")
             failpoint.hit("before_descriptor")
             self._files.heap.persist()
-            meter.lap("persist_heap")
+            lap("persist_heap")
             descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
             transaction.describe(descriptor)
-            meter.lap("persist_log")
+            lap("persist_log")
             transaction.activate(epoch)
-            meter.lap("active")
+            lap("active")
             failpoint.hit("before_apply")
             for table, plan in plans:
                 split("mid_apply", len(plan.changes), partial(table.apply, plan))
-            meter.lap("apply")
+            lap("apply")
             failpoint.hit("before_apply_persist")
             for table, _ in plans:
                 table.index.persist()
-            meter.lap("persist_index")
+            lap("persist_index")
             transaction.commit(descriptor)
-            meter.lap("idle")
+            lap("idle")
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 

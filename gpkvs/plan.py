@@ -80,7 +80,6 @@ class Plan:
     get_lengths: U32  # bytes of each GET's value
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    record_units: int  # the size of those records
     reference: U64  # of every operation's new record; 0 where there is none
     changes: Changes
 

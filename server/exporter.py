@@ -165,7 +165,12 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             "phase",
             meter.phase_seconds,
         ),
-        ("phase_runs", "How often a phase ran", "phase", meter.phase_runs),
+        (
+            "transactions",
+            "Transactions of the engine; a write changed something or gave versions",
+            "kind",
+            {"read": meter.transactions - meter.commits, "write": meter.commits},
+        ),
         ("written_bytes", "Bytes stored to persistent memory by committed transactions", "file", meter.written_bytes),
     ):
         family = CounterMetricFamily(f"gpkvs_{name}", text, labels=[label])

@@ -12,7 +12,7 @@ from itertools import pairwise
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpkvs.errors import GpkvsError
-from gpkvs.metrics import PHASES
+from gpkvs.metrics import PHASES, WRITE_PHASES
 
 _SECONDS_MAX = 5.0
 
@@ -109,7 +109,8 @@ def summarize(interval: Interval) -> dict[str, object]:
     seconds, now = interval.seconds, interval.after
     batches = interval.growth("gpkvs_batch_seconds_count")
     spent = interval.growth_by("gpkvs_phase_seconds_total", "phase")
-    runs = interval.growth_by("gpkvs_phase_runs_total", "phase")
+    kinds = interval.growth_by("gpkvs_transactions_total", "kind")
+    transactions = {phase: kinds["write"] if phase in WRITE_PHASES else sum(kinds.values()) for phase in spent}
     user_bytes, written = interval.growth("gpkvs_user_bytes_total"), interval.growth("gpkvs_written_bytes_total")
     slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
     bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
@@ -129,7 +130,7 @@ def summarize(interval: Interval) -> dict[str, object]:
         "call_seconds": {f"p{n}": interval.quantile("grpc_server_handling_seconds", n / 100) for n in (50, 99)},
         "engine_busy": sum(spent.values()) / seconds,
         "phases": {
-            phase: {"busy": spent[phase] / seconds, "seconds": _ratio(spent[phase], runs[phase])}
+            phase: {"busy": spent[phase] / seconds, "seconds": _ratio(spent[phase], transactions[phase])}
             for phase in PHASES
             if phase in spent
         },
