@@ -42,9 +42,9 @@ def use(store: Store, meter: Meter) -> None:
     engine = store._engine
     engine.meter = meter
     if isinstance(meter, NoMeter):
-        engine._count_bytes = lambda _plans, _runs, _tail: None
+        engine._bytes_stored = lambda _plans, _runs, _tail: (0,) * 5
     else:
-        engine.__dict__.pop("_count_bytes", None)
+        engine.__dict__.pop("_bytes_stored", None)
     for table in engine.tables.values():
         table._meter = meter
 
@@ -67,7 +67,7 @@ def measure(store: Store, operations: int, seconds: float) -> dict[str, float]:
     # Of pairs on the same batch, by which came first: the second finds the caches warm.
     differences: tuple[list[float], list[float]] = ([], [])
     end, turn = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or turn < 3 * BATCHES:
         pair = [0.0, 0.0]
         for which in (turn % 2, 1 - turn % 2):
             use(store, meters[which])

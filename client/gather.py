@@ -161,6 +161,9 @@ class Gatherer:
             if failure is None:
                 return
             if failure.is_of_one and len(calls) > 1:
+                for call in calls:  # the message was refused: nothing of it was executed
+                    call.may_be_executed = False
+                    call.failure = failure
                 for part in _parts(calls, failure.error):
                     await self._deliver(part)
                 return

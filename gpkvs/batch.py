@@ -39,6 +39,17 @@ class Status(IntEnum):
     CORRUPT = 2
 
 
+_COLUMN_TYPES = {
+    "ops": np.dtype(np.uint8),
+    "keys": np.dtype(np.uint8),
+    "key_lengths": np.dtype(np.uint32),
+    "values": np.dtype(np.uint8),
+    "value_lengths": np.dtype(np.uint32),
+    "request_ops": np.dtype(np.uint32),
+    "request_tables": np.dtype(np.uint32),
+}
+
+
 @dataclass(frozen=True)
 class Batch:
     """Operations of one or more requests, in arrival order.
@@ -77,11 +88,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.ops)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of keys and values: what the batch holds in memory."""
-        return len(self.keys) + len(self.values)
 
     @cached_property
     def has_writes(self) -> bool:
@@ -141,6 +147,7 @@ class Batch:
         InvalidArgumentError
             Naming the first operation at fault, the field and the limit.
         """
+        self._check_types()
         n = len(self.ops)
         if n == 0:
             raise InvalidArgumentError("a request needs at least one operation", field="ops")
@@ -161,6 +168,18 @@ class Batch:
         _check_column(
             "value", self.value_lengths, len(self.values), sets, limits.value_bytes_min, limits.value_bytes_max
         )
+
+    def _check_types(self) -> None:
+        """Kernels read the arrays as they lie in memory: another type would be read as garbage."""
+        for name, dtype in _COLUMN_TYPES.items():
+            column = getattr(self, name)
+            if column.dtype != dtype or column.ndim != 1:
+                raise InvalidArgumentError(
+                    f"an array of {column.dtype} with {column.ndim} dimensions; one of {dtype} with 1 is needed",
+                    field=name,
+                )
+        if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
+            raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
 
 def _check_column(

@@ -17,12 +17,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpkvs import failpoint
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE, MIB, Sizes
 from gpkvs.errors import (
@@ -57,6 +59,9 @@ LOG_FILE = "log"
 HEAP_FILE = "heap"
 RECOVERY_FILE = "recovery.json"
 
+# What `create_store` makes before the root; only this may be removed when a creation begins again.
+_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
+
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 << 10
 LOG_BYTES_MIN = 128 << 10
@@ -77,22 +82,34 @@ class DirectoryLock:
     """
 
     def __init__(self, path: Path, *, write: bool) -> None:
-        self._path = path
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-        self._file = os.open(path / LOCK_FILE, flags | os.O_CLOEXEC, 0o644)
+        try:
+            self._file = os.open(path / LOCK_FILE, flags | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            # A copy without the lock file can be checked all the same.
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            pid = _owner(self._file)
             os.close(self._file)
-            raise StoreLockedError(path, int(text) if text.isdigit() else None) from None
+            raise StoreLockedError(path, pid) from None
         if write:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            # Over what was there, without a truncation: on a full disk that could not be written again.
+            with suppress(OSError):
+                os.pwrite(self._file, f"{os.getpid():<20}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others open the store."""
         os.close(self._file)
+
+
+def _owner(lock_file: int) -> int | None:
+    """Return the process that wrote the lock file, if it lives; `gpkvs check` locks without writing."""
+    text = os.pread(lock_file, 32, 0).decode(errors="replace").strip()
+    if not text.isdigit():
+        return None
+    return int(text) if Path(f"/proc/{text}").exists() else None
 
 
 @contextmanager
@@ -124,7 +141,8 @@ def store_exists(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()} - {LOCK_FILE}
     if ROOT_FILE in names:
         return True
-    if names and CREATING_FILE not in names:
+    created = all(_CREATED.fullmatch(name) for name in names - {CREATING_FILE})
+    if names and not (CREATING_FILE in names and created):
         raise StoreError(
             f"{path} is not empty and holds no store (there is no file {ROOT_FILE!r}, but {min(names)!r}): "
             "use an empty directory, or put the missing file back"
@@ -214,8 +232,8 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
                 "choose smaller --index-bytes, --heap-bytes, --log-bytes, or another disk",
             ) from error
         raise
-    marker.unlink()
-    sync_directory(path)
+    failpoint.hit("before_creation_ends")
+    finish_creation(path)
     on_progress("created", 1.0)
 
 
@@ -256,8 +274,24 @@ def _first_log() -> bytes:
 def _remove_leftovers(path: Path) -> None:
     """Remove what a creation that was cut short left behind; called only where there is no root."""
     for entry in path.iterdir():
-        if entry.name not in (LOCK_FILE, CREATING_FILE):
+        if _CREATED.fullmatch(entry.name):
             entry.unlink()
+
+
+def finish_creation(path: Path) -> None:
+    """Remove the marker of a creation that got as far as the root, which is its end."""
+    if (path / CREATING_FILE).exists():
+        (path / CREATING_FILE).unlink()
+        sync_directory(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably."""
+    if path.exists():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
 
 
 def reserve_file(path: Path, size: int, start: bytes) -> None:

@@ -14,14 +14,14 @@ from functools import partial
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, has_set, over_budget, request_of_op
+from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RECORD_UNITS_MAX, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.layout import RECORD_UNITS_MAX, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
@@ -120,12 +120,19 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
-        self._check_replies(batch, plans)
+        tail = None
         if batch.has_writes:
             for_each_table(plans, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
-                self._write(batch, plans)
+                tail = self._allocate(batch, plans)
+        for_each_table(plans, Table.check_replies)
+        self._cut_replies(batch, plans)
+        # All that may fail for want of memory comes before the commit, the values of the reply too.
+        for table, plan in plans:
+            plan.result = table.result(plan)
+        if tail is not None:
+            self._write(batch, plans, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -138,7 +145,7 @@ class Engine:
             first_sequence += len(part)
         return plans
 
-    def _check_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
+    def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
         total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
         if total > self._batch_reply_bytes_max:
@@ -147,20 +154,29 @@ class Engine:
                 reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
-    def _write(self, batch: Batch, plans: list[TablePlan]) -> None:
-        tail = self._allocate(batch, plans)
+    def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail) -> None:
         for table, plan in plans:
             table.stage(plan)
         runs = self._runs(plans)
-        self._check_log(batch, plans, runs)
+        self._check_log(batch, runs)
+        added = np.concatenate([plan.reference[plan.put_op] for _, plan in plans])
+        removed = np.concatenate([table.freed(plan) for table, plan in plans])
+        live_units = self.heap.after(added, removed)
+        records = [table.records_after(plan) for table, plan in plans]
+        stored = self._bytes_stored(plans, runs, tail)
         self.meter.lap("stage")
-        self._commit(plans, runs, tail)
-        self._count_bytes(plans, runs, tail)
-        for table, plan in plans:
-            self.heap.commit(tail, plan.reference[plan.put_op], table.committed(plan))
+        try:
+            self._commit(plans, runs, tail)
+            # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
+            self.heap.commit(tail, live_units)
+            for (table, _), count in zip(plans, records, strict=True):
+                table.records = count
+            self.meter.committed(*stored)
+        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+            stop_process("a transaction could not be completed", error)
 
-    def _count_bytes(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
-        """Book what a committed transaction stored, and for how many bytes of its users."""
+    def _bytes_stored(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> tuple[int, ...]:
+        """Return the arguments of `Meter.committed`."""
         user_bytes = index_bytes = log_bytes = 0
         for (_, plan), run in zip(plans, runs, strict=True):
             user_bytes += write_bytes(plan.batch)
@@ -171,9 +187,7 @@ class Engine:
         else:
             record_units = sum(int((plan.reference & RECORD_UNITS_MAX).sum()) for _, plan in plans)
         flag_bytes = 2 * 8  # ACTIVE and IDLE
-        self.meter.committed(
-            user_bytes, record_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
-        )
+        return user_bytes, record_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
         """Find room in the heap for the records that are kept."""
@@ -186,9 +200,9 @@ class Engine:
             references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
             owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
-            costs = np.bincount(owner, weights=np.concatenate(units), minlength=len(batch.request_ops))
-            refused = over_budget(costs.astype(np.int64), self.heap.free_units, costs > 0)
-            raise DoesNotFitError(dict.fromkeys(refused or [int(owner[full.record])], self._heap_full())) from None
+            # If all bytes would fit, it is the end of a segment that a record cannot cross.
+            refused = self._admit_records(batch, plans) or [int(owner[full.record])]
+            raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
         first = 0
         for _, plan in plans:
             last = first + len(plan.put_op)
@@ -196,6 +210,36 @@ class Engine:
             plan.reference[plan.put_op] = references[first:last]
             first = last
         return tail
+
+    def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
+        """Return the requests whose records do not fit the heap, taken in arrival order."""
+        chain, request, units = [], [], []
+        chains = 0
+        for table, plan in plans:
+            if len(table.kept_records(plan)) == 0:
+                continue
+            sets, set_chain = sets_of_chains(plan.batch, plan.chains)
+            stays = plan.folded.change[set_chain] == Change.PUT
+            sets = sets[stays]
+            chain.append(set_chain[stays] + np.uint32(chains))
+            request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
+            units.append(record_units(plan.batch.key_lengths[sets], plan.value_lengths[sets]))
+            chains += len(plan.chains)
+        arrival = np.argsort(np.concatenate(request), kind="stable")
+        refused = np.zeros(len(batch.request_ops), np.uint8)
+        self._backend.launch(
+            "admit_records",
+            1,
+            sets=len(arrival),
+            set_chain=np.concatenate(chain)[arrival],
+            set_request=np.concatenate(request)[arrival],
+            set_units=np.concatenate(units)[arrival],
+            budget=self.heap.free_units,
+            held=np.zeros(chains, np.uint64),
+            before=np.empty(len(arrival), np.uint64),
+            refused=refused,
+        )
+        return list(np.flatnonzero(refused).tolist())
 
     def _heap_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -216,58 +260,50 @@ class Engine:
             first_word += runs[-1].words
         return tuple(runs)
 
-    def _check_log(self, batch: Batch, plans: list[TablePlan], runs: tuple[LogRun, ...]) -> None:
-        """Refuse requests if displaced occupants make the batch larger than the log."""
+    def _check_log(self, batch: Batch, runs: tuple[LogRun, ...]) -> None:
+        """Put off requests if displaced occupants make the batch larger than the log."""
         needed, capacity = sum(run.words for run in runs), self._files.log_words_max
         if needed <= capacity:
             return
-        costs = np.zeros(len(batch.request_ops), np.int64)
-        for (_, plan), run in zip(plans, runs, strict=True):
-            owner = plan.numbers[request_of_op(plan.batch)[plan.folded.final_op[plan.placed.chain]]]
-            costs += np.bincount(owner, minlength=len(costs)) * (run.entry_bytes // 8)
-        beside = needed - int(costs.sum())  # displaced occupants, and what is lost at the ends of runs
-        refused = over_budget(costs, capacity - beside, has_set(batch))
+        requests = len(batch.request_ops)
+        if requests > 1:
+            raise CutError(requests // 2)
         reason = NoSpaceError(
             "log",
             f"one transaction would log {8 * needed:,} bytes, the log holds {8 * capacity:,}: "
             "send smaller requests, or create a store with a larger --log-bytes",
         )
-        raise DoesNotFitError(dict.fromkeys(refused, reason))
+        raise DoesNotFitError({0: reason})
 
     def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
-        """Make the batch durable; an error on the way to the storage ends the process."""
+        """Make the batch durable, in the order of I1 to I4."""
         transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
-        try:
-            failpoint.hit("before_record")
-            for table, plan in plans:
-                self._store_records(table, plan)
-            lap("record")
-            failpoint.hit("before_log")
-            digest = sum(
-                self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True)
-            )
-            lap("log")
-            failpoint.hit("before_descriptor")
-            self._files.heap.persist()
-            lap("persist_heap")
-            descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
-            transaction.describe(descriptor)
-            lap("persist_log")
-            transaction.activate(epoch)
-            lap("active")
-            failpoint.hit("before_apply")
-            for table, plan in plans:
-                split("mid_apply", len(plan.changes), partial(table.apply, plan))
-            lap("apply")
-            failpoint.hit("before_apply_persist")
-            for table, _ in plans:
-                table.index.persist()
-            lap("persist_index")
-            transaction.commit(descriptor)
-            lap("idle")
-        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
-            stop_process("a transaction could not be completed", error)
+        failpoint.hit("before_record")
+        for table, plan in plans:
+            self._store_records(table, plan)
+        lap("record")
+        failpoint.hit("before_log")
+        digest = sum(self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=True))
+        lap("log")
+        failpoint.hit("before_descriptor")
+        self._files.heap.persist()
+        lap("persist_heap")
+        descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
+        transaction.describe(descriptor)
+        lap("persist_log")
+        transaction.activate(epoch)
+        lap("active")
+        failpoint.hit("before_apply")
+        for table, plan in plans:
+            split("mid_apply", len(plan.changes), partial(table.apply, plan))
+        lap("apply")
+        failpoint.hit("before_apply_persist")
+        for table, _ in plans:
+            table.index.persist()
+        lap("persist_index")
+        transaction.commit(descriptor)
+        lap("idle")
 
     def _store_records(self, table: Table, plan: Plan) -> None:
         def store(first: int, last: int) -> None:
@@ -315,7 +351,7 @@ class Engine:
 def write_bytes(batch: Batch) -> int:
     """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
     if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
-        return batch.payload_bytes
+        return len(batch.keys) + len(batch.values)
     return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
 
 

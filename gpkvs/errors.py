@@ -14,8 +14,7 @@ The tree::
     │   ├── StoreMissingError    there is no store at this path
     │   ├── StoreAccessError     the operating system refuses (permission, read-only, I/O)
     │   ├── CorruptStoreError    bytes that must be right are wrong
-    │   ├── FormatError          another version, magic or byte order
-    │   └── NeedsRecoveryError   opened read-only in the middle of a transaction
+    │   └── FormatError          another version, magic or byte order
     └── BackendError             the backend asked for cannot run here
 """
 
@@ -124,10 +123,6 @@ class CorruptStoreError(StoreError):
 
 class FormatError(StoreError):
     """The files are not a store that this version reads; they are left untouched."""
-
-
-class NeedsRecoveryError(StoreError):
-    """A transaction was in progress when the store was last in use, and it is opened read-only."""
 
 
 class BackendError(GpkvsError):

@@ -46,7 +46,9 @@ RECOVERY = (
 )
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
-ALL = ENGINE + RECOVERY + SCHEMA
+# When a store is created.
+CREATION = ("before_creation_ends",)
+ALL = ENGINE + RECOVERY + SCHEMA + CREATION
 # Those that a server passes whatever its clients ask for: a drill visits each.
 SERVING = ENGINE + RECOVERY
 

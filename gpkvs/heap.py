@@ -66,9 +66,14 @@ class Heap:
     @property
     def free_units(self) -> int:
         """Units that records could still be appended to."""
-        free = np.flatnonzero(self.live_units == 0)
-        others = len(free) - int(self.tail.segment in free)
-        return self.segment_units - self.tail.units + others * self.segment_units
+        free = int((self.live_units == 0).sum()) * self.segment_units
+        start = self._start
+        return free + (self.segment_units - start.units if start.units else 0)
+
+    @property
+    def _start(self) -> Tail:
+        """Where the next record goes: a tail segment in which nothing is live begins again."""
+        return self.tail if self.live_units[self.tail.segment] else Tail(self.tail.segment, 0)
 
     def allocate(self, units: U64) -> tuple[U64, Tail]:
         """Find room for records, in order; nothing changes before `commit`.
@@ -92,15 +97,15 @@ class Heap:
         """
         ends = np.cumsum(units, dtype=np.uint64)
         offsets = np.empty(len(units), np.uint64)
-        segment, used = self.tail.segment, self.tail.units
+        segment, used = self._start.segment, self._start.units
         used_segments: set[int] = set()
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
             last = int(np.searchsorted(ends, before + room, side="right"))
             if last > first:
-                start = segment * self.segment_units + used - before
-                offsets[first:last] = ends[first:last] - units[first:last] + np.uint64(start % (1 << 64))
+                start = segment * self.segment_units + used
+                offsets[first:last] = ends[first:last] - units[first:last] - np.uint64(before) + np.uint64(start)
                 used += int(ends[last - 1]) - before
                 before = int(ends[last - 1])
                 used_segments.add(segment)
@@ -117,27 +122,30 @@ class Heap:
         """Return the next segment in which nothing is live and nothing was just placed."""
         free = np.flatnonzero(self.live_units == 0)
         for candidate in np.concatenate([free[free > segment], free[free <= segment]]).tolist():
-            if candidate not in used_segments and candidate != self.tail.segment:
+            if candidate not in used_segments:
                 return int(candidate)
         return None
 
-    def commit(self, tail: Tail, added: U64, removed: U64) -> None:
-        """Take a committed batch into account.
+    def after(self, added: U64, removed: U64) -> U64:
+        """Return the live units of each segment after a batch.
 
         Parameters
         ----------
-        tail
-            The tail after the batch.
         added, removed : uint64
-            References that slots now hold, and no longer hold.
+            References that slots then hold, and no longer hold.
         """
+        return self.live_units + self._units_by_segment(added) - self._units_by_segment(removed)
+
+    def commit(self, tail: Tail, live_units: U64) -> None:
+        """Take a committed batch into account; cannot fail."""
         self.tail = tail
-        self.live_units += self._units_by_segment(added)
-        self.live_units -= self._units_by_segment(removed)
+        self.live_units = live_units
 
     def _units_by_segment(self, reference: U64) -> U64:
         segment = (reference >> np.uint64(24)) // np.uint64(self.segment_units)
-        length = reference & np.uint64(0xFFFFFF)
+        # As the recount does: a damaged reference that leaves the heap counts nowhere.
+        inside = segment < len(self.live_units)
+        length = (reference & np.uint64(0xFFFFFF))[inside]
         # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
-        counted = np.bincount(segment.astype(np.int64), weights=length, minlength=len(self.live_units))
+        counted = np.bincount(segment[inside].astype(np.int64), weights=length, minlength=len(self.live_units))
         return counted.astype(np.uint64)

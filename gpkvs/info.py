@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpkvs.config import Limits
@@ -52,3 +53,11 @@ class StoreInfo:
     next_version: int
     tables: tuple[TableInfo, ...]
     recovery: RecoveryReport
+
+
+def package_version() -> str:
+    """Return the installed version of gpkvs."""
+    try:
+        return version("gpkvs")
+    except PackageNotFoundError:
+        return "unknown"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, U64, Batch, Op
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Plan:
     put_op: U32  # the SETs whose records are kept, in arrival order
     reference: U64  # of every operation's new record; 0 where there is none
     changes: Changes
+    result: RequestResult
 
     def __init__(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
         self.batch = batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,11 +17,19 @@ from gpkvs.backends.choose import choose_backend
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
-from gpkvs.directory import DirectoryLock, access_errors, create_store, require_store, store_exists
+from gpkvs.directory import (
+    DirectoryLock,
+    access_errors,
+    create_store,
+    finish_creation,
+    make_directory,
+    require_store,
+    store_exists,
+)
 from gpkvs.engine import Engine
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.files import StoreFiles, open_files
-from gpkvs.info import StoreInfo, TableInfo
+from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
 from gpkvs.pm.domain import Domain, find_domain
@@ -56,13 +63,6 @@ def _no_progress(step: str, share: float) -> None:
     """Report nothing."""
 
 
-def _version() -> str:
-    try:
-        return version("gpkvs")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 class Store:
     """An open store; made by `gpkvs.open`. Its methods may be called from any thread.
 
@@ -85,23 +85,27 @@ class Store:
         self._mutex = threading.Lock()
         self._closed = False
         self.meter = Meter()
-        self._backend: Backend = choose_backend(config.backend, config.threads)
         with access_errors(path):
             if not create:
                 require_store(path)
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
             self._lock = DirectoryLock(path, write=True)
             try:
-                self._open(config, on_progress)
+                self._backend: Backend = choose_backend(config.backend, config.threads)
+                try:
+                    self._open(config, on_progress)
+                except BaseException:
+                    self._backend.close()
+                    raise
             except BaseException:
                 self._lock.release()
-                self._backend.close()
                 raise
 
     def _open(self, config: StoreConfig, on_progress: Progress) -> None:
         self.domain: Domain = find_domain(self.path, config.durability)
         if not store_exists(self.path):
             create_store(self.path, config.sizes, on_progress)
+        finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain.name)
         try:
             recovered = recover(self._files, self._backend, on_progress)
@@ -143,6 +147,11 @@ class Store:
             If the store was closed.
         """
         found = self.table(table)
+        if len(batch.request_ops) != 1:
+            raise InvalidArgumentError(
+                f"{len(batch.request_ops)} requests: `execute` runs one, `execute_requests` several",
+                field="request_ops",
+            )
         batch.validate(found.limits)
         return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
@@ -320,7 +329,7 @@ class Store:
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES)
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
-            version=_version(),
+            version=package_version(),
             backend=self._backend.name,
             path=self.path,
             domain_found=self.domain.found,

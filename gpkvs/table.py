@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.admission import DoesNotFitError, Placement, first_set_of_chain, request_of_op
+from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
-from gpkvs.layout import NO_SLOT, Change
+from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
 from gpkvs.plan import Chains, Changes, Folded, Placed, Plan
 from gpkvs.pm.region import Region
@@ -65,13 +65,7 @@ class Table(ABC):
         self._meter = meter
 
     def read(self, plan: Plan) -> None:
-        """Find every key and fold its operations; PM is only read.
-
-        Raises
-        ------
-        DoesNotFitError
-            If a request would return more than it may.
-        """
+        """Find every key and fold its operations; PM is only read."""
         plan.chains = self._find(plan)
         failpoint.hit("before_fold")
         plan.folded = self._fold(plan)
@@ -174,14 +168,20 @@ class Table(ABC):
     def _measure(self, plan: Plan) -> tuple[U32, U32]:
         """Return the GETs and the length of each one's value."""
         get_op = np.flatnonzero(plan.batch.ops == Op.GET).astype(np.uint32)
-        lengths = self._lengths(plan, get_op)
-        if int(lengths.sum(dtype=np.uint64)) > self._reply_bytes_max:
-            self._check_replies(plan.batch, get_op, lengths)
-        return get_op, lengths
+        return get_op, self._lengths(plan, get_op)
 
-    def _check_replies(self, batch: Batch, get_op: U32, lengths: U32) -> None:
-        reply_bytes = reply_bytes_by_request(batch, get_op, lengths)
+    def check_replies(self, plan: Plan) -> None:
+        """Refuse requests that would return too much.
+
+        Raises
+        ------
+        DoesNotFitError
+            With these requests.
+        """
         limit = self._reply_bytes_max
+        if int(plan.get_lengths.sum(dtype=np.uint64)) <= limit:
+            return
+        reply_bytes = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
@@ -197,26 +197,51 @@ class Table(ABC):
 
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
-        moved_to = np.full(len(changed), NO_SLOT, np.uint64)
         is_new = chains.slot[changed] == NO_SLOT
         if not is_new.any():
-            return Placed(changed, chains.slot, moved_to)
-        block = chains.block[changed]
-        sequence = np.arange(len(changed), dtype=np.uint32)
-        slot = self._run_place(chains, changed, block, sequence, moved_to)
-        if (slot[changed] != NO_SLOT).all():
-            return Placed(changed, slot, moved_to)
+            return Placed(changed, chains.slot, np.full(len(changed), NO_SLOT, np.uint64))
+        placed = self._run_place(chains, changed)
+        if (placed.slot[changed] != NO_SLOT).all():
+            return placed
+        return self._admit(plan, changed, is_new)
 
-        # Not all found room in sorted order. In arrival order it is clear which requests are too much.
-        first_set = first_set_of_chain(plan.batch, chains.order, chains.chain_of, len(chains))
-        arrival = first_set[changed]
-        sequence = np.lexsort((arrival, block)).astype(np.uint32)
-        slot = self._run_place(chains, changed, block, sequence, moved_to)
-        failed = slot[changed] == NO_SLOT
-        if not failed.any():
-            return Placed(changed, slot, moved_to)
-        refused = Placement(block, arrival, is_new, failed).refused(plan.batch)
-        raise DoesNotFitError(dict.fromkeys(refused, self._index_full()))
+    def _admit(self, plan: Plan, changed: U32, is_new: NDArray[np.bool_]) -> Placed:
+        """Place in arrival order, where it is clear which requests are too much."""
+        batch, chains = plan.batch, plan.chains
+        change_of_chain = np.full(len(chains), NO_OP, np.uint32)
+        change_of_chain[changed[is_new]] = np.flatnonzero(is_new)
+        sets, set_chain = sets_of_chains(batch, chains)
+        set_change = change_of_chain[set_chain]
+        new = set_change != NO_OP
+        sets, set_change = sets[new], set_change[new]
+        blocks, change_block = np.unique(chains.block[changed], return_inverse=True)
+        slot, moved_to = chains.slot.copy(), np.full(len(changed), NO_SLOT, np.uint64)
+        refused = np.zeros(len(batch.request_ops), np.uint8)
+        self._launch_slots(
+            "admit",
+            1,
+            sets=len(sets),
+            set_change=set_change,
+            set_request=request_of_op(batch)[sets].astype(np.uint32),
+            changes=len(changed),
+            changed_chain=changed,
+            change_block=change_block.astype(np.uint32),
+            chain_fingerprint0=chains.fingerprint0,
+            chain_fingerprint1=chains.fingerprint1,
+            index=self.index.address,
+            buckets=self.entry.buckets,
+            hash_key0=self._hash_key0,
+            hash_key1=self._hash_key1,
+            taken=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            pinned=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            placed=np.empty(len(sets), np.uint32),
+            slot=slot,
+            moved_to=moved_to,
+            refused=refused,
+        )
+        if refused.any():
+            raise DoesNotFitError(dict.fromkeys(np.flatnonzero(refused).tolist(), self._index_full()))
+        return Placed(changed, slot, moved_to)
 
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -226,8 +251,9 @@ class Table(ABC):
             "the data",
         )
 
-    def _run_place(self, chains: Chains, changed: U32, block: U32, sequence: U32, moved_to: U64) -> U64:
-        slot = chains.slot.copy()
+    def _run_place(self, chains: Chains, changed: U32) -> Placed:
+        slot, moved_to = chains.slot.copy(), np.empty(len(changed), np.uint64)
+        block = chains.block[changed]
         starts = np.flatnonzero(block[1:] != block[:-1]) + 1
         block_first = np.concatenate([[0], starts, [len(changed)]]).astype(np.uint32)
         blocks = len(block_first) - 1
@@ -236,7 +262,6 @@ class Table(ABC):
             blocks,
             1 + len(changed) // blocks,
             block_first=block_first,
-            sequence=sequence,
             changed_chain=changed,
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
@@ -247,7 +272,7 @@ class Table(ABC):
             slot=slot,
             moved_to=moved_to,
         )
-        return slot
+        return Placed(changed, slot, moved_to)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
@@ -301,13 +326,17 @@ class Table(ABC):
             index=self.index.address,
         )
 
-    def committed(self, plan: Plan) -> U64:
-        """Take a committed plan into account; return the references that no slot holds any more."""
+    def freed(self, plan: Plan) -> U64:
+        """Return the references that no slot will hold any more."""
+        chain = plan.placed.chain
+        return self._old_records(plan, chain[plan.chains.slot[chain] != NO_SLOT])
+
+    def records_after(self, plan: Plan) -> int:
+        """Return how many keys the table will have."""
         chain = plan.placed.chain
         put = plan.folded.change[chain] == Change.PUT
         old = plan.chains.slot[chain] != NO_SLOT
-        self.records += int((put & ~old).sum()) - int((~put).sum())
-        return self._freed(plan, chain[old])
+        return self.records + int((put & ~old).sum()) - int((~put).sum())
 
     @abstractmethod
     def result(self, plan: Plan) -> RequestResult:
@@ -330,8 +359,8 @@ class Table(ABC):
         """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
 
     @abstractmethod
-    def _freed(self, plan: Plan, chain: U32) -> U64:
-        """Return the records of chains whose slot was changed."""
+    def _old_records(self, plan: Plan, chain: U32) -> U64:
+        """Return the records that the slots of chains held before."""
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ class BytesTable(Table):
         kept[final_op[plan.folded.change[plan.placed.chain] == Change.PUT]] = True
         return np.flatnonzero(kept).astype(np.uint32)
 
-    def _freed(self, plan: Plan, chain: U32) -> U64:
+    def _old_records(self, plan: Plan, chain: U32) -> U64:
         freed: U64 = plan.chains.old_word[chain]
         return freed
 

@@ -38,7 +38,7 @@ class U64Table(Table):
         del plan
         return _NOTHING_32
 
-    def _freed(self, plan: Plan, chain: U32) -> U64:
+    def _old_records(self, plan: Plan, chain: U32) -> U64:
         del plan, chain
         return _NOTHING_64
 

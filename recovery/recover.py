@@ -8,6 +8,7 @@ ASPLOS '22, figure 6b); unlike there, the flag is cleared once, after every slot
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ from gpkvs.transaction import (
     read_flag,
     store_flag,
 )
+
+_log = logging.getLogger("gpkvs")
 
 Progress = Callable[[str, float], None]
 
@@ -104,7 +107,10 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress) -> Recov
         seconds=seconds,
         text=_describe(state, undone_entries, sum(records.values()), files.root_copies.repaired, seconds),
     )
-    write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
+    try:
+        write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
+    except OSError as error:  # a full disk must not keep a store from starting
+        _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
     on_progress("recovered", 1.0)
     return Recovered(Transaction(files, root, current), heap, records, report)
 

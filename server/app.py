@@ -38,8 +38,8 @@ from gpkvs.store import Store
 
 _log = logging.getLogger("gpkvs.server")
 
-# For streams that never end by themselves, such as a health watch; all other calls are done by then.
-_STREAM_GRACE_SECONDS = 0.5
+# For streams that never end by themselves, such as a health watch, and for answers on their way to slow readers.
+_STREAM_GRACE_SECONDS = 5.0
 
 # While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
 # soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -182,6 +182,8 @@ class _Server:
 
         await stop.wait()
         gate.close()
+        if self._settings.ready_file:
+            self._settings.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         try:
@@ -207,7 +209,7 @@ class _Server:
             f"{info.heap_bytes / 2**20:,.0f}",
             info.backend,
         )
-        level = logging.WARNING if store.domain.is_volatile else logging.INFO
+        level = logging.WARNING if store.domain.is_weak else logging.INFO
         _log.log(level, "persistence domain %s: %s", info.domain, info.domain_note)
 
 

@@ -175,18 +175,20 @@ class Batcher:
         In this order, because the handlers that answer and the engine's Python would only fight for the interpreter,
         and what arrives meanwhile makes the next batch larger.
         """
-        error = job.exception()
-        if error is not None:
-            for waiting in batch:
-                _give(waiting.answer, error)
-        else:
-            # The batch is durable here, and not before: now its callers may hear of it.
-            done = job.result()
-            for waiting, answer in zip(batch, done.answers, strict=False):
-                _give(waiting.answer, answer)
-            self._put_back(batch[done.result.requests :])
-            self._observer.batch_done(done.result, done.result.requests, done.seconds)
-        self._loop.call_soon(self._start)  # behind the handlers that were woken above
+        try:
+            error = job.exception()
+            if error is not None:
+                for waiting in batch:
+                    _give(waiting.answer, error)
+            else:
+                # The batch is durable here, and not before: now its callers may hear of it.
+                done = job.result()
+                for waiting, answer in zip(batch, done.answers, strict=False):
+                    _give(waiting.answer, answer)
+                self._put_back(batch[done.result.requests :])
+                self._observer.batch_done(done.result, done.result.requests, done.seconds)
+        finally:
+            self._loop.call_soon(self._start)  # behind the handlers that were woken above
 
     def _put_back(self, rest: list[_Waiting]) -> None:
         """Return requests that the engine left for the next transaction to the front of the queue."""

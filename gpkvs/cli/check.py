@@ -72,7 +72,8 @@ def recover_command(directory: DataDir, as_json: AsJson = False) -> None:
 
     A server does this by itself when it starts; this is for a store that shall be checked or copied.
     """
-    with failures_exit(1), Bar(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with failures_exit(1), Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("opening", total=1.0)
         store = open_store(
             directory,

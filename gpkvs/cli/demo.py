@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.output import empty_directory, failures_exit
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.ledger import Ledger
@@ -55,8 +55,7 @@ def demo_command(
     """
     console = Console(highlight=False, soft_wrap=True)
     with failures_exit(1):
-        directory = Path(tempfile.mkdtemp(prefix="gpkvs-demo-")) if data is None else data
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix="gpkvs-demo-")) if data is None else empty_directory(data)
         story = Story(console, directory / "store", replace(_SERVER, backend=backend), records, seconds, seed)
         try:
             asyncio.run(story.tell())

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import empty_directory, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
-from gpkvs.errors import InvalidArgumentError
 from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.server_process import ServerOptions
@@ -53,7 +52,7 @@ def drill_command(
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with failures_exit(1):
-        directory = _empty(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-drill-"))
+        directory = empty_directory(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-drill-"))
         options = DrillOptions(
             rounds=rounds,
             seed=secrets.randbelow(1 << 32) if seed is None else seed,
@@ -73,17 +72,6 @@ def drill_command(
         print_json(_as_json(report))
     else:
         _print(report)
-
-
-def _empty(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        used = any(directory.iterdir())
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot use {directory}: {error.strerror}", field="data") from error
-    if used:
-        raise InvalidArgumentError(f"{directory} is not empty: a drill needs a directory of its own", field="data")
-    return directory
 
 
 def _run(options: DrillOptions, console: Console) -> DrillReport:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from gpkvs.cli.check import check_command, recover_command
@@ -12,14 +14,33 @@ from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.serve import serve_command
 from gpkvs.cli.top import top_command
 from gpkvs.cli.ycsb import app as ycsb_app
+from gpkvs.info import package_version
 
 app = typer.Typer(
     name="gpkvs",
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpkvs {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # its callback has printed it
+
+
 # One line for each subcommand, in the order of the help text.
 app.command("serve")(serve_command)
 app.command("get")(get_command)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 
 @contextmanager
@@ -24,3 +25,21 @@ def failures_exit(status: int) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Print one JSON value on stdout."""
     typer.echo(json.dumps(value, indent=1, default=str))
+
+
+def empty_directory(directory: Path) -> Path:
+    """Return a directory that is empty, making it if need be.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it holds anything: what is found in it later must be what this command made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        used = any(directory.iterdir())
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot use {directory}: {error.strerror}", field="data") from error
+    if used:
+        raise InvalidArgumentError(f"{directory} is not empty: name a directory of its own", field="data")
+    return directory

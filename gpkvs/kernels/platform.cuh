@@ -53,6 +53,8 @@ GPKVS_DEVICE u32 way_mask8(bool mine) {
 }
 #define GPKVS_WAYS8(way, condition) ([&]() { const u32 way = threadIdx.x & 7; return way_mask8(condition); }())
 GPKVS_DEVICE bool leader() { return (threadIdx.x & 7) == 0; }
+// What the leader stored in volatile memory is seen by the other lanes after this.
+GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
@@ -112,6 +114,7 @@ GPKVS_DEVICE u64 load_unaligned(const u8* at) {
         return mask;                                               \
     }())
 GPKVS_DEVICE bool leader() { return true; }
+GPKVS_DEVICE void group_sync() {}
 
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { __atomic_store_n(at, word, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void pm_persist() {

@@ -11,7 +11,8 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     const BytesSlot* slot = a.index[i * BytesBucket::IN_BLOCK].ways;
     u32 records = 0;
     for (u32 s = 0; s < in_block; s++, slot++) {
-        if (slot_kind(slot->meta) != KIND_RECORD) continue;
+        // Whatever is not empty counts, also what is damaged: `find` sees it, and its removal is subtracted.
+        if (slot_kind(slot->meta) == KIND_EMPTY) continue;
         records++;
         const u64 segment = reference_offset(slot->reference) / a.segment_units;
         if (segment < a.segments) atomic_add(&a.live_units[segment], reference_length(slot->reference));

@@ -51,6 +51,11 @@ class Domain:
         return f"forced: {_SURVIVES[self.name]}"
 
     @property
+    def is_weak(self) -> bool:
+        """Whether what was acknowledged may be gone after a power loss."""
+        return self.is_volatile or self.name is DomainName.PROCESS
+
+    @property
     def is_volatile(self) -> bool:
         """Whether the files are gone after a power loss, whatever is forced."""
         return self.found is DomainName.PROCESS

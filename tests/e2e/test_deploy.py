@@ -252,5 +252,5 @@ def test_commands_of_the_systemd_unit(tmp_path: Path) -> None:
         main.send_signal(signal.SIGTERM)
         main.wait(60)
     assert main.returncode == 0
-    (tmp_path / "ready").unlink()
+    assert not (tmp_path / "ready").exists()
     assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 1

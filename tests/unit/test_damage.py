@@ -20,7 +20,6 @@ from gpkvs.layout import (
     DESCRIPTOR_OFFSETS,
     FLAG_OFFSET,
     LOG_ENTRIES_OFFSET,
-    ROOT_FILE_BYTES,
     ROOT_OFFSETS,
 )
 from gpkvs.native import crc32c
@@ -268,5 +267,85 @@ def test_torn_older_descriptor_is_harmless(path: Path) -> None:
         assert store.get(b"key7") == b"new"
 
 
-def test_root_file_size_constant() -> None:
-    assert ROOT_FILE_BYTES > FLAG_OFFSET + 8
+def test_damaged_occupant_is_not_moved_over_a_neighbour(tmp_path: Path) -> None:
+    """A slot whose fingerprint rotted belongs to no block; whatever the batch does, other keys keep their records."""
+    path = tmp_path / "store"
+    with gpkvs.open(path, index_bytes=256 << 10, heap_bytes=4 << 20) as store:
+        store.execute(Batch.of([(Op.SET, b"key%d" % i, b"v") for i in range(5200)]))
+    slots = np.fromfile(path / "index-0-0", np.uint64).reshape(-1, 4)
+    rng = np.random.default_rng(3)
+    used = np.flatnonzero(slots[:, 3])
+    damaged = rng.choice(used, 1500, replace=False)
+    slots[damaged, 0] = rng.integers(0, 2**63, 1500, np.uint64)
+    slots.tofile(path / "index-0-0")
+    with gpkvs.open(path) as store:
+        acknowledged = []
+        for i in range(200):
+            batch = Batch.concatenate([Batch.of([(Op.SET, b"new%d-%d" % (i, j), b"w")]) for j in range(40)])
+            result = store.execute_requests(batch)
+            acknowledged += [b"new%d-%d" % (i, j) for j in range(40) if j not in result.rejected]
+        assert len(acknowledged) > 500
+        assert {store.get(key) for key in acknowledged} == {b"w"}
+
+
+def test_damaged_kind_does_not_free_a_segment_with_live_records(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    value = b"x" * 3000
+    with gpkvs.open(path, **SIZES) as store:
+        for i in range(16):
+            store.set(b"key%d" % i, value)
+    slots = np.fromfile(path / "index-0-0", np.uint64).reshape(-1, 4)
+    slots[np.flatnonzero(slots[:, 3])[0], 3] |= np.uint64(2 << 60)
+    slots.tofile(path / "index-0-0")
+    with gpkvs.open(path) as store:
+        intact = [key for key in (b"key%d" % i for i in range(16)) if readable(store, key)]
+        for key in [b"key%d" % i for i in range(16) if b"key%d" % i != intact[0]]:
+            store.delete(key)
+        for i in range(400):
+            store.set(b"again", b"%d" % i * 500)
+        assert store.get(intact[0]) == value
+
+
+def readable(store: gpkvs.Store, key: bytes) -> bool:
+    try:
+        return store.get(key) is not None
+    except CorruptRecordError:
+        return False
+
+
+def test_damaged_reference_can_be_deleted(path: Path) -> None:
+    at = first_slot(path)
+    words = slot_words(path, at)
+    store_slot(path, at, [*words[:2], words[2] ^ 1 << 50, words[3]])
+    with gpkvs.open(path) as store:
+        for i in range(100):
+            assert store.delete(b"key%d" % i)
+        assert store.info().tables[0].records == 0
+
+
+def test_left_over_creation_marker_does_not_cost_a_store(path: Path) -> None:
+    (path / "CREATING").touch()
+    gpkvs.open(path).close()
+    assert not (path / "CREATING").exists()
+    (path / "CREATING").touch()
+    (path / "root").unlink()
+    before = digest(path)
+    with pytest.raises(StoreError, match="holds no store"):
+        gpkvs.open(path)
+    assert digest(path) == before
+
+
+def test_copy_without_a_lock_file_can_be_checked(path: Path) -> None:
+    (path / "LOCK").unlink()
+    assert_clean(path)
+
+
+def test_recovery_report_that_cannot_be_written_does_not_keep_a_store_from_starting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpkvs.recovery.recover.write_file", full)
+    with gpkvs.open(path) as store:
+        assert store.get(b"key5") == b"value5"
