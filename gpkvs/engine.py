@@ -16,12 +16,13 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchPart, BatchResult
+from gpkvs.batch import Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RUNS_MAX, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
+from gpkvs.layout import RECORD_UNITS_MAX, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
+from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
 from gpkvs.transaction import Transaction
@@ -44,6 +45,8 @@ class Engine:
         As recovery left them.
     batch_reply_bytes_max
         Values that one transaction may read; at least what one request may.
+    meter
+        Told what each phase took, and what was written.
     logged
         Whether batches are transactions. Without the undo log they are not: a crash may tear them.
     """
@@ -56,6 +59,7 @@ class Engine:
         heap: Heap,
         transaction: Transaction,
         batch_reply_bytes_max: int,
+        meter: Meter,
         *,
         logged: bool = True,
     ) -> None:
@@ -66,6 +70,7 @@ class Engine:
         self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
         self._logged = logged
+        self.meter = meter
 
     @property
     def next_sequence(self) -> int:
@@ -85,6 +90,7 @@ class Engine:
         BatchResult
             Durable. Its `requests` says how many requests it covers; at least one.
         """
+        self.meter.begin()
         requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
         rejected = self._dropped_tables(batch, requests)
         admitted = np.arange(len(batch.request_ops)) < requests
@@ -107,6 +113,7 @@ class Engine:
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
                 parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans)
+                self.meter.lap("reply")
                 return BatchResult(parts, rejected, requests)
         return BatchResult((), rejected, requests)
 
@@ -161,14 +168,31 @@ class Engine:
         removed = np.concatenate([table.freed(plan) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
+        stored = self._bytes_stored(plans, runs, tail)
+        self.meter.lap("stage")
         try:
             self._commit(plans, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
             self.heap.commit(tail, live_units)
             for (table, _), count in zip(plans, records, strict=True):
                 table.records = count
+            self.meter.committed(*stored)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
+
+    def _bytes_stored(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> tuple[int, ...]:
+        """Return the arguments of `Meter.committed`."""
+        user_bytes = index_bytes = log_bytes = 0
+        for (_, plan), run in zip(plans, runs, strict=True):
+            user_bytes += write_bytes(plan.batch)
+            index_bytes += plan.changes.contents.nbytes
+            log_bytes += run.count * run.entry_bytes
+        if tail.segment == self.heap.tail.segment:
+            record_units = tail.units - self.heap.tail.units
+        else:
+            record_units = sum(int((plan.reference & RECORD_UNITS_MAX).sum()) for _, plan in plans)
+        flag_bytes = 2 * 8  # ACTIVE and IDLE
+        return user_bytes, record_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
         """Find room in the heap for the records that are kept."""
@@ -258,30 +282,38 @@ class Engine:
 
     def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable, in the order of I1 to I4."""
-        transaction = self.transaction
+        transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
         failpoint.hit("before_record")
         for table, plan in plans:
             self._store_records(table, plan)
+        lap("record")
         if not self._logged:
             runs = ()
         failpoint.hit("before_log")
         digest = sum(
             self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=self._logged)
         )
+        lap("log")
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
+        lap("persist_heap")
         descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
         transaction.describe(descriptor)
+        lap("persist_log")
         if self._logged:
             transaction.activate(epoch)
+        lap("active")
         failpoint.hit("before_apply")
         for table, plan in plans:
             split("mid_apply", len(plan.changes), partial(table.apply, plan))
+        lap("apply")
         failpoint.hit("before_apply_persist")
         for table, _ in plans:
             table.index.persist()
+        lap("persist_index")
         transaction.commit(descriptor)
+        lap("idle")
 
     def _store_records(self, table: Table, plan: Plan) -> None:
         def store(first: int, last: int) -> None:
@@ -324,6 +356,13 @@ class Engine:
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
+
+
+def write_bytes(batch: Batch) -> int:
+    """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
+    if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
+        return len(batch.keys) + len(batch.values)
+    return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

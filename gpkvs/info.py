@@ -48,6 +48,7 @@ class StoreInfo:
     domain_note: str
     heap_bytes: int
     heap_live_bytes: int
+    heap_free_bytes: int  # where records can be appended: in segments in which nothing is live, and the tail
     log_bytes: int
     limits: Limits
     next_version: int

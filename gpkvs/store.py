@@ -31,7 +31,8 @@ from gpkvs.engine import Engine
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.files import StoreFiles, open_files
 from gpkvs.info import StoreInfo, TableInfo, package_version
-from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64
+from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
+from gpkvs.metrics import Meter
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
 from gpkvs.recovery.recover import recount, recover
@@ -87,6 +88,7 @@ class Store:
         self.path = path
         self._mutex = threading.Lock()
         self._closed = False
+        self.meter = Meter()
         with access_errors(path):
             if not create:
                 require_store(path)
@@ -128,6 +130,7 @@ class Store:
             recovered.heap,
             recovered.transaction,
             max(config.batch_reply_bytes_max, self.limits.reply_bytes_max),
+            self.meter,
             logged=self.domain.is_logged,
         )
         self._tables = {table.entry.name: table for table in tables.values()}
@@ -137,7 +140,7 @@ class Store:
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
         kind = U64Table if entry.slot_layout is U64 else BytesTable
-        return kind(self._backend, self._files, entry, index, self.limits.reply_bytes_max, records)
+        return kind(self._backend, self._files, entry, index, self.limits.reply_bytes_max, records, self.meter)
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
@@ -340,6 +343,7 @@ class Store:
             domain_note=self.domain.note,
             heap_bytes=self._files.heap.bytes,
             heap_live_bytes=live,
+            heap_free_bytes=self._engine.heap.free_units * UNIT_BYTES,
             log_bytes=self._files.log.bytes,
             limits=self.limits,
             next_version=self._engine.next_sequence,

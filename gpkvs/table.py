@@ -20,6 +20,7 @@ from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
+from gpkvs.metrics import Meter
 from gpkvs.plan import Chains, Changes, Folded, Placed, Plan
 from gpkvs.pm.region import Region
 
@@ -39,6 +40,8 @@ class Table(ABC):
         Values that one request may read.
     records
         Keys in the table, as recovery counted them.
+    meter
+        Told when a phase ends.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Table(ABC):
         index: Region,
         reply_bytes_max: int,
         records: int,
+        meter: Meter,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -58,13 +62,16 @@ class Table(ABC):
         self._hash_key0, self._hash_key1 = files.root.hash_keys
         self._reply_bytes_max = reply_bytes_max
         self.records = records
+        self._meter = meter
 
     def read(self, plan: Plan) -> None:
         """Find every key and fold its operations; PM is only read."""
         plan.chains = self._find(plan)
         failpoint.hit("before_fold")
         plan.folded = self._fold(plan)
+        self._meter.lap("fold")
         plan.get_op, plan.get_lengths = self._measure(plan)
+        self._meter.lap("measure")
 
     def place(self, plan: Plan) -> None:
         """Find a way for every new key.
@@ -77,6 +84,7 @@ class Table(ABC):
         changed = np.flatnonzero(plan.folded.change != Change.NONE).astype(np.uint32)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
+        self._meter.lap("place")
 
     def _find(self, plan: Plan) -> Chains:
         batch = plan.batch
@@ -93,12 +101,14 @@ class Table(ABC):
             fingerprint0=fingerprint0,
             fingerprint1=fingerprint1,
         )
+        self._meter.lap("route")
         failpoint.hit("before_order")
         order, chain_of, start, last_write = self._backend.order(fingerprint0, fingerprint1, batch.ops)
         count = len(start) - 1
         words = [np.empty(count, np.uint64) for _ in range(5)]
         block = np.empty(count, np.uint32)
         chains = Chains(order, chain_of, start, last_write, words[0], words[1], block, *words[2:])
+        self._meter.lap("order")
         failpoint.hit("before_find")
         self._launch_slots(
             "find",
@@ -117,6 +127,7 @@ class Table(ABC):
             old_word=chains.old_word,
             old_meta=chains.old_meta,
         )
+        self._meter.lap("find")
         return chains
 
     def _launch_slots(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:

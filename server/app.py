@@ -182,7 +182,7 @@ class _Server:
                 config.stream_bytes_max,
             )
         )
-        self._metrics.attach(store.info, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        self._metrics.attach(store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes))
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
             _log.info("%s on %s", what, address)

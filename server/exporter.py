@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.info import StoreInfo
+from gpkvs.metrics import Meter
 from gpkvs.server.address import Address, ListenError
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -88,11 +89,11 @@ class Metrics:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
 
-    def attach(self, info: Callable[[], StoreInfo], queue: Callable[[], tuple[int, int]]) -> None:
+    def attach(self, info: Callable[[], StoreInfo], meter: Meter, queue: Callable[[], tuple[int, int]]) -> None:
         """Report an open store, and a queue's requests and bytes, from now on."""
         self._queue_requests.set_function(lambda: queue()[0])
         self._queue_bytes.set_function(lambda: queue()[1])
-        self._store = _StoreCollector(info)
+        self._store = _StoreCollector(info, meter)
         self.registry.register(self._store)
         self._serving.set(1)
 
@@ -110,8 +111,9 @@ class Metrics:
 class _StoreCollector(Collector):
     """What a store says about itself, asked for at each scrape."""
 
-    def __init__(self, info: Callable[[], StoreInfo]) -> None:
+    def __init__(self, info: Callable[[], StoreInfo], meter: Meter) -> None:
         self._info = info
+        self._meter = meter
 
     def collect(self) -> Iterator[Metric]:
         info = self._info()
@@ -127,12 +129,16 @@ class _StoreCollector(Collector):
         )
         yield GaugeMetricFamily("gpkvs_heap_bytes", "Size of the heap", value=info.heap_bytes)
         yield GaugeMetricFamily("gpkvs_heap_live_bytes", "Bytes of live records", value=info.heap_live_bytes)
+        yield GaugeMetricFamily(
+            "gpkvs_heap_free_bytes", "Bytes that records can be appended to", value=info.heap_free_bytes
+        )
         yield GaugeMetricFamily("gpkvs_log_bytes", "Size of the undo log", value=info.log_bytes)
         for name, text in (
             ("records", "Records in a table"),
             ("slots", "Slots of a table"),
             ("index_bytes", "Size of a table's index"),
             ("load_factor", "Records over slots"),
+            ("bytes_per_key", "Bytes of index and heap that a record takes"),
         ):
             family = GaugeMetricFamily(f"gpkvs_table_{name}", text, labels=["table"])
             for table in info.tables:
@@ -147,6 +153,31 @@ class _StoreCollector(Collector):
         yield GaugeMetricFamily(
             "gpkvs_recovery_undone_entries", "Slots that it restored", value=info.recovery.undone_entries
         )
+        yield from _meter_families(self._meter)
+
+
+def _meter_families(meter: Meter) -> Iterator[Metric]:
+    """Put what the engine counted into families."""
+    for name, text, label, values in (
+        (
+            "phase_seconds",
+            "Time of the engine by phase of a transaction; persist_* makes files durable, active and idle the flag",
+            "phase",
+            meter.phase_seconds,
+        ),
+        (
+            "transactions",
+            "Transactions of the engine; a write changed something or gave versions",
+            "kind",
+            {"read": meter.transactions - meter.commits, "write": meter.commits},
+        ),
+        ("written_bytes", "Bytes stored to persistent memory by committed transactions", "file", meter.written_bytes),
+    ):
+        family = CounterMetricFamily(f"gpkvs_{name}", text, labels=[label])
+        for key, value in values.items():
+            family.add_metric([key], value)
+        yield family
+    yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
 
 
 def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:

@@ -13,6 +13,7 @@ from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.serve import serve_command
 from gpkvs.cli.table import app as table_app
+from gpkvs.cli.top import top_command
 from gpkvs.cli.ycsb import app as ycsb_app
 from gpkvs.info import package_version
 
@@ -48,6 +49,7 @@ app.command("set")(set_command)
 app.command("delete")(delete_command)
 app.command("info")(info_command)
 app.add_typer(table_app, name="table")
+app.command("top")(top_command)
 app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)

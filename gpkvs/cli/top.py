@@ -1,0 +1,165 @@
+"""gpkvs top: what a running server does, live."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gpkvs.cli.output import failures_exit
+from gpkvs.cli.scrape import Interval, Scrape, ScrapeError, summarize
+from gpkvs.config import ServerConfig
+
+
+def top_command(
+    metrics: Annotated[
+        str, typer.Option(help="The server's metrics (gpkvs serve --metrics).", metavar="HOST:PORT")
+    ] = ServerConfig.metrics,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look over one interval, print it, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line for each interval.")] = False,
+) -> None:
+    """Watch a server: throughput, time by phase, batches, queue, space.
+
+    Reads its metrics, so it costs the server next to nothing. Ctrl-C ends it.
+    Exit status: 0, or 2 if nothing answers at first.
+
+    Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
+    """
+    with failures_exit(2):
+        first = Scrape(metrics)
+    try:
+        if once:
+            time.sleep(interval)
+            with failures_exit(2):
+                summary = summarize(Interval(first, Scrape(metrics)))
+            if as_json:
+                typer.echo(json.dumps(summary))
+            else:
+                Console(highlight=False).print(render(summary, metrics))
+        elif as_json:
+            for state in _watch(metrics, first, interval):
+                typer.echo(json.dumps(state if isinstance(state, dict) else {"error": str(state)}))
+        else:
+            with Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
+                for state in _watch(metrics, first, interval):
+                    shown = render(state, metrics) if isinstance(state, dict) else Text(f"{state}; trying again")
+                    live.update(shown, refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _watch(metrics: str, last: Scrape, interval: float) -> Iterator[dict[str, object] | ScrapeError]:
+    """Yield a summary of each interval, or why there is none: a server that is away may come back."""
+    while True:
+        time.sleep(interval)
+        try:
+            now = Scrape(metrics)
+        except ScrapeError as error:
+            yield error
+        else:
+            yield summarize(Interval(last, now))
+            last = now
+
+
+def render(summary: dict[str, Any], metrics: str) -> RenderableType:
+    """Put a summary into tables."""
+    middle = Table.grid(padding=(0, 2), expand=True)
+    middle.add_column()
+    middle.add_column(ratio=1)
+    middle.add_row(_facts(summary), _phases(summary))
+    return Group(_head(summary, metrics), middle, _tables(summary))
+
+
+def _head(summary: dict[str, Any], metrics: str) -> Text:
+    state = ("serving", "bold green") if summary["serving"] else ("NOT SERVING", "bold red")
+    minutes = int(summary["uptime_seconds"] // 60)
+    head = Text("gpkvs ")
+    head.append(f"{summary['version']} at {metrics}  ")
+    head.append(*state)
+    head.append(f"  up {minutes // 60}:{minutes % 60:02}  {summary['backend']}  ")
+    head.append(f"{summary['domain']}\n", "bold")
+    return head
+
+
+def _facts(summary: dict[str, Any]) -> Table:
+    facts = Table("", "a second", box=None, padding=(0, 1, 0, 0))
+    facts.columns[1].justify = "right"
+    for op, rate in summary["operations"].items():
+        facts.add_row(f"{op.upper()}s", f"{rate:,.0f}")
+    for reason, rate in summary["refused"].items():
+        facts.add_row(f"refused: {reason}", f"[{'red' if rate else 'default'}]{rate:,.1f}[/]")
+    facts.add_row("transactions", f"{summary['batches']:,.0f}")
+    facts.add_row("written by users", _bytes(summary["user_bytes"]))
+    facts.add_row("written to PM", _bytes(summary["written_bytes"]))
+    facts.add_section()
+    for name, text in (
+        ("write amplification", f"{summary['write_amplification']:.2f}"),
+        ("operations a batch", f"{summary['batch_operations']:,.1f}"),
+        ("requests a batch", f"{summary['batch_requests']:,.1f}"),
+        ("call p50, p99", _pair(summary["call_seconds"])),
+        ("transaction p50, p99", _pair(summary["batch_seconds"])),
+        ("waiting requests", f"{summary['queue_requests']:,}"),
+        ("waiting bytes", _bytes(summary["queue_bytes"])),
+        ("resident memory", _bytes(summary["resident_bytes"])),
+    ):
+        facts.add_row(name, text)
+    return facts
+
+
+def _phases(summary: dict[str, Any]) -> Table:
+    phases = Table("phase", box=None, padding=(0, 1, 0, 0), expand=True)
+    phases.add_column("mean", justify="right", no_wrap=True)
+    phases.add_column("busy", justify="right", no_wrap=True)
+    phases.add_column("", ratio=1)
+    longest = max((phase["busy"] for phase in summary["phases"].values()), default=0.0)
+    for name, phase in summary["phases"].items():
+        bar = Bar(longest or 1.0, 0, phase["busy"], color="cyan")
+        phases.add_row(name, _seconds(phase["seconds"]), f"{100 * phase['busy']:.1f} %", bar)
+    phases.add_row("[bold]engine[/]", "", f"[bold]{100 * summary['engine_busy']:.1f} %[/]", "")
+    return phases
+
+
+def _tables(summary: dict[str, Any]) -> Table:
+    live, free, total = (summary[f"heap_{which}bytes"] for which in ("live_", "free_", ""))
+    tables = Table("table", caption=f"heap: {_bytes(live)} live, {_bytes(free)} free of {_bytes(total)}")
+    tables.caption_justify = "left"
+    for heading in ("records", "slots", "load", "bytes per key"):
+        tables.add_column(heading, justify="right")
+    for table in summary["tables"]:
+        load = 100 * table["load_factor"]
+        style = "red" if load > 85 else "default"
+        tables.add_row(
+            table["name"],
+            f"{table['records']:,}",
+            f"{table['slots']:,}",
+            f"[{style}]{load:.1f} %[/]",
+            f"{table['bytes_per_key']:,.0f}",
+        )
+    return tables
+
+
+def _pair(quantiles: dict[str, float]) -> str:
+    return ", ".join(_seconds(value) for value in quantiles.values())
+
+
+def _seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def _bytes(value: float) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >= 1 << shift:
+            return f"{value / (1 << shift):,.1f} {unit}"
+    return f"{value:,.0f} B"

@@ -1,0 +1,75 @@
+"""What an engine counts about itself: seconds by phase, and bytes.
+
+Plain numbers that only grow. The engine's thread adds to them; whoever publishes them reads them from any thread.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+# In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
+# are all the time spent in the engine. `active` and `idle` store the flag and make it durable.
+READ_PHASES = ("route", "order", "find", "fold", "measure")
+WRITE_PHASES = (
+    "place",
+    "stage",
+    "record",
+    "log",
+    "persist_heap",
+    "persist_log",
+    "active",
+    "apply",
+    "persist_index",
+    "idle",
+)
+PHASES = (*READ_PHASES, *WRITE_PHASES, "reply")
+
+
+class Meter:
+    """What the transactions of one store took and wrote.
+
+    Attributes
+    ----------
+    transactions
+        Begun, of all kinds.
+    commits
+        Those that changed something, or gave versions.
+    phase_seconds
+        The time spent in each phase.
+    user_bytes
+        Keys and values of the committed SETs, keys of the committed DELETEs.
+    written_bytes
+        Stored to PM, by file: ``heap`` (records), ``log`` (undo entries, descriptors), ``index`` (slots), ``root``
+        (flags). Over `user_bytes` it is the write amplification.
+    """
+
+    __slots__ = ("_last", "commits", "phase_seconds", "transactions", "user_bytes", "written_bytes")
+
+    def __init__(self) -> None:
+        self.transactions = 0
+        self.commits = 0
+        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
+        self.user_bytes = 0
+        self.written_bytes = dict.fromkeys(("heap", "log", "index", "root"), 0)
+        self._last = 0.0
+
+    def begin(self) -> None:
+        """Start the clock of a transaction."""
+        self.transactions += 1
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on a phase."""
+        now = perf_counter()
+        self.phase_seconds[phase] += now - self._last
+        self._last = now
+
+    def committed(self, user_bytes: int, heap: int, log: int, index: int, root: int) -> None:
+        """Book the bytes of a committed transaction: what users asked to write, what was stored to each file."""
+        self.commits += 1
+        self.user_bytes += user_bytes
+        written = self.written_bytes
+        written["heap"] += heap
+        written["log"] += log
+        written["index"] += index
+        written["root"] += root

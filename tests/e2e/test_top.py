@@ -1,0 +1,99 @@
+"""`gpkvs top` beside a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpkvs.metrics import PHASES
+from tests.e2e.conftest import COMMAND, Server, error_line, run_gpkvs
+from tests.e2e.wire import GET, SET, batch
+
+
+def load(server: Server, stop: threading.Event) -> None:
+    operations = [(SET, b"%d" % i, b"value") for i in range(50)] + [(GET, b"%d" % i) for i in range(100)]
+    while not stop.is_set():
+        server.kv.Batch(batch(operations))
+
+
+def top(server: Server, *options: str) -> str:
+    """Return what one look shows, while the server works."""
+    stop = threading.Event()
+    thread = threading.Thread(target=load, args=(server, stop))
+    thread.start()
+    try:
+        result = run_gpkvs("top", "--metrics", server.metrics_address, "--interval", "0.5", "--once", *options)
+    finally:
+        stop.set()
+        thread.join()
+    assert result.returncode == 0, result.stderr
+    return result.stdout.decode()
+
+
+def test_json(server: Server) -> None:
+    seen = json.loads(top(server, "--json"))
+    assert seen["serving"] is True
+    assert seen["domain"]
+    assert 0.4 < seen["interval_seconds"] < 10
+    assert seen["operations"]["get"] == pytest.approx(2 * seen["operations"]["set"])
+    assert seen["operations"]["set"] == pytest.approx(50 * seen["batches"], rel=0.1)
+    assert seen["operations"]["delete"] == 0
+    assert 150 <= seen["batch_operations"] <= 151
+    assert 0 < seen["batch_seconds"]["p50"] <= seen["batch_seconds"]["p99"]
+    assert list(seen["phases"]) == list(PHASES)
+    assert all(phase["seconds"] > 0 for phase in seen["phases"].values())
+    assert seen["engine_busy"] == pytest.approx(sum(phase["busy"] for phase in seen["phases"].values()))
+    assert 0 < seen["engine_busy"] < 1.1
+    # Of each SET: 6 or 7 bytes of the user, a record of 48 bytes, an undo entry of 48, a slot of 32.
+    assert 128 / 7 < seen["write_amplification"] < 170 / 6
+    (table,) = seen["tables"]
+    assert table["name"] == "default"
+    assert table["records"] == 50
+    assert table["load_factor"] == pytest.approx(50 / table["slots"])
+    assert 0 < seen["heap_live_bytes"] < seen["heap_bytes"]
+    assert 0 < seen["heap_free_bytes"] < seen["heap_bytes"]
+
+
+def test_picture(server: Server) -> None:
+    shown = top(server)
+    for word in (
+        server.metrics_address,
+        "serving",
+        "SETs",
+        "write amplification",
+        "waiting requests",
+        "default",
+        *PHASES,
+    ):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_live_view_outlives_its_server(server: Server, tmp_path: Path) -> None:
+    server.kv.Batch(batch([(SET, b"key", b"value")]))
+    output = tmp_path / "top.jsonl"
+    with output.open("wb") as stdout:
+        process = subprocess.Popen(
+            [*COMMAND, "top", "--metrics", server.metrics_address, "--interval", "0.05", "--json"], stdout=stdout
+        )
+    try:
+        while output.read_text().count("\n") < 3:
+            assert process.poll() is None
+        server.stop()
+        while "error" not in output.read_text():
+            assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait(30)
+    lines = [json.loads(line) for line in output.read_text().splitlines() if line.endswith("}")]
+    assert all("serving" in line or server.metrics_address in line["error"] for line in lines)
+
+
+def test_nothing_there(server: Server) -> None:
+    assert "127.0.0.1:1" in error_line(run_gpkvs("top", "--metrics", "127.0.0.1:1", "--once"), 2)
+    # The gRPC port is a likely mistake.
+    assert server.target in error_line(run_gpkvs("top", "--metrics", server.target, "--once"), 2)
