@@ -2,7 +2,7 @@
 
 Files
 -----
-``LOCK``          locked (flock) by the process that has the store open; holds its pid
+``LOCK``          the pid of the process that has the store open; the directory itself is locked (flock)
 ``CREATING``      only while a store is being created: what lies beside it is worthless
 ``root``          two root copies and the transaction flag
 ``log``           two descriptors and the undo log
@@ -75,6 +75,9 @@ Progress = Callable[[str, float], None]
 class DirectoryLock:
     """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
 
+    The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
+    who has it.
+
     Raises
     ------
     StoreLockedError
@@ -82,34 +85,40 @@ class DirectoryLock:
     """
 
     def __init__(self, path: Path, *, write: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._file = os.open(path / LOCK_FILE, flags | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:
-            # A copy without the lock file can be checked all the same.
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if write:
+                _write_owner(path / LOCK_FILE)
         except BlockingIOError:
-            pid = _owner(self._file)
-            os.close(self._file)
-            raise StoreLockedError(path, pid) from None
-        if write:
-            # Over what was there, without a truncation: on a full disk that could not be written again.
-            with suppress(OSError):
-                os.pwrite(self._file, f"{os.getpid():<20}\n".encode(), 0)
+            os.close(self._directory)
+            raise StoreLockedError(path, _owner(path / LOCK_FILE)) from None
+        except BaseException:
+            os.close(self._directory)
+            raise
 
     def release(self) -> None:
         """Let others open the store."""
-        os.close(self._file)
+        os.close(self._directory)
 
 
-def _owner(lock_file: int) -> int | None:
+def _write_owner(lock_file: Path) -> None:
+    """Write this process's pid over what was there, without a truncation: a full disk could not take it again."""
+    file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with suppress(OSError):
+            os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
+    finally:
+        os.close(file)
+
+
+def _owner(lock_file: Path) -> int | None:
     """Return the process that wrote the lock file, if it lives; `gpkvs check` locks without writing."""
-    text = os.pread(lock_file, 32, 0).decode(errors="replace").strip()
-    if not text.isdigit():
+    try:
+        text = lock_file.read_text(errors="replace").strip()
+    except OSError:
         return None
-    return int(text) if Path(f"/proc/{text}").exists() else None
+    return int(text) if text.isdigit() and Path(f"/proc/{text}").exists() else None
 
 
 @contextmanager

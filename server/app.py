@@ -23,6 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server import exporter
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
@@ -90,7 +91,7 @@ class _Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number, stop)
         if self._settings.ready_file:
-            self._settings.ready_file.unlink(missing_ok=True)
+            _require_writable(self._settings.ready_file)
         gate = Gate()
         async with AsyncExitStack() as stack:
             stack.callback(self._engine.shutdown)
@@ -229,3 +230,18 @@ def _write_whole(path: Path, text: str) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.write_text(text)
     part.replace(path)
+
+
+def _require_writable(path: Path) -> None:
+    """Find out before the start whether the ready file can be written; an old one is removed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it cannot.
+    """
+    try:
+        _write_whole(path, "")
+        path.unlink()
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot write {path}: {error.strerror}", field="ready_file") from error

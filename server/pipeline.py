@@ -4,7 +4,9 @@
     writer: take the oldest answer -> await it -> send it -> give its room back
 
 The next message is read only while there is room, so a client that does not read its answers is slowed down by gRPC's
-flow control; the batcher never waits for a stream, and a slow reader costs at most the room of its own stream.
+flow control; the batcher never waits for a stream, and a slow reader costs at most the room of its own stream. The
+size of an answer from a `bytes` table is an estimate until it is there: a stream whose values suddenly grow may pass
+its room once, by the answers to what is in flight then, `stream_requests_max` of them at most.
 """
 
 from __future__ import annotations

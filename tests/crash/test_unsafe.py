@@ -110,7 +110,8 @@ def test_what_a_power_loss_tore_is_dropped_and_the_rest_kept(path: Path) -> None
     torn = _tear(path / "index-0-0", BYTES.slot_bytes, 16, 10) + _tear(path / "index-1-0", U64.slot_bytes, 0, 10)
     assert check(path).violations
     with gpkvs.open(path, accept_loss=True) as store:
-        assert store.recovery.dropped_slots == torn
+        # A torn u64 key may by chance (2 in 1,024) belong where it is; nothing can tell.
+        assert torn - 3 <= store.recovery.dropped_slots <= torn
         kept = [store.get(b"key%d" % i) for i in range(500)]
         assert kept.count(b"3") == 490
         values, found = store.get_many(KEYS, table="numbers")

@@ -47,7 +47,7 @@ class Services:
 
     def open_gate(self) -> Batcher:
         batcher = Batcher(self.execute, self.engine, ServerConfig(), self.metrics)
-        self.gate.open(Serving(self.store, batcher, 1 << 20))
+        self.gate.open(Serving(self.store, batcher, self.engine, 1 << 20, 64, 1 << 20))
         return batcher
 
     async def wait_entered(self) -> None:
@@ -62,7 +62,10 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
     with ThreadPoolExecutor(1) as engine:
         metrics, gate = Metrics(), Gate()
         server = grpc.aio.server(interceptors=[CallMetrics(metrics.registry)])
-        for module, name, service in ((kv_pb2, "KV", KVService(gate)), (admin_pb2, "Admin", AdminService(gate))):
+        for module, name, service in (
+            (kv_pb2, "KV", KVService(gate, metrics)),
+            (admin_pb2, "Admin", AdminService(gate)),
+        ):
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, gate, metrics)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

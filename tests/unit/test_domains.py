@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +130,7 @@ def test_flush_without_an_instruction_for_it_is_refused(tmp_path: Path, monkeypa
 
 
 @pytest.fixture
-def lines() -> Iterator[Any]:
+def lines() -> Callable[[], int]:
     """Return a function that says how many cache lines were written back since it was last called."""
     before = library.gpkvs_lines_written_back()
 
@@ -144,7 +143,7 @@ def lines() -> Iterator[Any]:
 
 
 @needs_write_back
-def test_a_store_of_the_host_writes_back_each_line_once(tmp_path: Path, lines: Any) -> None:
+def test_a_store_of_the_host_writes_back_each_line_once(tmp_path: Path, lines: Callable[[], int]) -> None:
     (tmp_path / "file").write_bytes(bytes(64 << 10))
     region = Region(tmp_path / "file", FORCED_FLUSH)
     lines()
@@ -158,7 +157,7 @@ def test_a_store_of_the_host_writes_back_each_line_once(tmp_path: Path, lines: A
 
 @needs_write_back
 @pytest.mark.parametrize("how", range(1, library.gpkvs_write_back_best() + 1))
-def test_every_instruction_that_the_processor_has(tmp_path: Path, lines: Any, how: int) -> None:
+def test_every_instruction_that_the_processor_has(tmp_path: Path, lines: Callable[[], int], how: int) -> None:
     (tmp_path / "file").write_bytes(bytes(4096))
     region = Region(tmp_path / "file", FORCED_FLUSH)
     library.gpkvs_write_back_on(how)
@@ -174,7 +173,7 @@ def test_every_instruction_that_the_processor_has(tmp_path: Path, lines: Any, ho
 
 @needs_write_back
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Any, threads: int) -> None:
+def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Callable[[], int], threads: int) -> None:
     """One slot in each of 20,000 lines, and a log whose entries are striped over lines."""
     count = 20_000
     (tmp_path / "index").write_bytes(bytes(64 * count))
@@ -204,7 +203,7 @@ def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Any, thr
 
 
 @needs_write_back
-def test_a_batch_in_flush_writes_back_every_line_that_changed(tmp_path: Path, lines: Any) -> None:
+def test_a_batch_in_flush_writes_back_every_line_that_changed(tmp_path: Path, lines: Callable[[], int]) -> None:
     path = tmp_path / "store"
     with gpkvs.open(path, durability="flush", threads=2, **SMALL) as store:
         files = [path / name for name in ("root", "log", "heap", "index-0-0")]

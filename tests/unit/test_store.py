@@ -68,6 +68,13 @@ def test_second_process_is_refused_with_the_pid_of_the_first(store_path: Path) -
             check(store_path)
 
 
+def test_removing_the_lock_file_lets_nobody_in(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL):
+        (store_path / "LOCK").unlink()
+        with pytest.raises(StoreLockedError):
+            gpkvs.open(store_path)
+
+
 def test_lock_left_by_a_kill_does_not_hinder(store_path: Path) -> None:
     gpkvs.open(store_path, **SMALL).close()
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(store_path)], stdout=subprocess.PIPE, text=True)
