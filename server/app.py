@@ -227,7 +227,7 @@ class _Server:
 
 def _write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or nothing."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = _part_of(path)
     part.write_text(text)
     part.replace(path)
 
@@ -241,7 +241,14 @@ def _require_writable(path: Path) -> None:
         If it cannot.
     """
     try:
-        _write_whole(path, "")
-        path.unlink()
+        path.unlink(missing_ok=True)
+        # Beside it: whoever waits for the file must not see one that is empty.
+        _part_of(path).touch()
+        _part_of(path).unlink()
     except OSError as error:
         raise InvalidArgumentError(f"cannot write {path}: {error.strerror}", field="ready_file") from error
+
+
+def _part_of(path: Path) -> Path:
+    """Return the name under which a file is written before it is whole."""
+    return path.with_name(f"{path.name}.{os.getpid()}")

@@ -190,3 +190,16 @@ def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
     server = start_server("--index-bytes", "2MiB", "--heap-bytes", "32MiB")
     assert server.admin.Info(admin_pb2.InfoRequest()).tables[0].index_bytes == 1 << 20
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"v"
+
+
+@pytest.mark.parametrize("name", ["missing/ready", "folder"])
+def test_ready_file_that_cannot_be_written_is_found_out_before_the_start(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    done = run_gpkvs(
+        "serve", "--data", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+        "--ready-file", str(tmp_path / name),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"ready_file: cannot write" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
