@@ -26,7 +26,7 @@ from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
-from gpkvs.config import DEFAULT_TABLE, MIB, Sizes
+from gpkvs.config import DEFAULT_TABLE, KIB, MIB, Sizes
 from gpkvs.errors import (
     InvalidArgumentError,
     NoSpaceError,
@@ -63,8 +63,9 @@ RECOVERY_FILE = "recovery.json"
 _CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
 SEGMENT_BYTES_MAX = 32 * MIB
-SEGMENT_BYTES_MIN = 64 << 10
-LOG_BYTES_MIN = 128 << 10
+SEGMENT_BYTES_MIN = 64 * KIB
+LOG_BYTES_MIN = 128 * KIB
+INDEX_BYTES_MAX = 1 << 44
 
 # The last one is what a file system says to a size beyond all it could ever hold.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -185,7 +186,7 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         If one is out of range.
     """
     bounds = {
-        "index_bytes": (BLOCK_BYTES, 1 << 44),
+        "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
         "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
         "log_bytes": (LOG_BYTES_MIN, 1 << 40),
     }

@@ -16,7 +16,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchPart, BatchResult, Op
+from gpkvs.batch import U64, Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -112,7 +112,7 @@ class Engine:
                 # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what
                 # a crash could take back (I4).
                 failpoint.hit("before_reply")
-                parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, table.result(plan)) for table, plan in plans)
+                parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
                 self.meter.lap("reply")
                 return BatchResult(parts, rejected, requests)
         return BatchResult((), rejected, requests)
@@ -131,11 +131,13 @@ class Engine:
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
                 tail = self._allocate(batch, plans)
+                self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
         # All that may fail for want of memory comes before the commit, the values of the reply too.
         for table, plan in plans:
             plan.result = table.result(plan)
+        self.meter.lap("reply")
         if tail is not None:
             self._write(batch, plans, tail)
         return plans
@@ -168,7 +170,7 @@ class Engine:
         removed = np.concatenate([table.freed(plan) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
-        stored = self._bytes_stored(plans, runs, tail)
+        stored = self._bytes_stored(plans, runs, added)
         self.meter.lap("stage")
         try:
             self._commit(plans, runs, tail)
@@ -180,19 +182,17 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
-    def _bytes_stored(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> tuple[int, ...]:
+    @staticmethod
+    def _bytes_stored(plans: list[TablePlan], runs: tuple[LogRun, ...], added: U64) -> tuple[int, ...]:
         """Return the arguments of `Meter.committed`."""
         user_bytes = index_bytes = log_bytes = 0
         for (_, plan), run in zip(plans, runs, strict=True):
             user_bytes += write_bytes(plan.batch)
             index_bytes += plan.changes.contents.nbytes
             log_bytes += run.count * run.entry_bytes
-        if tail.segment == self.heap.tail.segment:
-            record_units = tail.units - self.heap.tail.units
-        else:
-            record_units = sum(int((plan.reference & RECORD_UNITS_MAX).sum()) for _, plan in plans)
+        heap_units = int((added & np.uint64(RECORD_UNITS_MAX)).sum())
         flag_bytes = 2 * 8  # ACTIVE and IDLE
-        return user_bytes, record_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
+        return user_bytes, heap_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
         """Find room in the heap for the records that are kept."""
@@ -220,8 +220,8 @@ class Engine:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
         chain, request, units = [], [], []
         chains = 0
-        for table, plan in plans:
-            if len(table.kept_records(plan)) == 0:
+        for _, plan in plans:
+            if len(plan.put_op) == 0:
                 continue
             sets, set_chain = sets_of_chains(plan.batch, plan.chains)
             stays = plan.folded.change[set_chain] == Change.PUT

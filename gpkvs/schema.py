@@ -13,7 +13,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.directory import reserve_file, round_up, write_file
+from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, round_up, write_file
 from gpkvs.errors import InvalidArgumentError, TableExistsError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
@@ -24,7 +24,6 @@ from gpkvs.roots import write_roots
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 _FILES = re.compile(r"(index-\d+-\d+|catalog-\d+\.json)(\.tmp)?")
-INDEX_BYTES_MAX = 1 << 44
 
 
 def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) -> None:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend
-from gpkvs.batch import U32, U64, Batch, Op, RequestResult
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
-from gpkvs.plan import Chains, Changes, Folded, Placed, Plan
+from gpkvs.plan import Chains, Changes, Folded, Placed, Plan, offsets_of
 from gpkvs.pm.region import Region
 
 
@@ -338,9 +338,24 @@ class Table(ABC):
         old = plan.chains.slot[chain] != NO_SLOT
         return self.records + int((put & ~old).sum()) - int((~put).sum())
 
-    @abstractmethod
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
+        total = int(plan.get_lengths.sum(dtype=np.uint64))
+        values: U8 = np.empty(total, np.uint8)
+        self._launch_slots(
+            "gather",
+            len(plan.get_op) if total else 0,
+            **self._gather_arguments(),
+            get_op=plan.get_op,
+            source_word=plan.folded.source_word,
+            source_op=plan.folded.source_op,
+            values=plan.batch.values,
+            value_offsets=plan.value_offsets,
+            length=plan.get_lengths,
+            offset=offsets_of(plan.get_lengths),
+            out=values,
+        )
+        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)
 
     @abstractmethod
     def _find_arguments(self, plan: Plan) -> dict[str, Argument]:
@@ -349,6 +364,10 @@ class Table(ABC):
     @abstractmethod
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         """Return what the layout's `stage` takes beside the rest."""
+
+    @abstractmethod
+    def _gather_arguments(self) -> dict[str, Argument]:
+        """Return what the layout's `gather` takes beside the rest."""
 
     @abstractmethod
     def _lengths(self, plan: Plan, get_op: U32) -> U32:

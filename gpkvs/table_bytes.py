@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, RequestResult
+from gpkvs.batch import U32, U64
 from gpkvs.layout import Change
-from gpkvs.plan import Plan, offsets_of
+from gpkvs.plan import Plan
 from gpkvs.table import Table
 
 
@@ -25,6 +25,9 @@ class BytesTable(Table):
             "reference": plan.reference,
             "first_sequence": plan.first_sequence,
         }
+
+    def _gather_arguments(self) -> dict[str, Argument]:
+        return {"heap": self._files.heap.address}
 
     def _lengths(self, plan: Plan, get_op: U32) -> U32:
         lengths = np.empty(len(get_op), np.uint32)
@@ -58,23 +61,3 @@ class BytesTable(Table):
     def _old_records(self, plan: Plan, chain: U32) -> U64:
         freed: U64 = plan.chains.old_word[chain]
         return freed
-
-    def result(self, plan: Plan) -> RequestResult:
-        """See `Table.result`."""
-        offsets = offsets_of(plan.get_lengths)
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = np.empty(total, np.uint8)
-        self._backend.launch(
-            "gather",
-            len(plan.get_op) if total else 0,
-            get_op=plan.get_op,
-            source_word=plan.folded.source_word,
-            source_op=plan.folded.source_op,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
-            heap=self._files.heap.address,
-            length=plan.get_lengths,
-            offset=offsets,
-            out=values,
-        )
-        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, RequestResult, Status
-from gpkvs.plan import Plan, offsets_of
+from gpkvs.batch import U32, U64, Status
+from gpkvs.plan import Plan
 from gpkvs.table import Table
 
 _NOTHING_32 = np.empty(0, np.uint32)
@@ -29,6 +29,9 @@ class U64Table(Table):
             "hash_key1": self._hash_key1,
         }
 
+    def _gather_arguments(self) -> dict[str, Argument]:
+        return {}
+
     def _lengths(self, plan: Plan, get_op: U32) -> U32:
         plan.folded.versions[:] = 0
         return np.where(plan.folded.status[get_op] == Status.OK, np.uint32(8), np.uint32(0))
@@ -41,21 +44,3 @@ class U64Table(Table):
     def _old_records(self, plan: Plan, chain: U32) -> U64:
         del plan, chain
         return _NOTHING_64
-
-    def result(self, plan: Plan) -> RequestResult:
-        """See `Table.result`."""
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = np.empty(total, np.uint8)
-        self._backend.launch(
-            "gather_u64",
-            len(plan.get_op) if total else 0,
-            get_op=plan.get_op,
-            source_word=plan.folded.source_word,
-            source_op=plan.folded.source_op,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
-            length=plan.get_lengths,
-            offset=offsets_of(plan.get_lengths),
-            out=values,
-        )
-        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)

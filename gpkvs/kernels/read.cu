@@ -27,12 +27,12 @@ GPKVS_KERNEL(measure, MEASURE_ARGS) {
     a.length[i] = length;
 }
 
-// gather: the values, one after the other.
-#define GATHER_ARGS(F)                                                                      \
+// gather_bytes: the values, one after the other.
+#define GATHER_BYTES_ARGS(F)                                                                      \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u8*, values) \
     F(const u64*, value_offsets) F(const u8*, heap) F(const u32*, length) F(const u64*, offset) F(u8*, out)
 
-GPKVS_KERNEL(gather, GATHER_ARGS) {
+GPKVS_KERNEL(gather_bytes, GATHER_BYTES_ARGS) {
     if (a.length[i] == 0) return;
     const u32 op = a.get_op[i];
     const u32 writer = a.source_op[op];

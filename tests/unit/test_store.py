@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,31 @@ def test_a_batch_sees_its_own_writes_in_order(store: gpkvs.Store) -> None:
     assert result.versions.tolist() == [1, 1, 1, 0, 5]
     assert result.value_list() == [b"1", b""]
     assert store.get(b"k") == b"2"
+
+
+def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a reply may be wanting; after the commit nothing may fail."""
+    store.set(b"old", b"value")
+    kernels: list[str] = []
+    launch = store._backend.launch
+
+    def listed(kernel: str, items: int, /, **arguments: Any) -> None:
+        kernels.append(kernel)
+        launch(kernel, items, **arguments)
+
+    monkeypatch.setattr(store._backend, "launch", listed)
+    result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
+    assert result.value_list() == [b"value"]
+    assert kernels.count("gather_bytes") == 1
+    assert kernels.index("gather_bytes") < kernels.index("log_undo_bytes") < kernels.index("apply_bytes")
+
+
+def test_bytes_stored_are_counted_where_a_segment_begins_again(store: gpkvs.Store) -> None:
+    before = store.meter.written_bytes["heap"]
+    for _ in range(3):
+        store.set(b"key", b"x" * 1000)
+        store.delete(b"key")  # nothing in the tail's segment is live: the next record goes to its beginning
+    assert store.meter.written_bytes["heap"] - before == 3 * 1040
 
 
 def test_versions_are_never_reused(store_path: Path) -> None:
