@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.check import check_command, recover_command
+from gpkvs.cli.crash import crash_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
@@ -54,6 +55,7 @@ app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 app.command("drill")(drill_command)
+app.command("crash")(crash_command)
 app.command("demo")(demo_command)
 
 
