@@ -254,13 +254,13 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
 
 
 def _store_again(files: StoreFiles, current: Descriptor) -> None:
-    """Make the flag durable whatever it said: a kill may have left it in a cache only.
+    """Store the flag, whatever it said: a kill may have left it in a cache only.
 
-    The descriptor that it names needs no such thing, it was durable before ACTIVE; roots are written anyway.
+    Roots lie in the same file and are written next: the flag is durable before the first of them changes. The
+    descriptor that it names was durable before ACTIVE.
     """
     failpoint.hit("before_restore")
     store_flag(files, State.IDLE, current.epoch)
-    files.root_region.persist()
 
 
 def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:
