@@ -122,7 +122,10 @@ class Engine:
 
     def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
         """Reject requests whose table was dropped after they were checked."""
-        gone = np.flatnonzero(~np.isin(batch.request_tables[:requests], list(self.tables)))
+        tables = batch.request_tables[:requests]
+        if requests == 1 and int(tables[0]) in self.tables:
+            return {}
+        gone = np.flatnonzero(~np.isin(tables, list(self.tables)))
         return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
 
     def _transact(self, batch: Batch) -> list[TablePlan]:
@@ -230,7 +233,7 @@ class Engine:
             if len(plan.put_op) == 0:
                 continue
             sets, set_chain = sets_of_chains(plan)
-            stays = plan.folded.change[set_chain] == Change.PUT
+            stays = plan.folded.change[set_chain] == Change.PUT.value
             sets = sets[stays]
             chain.append(set_chain[stays] + np.uint32(chains))
             request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
@@ -369,7 +372,7 @@ def write_bytes(batch: Batch) -> int:
     """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
     if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
         return len(batch.keys) + len(batch.values)
-    return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
+    return int(batch.key_lengths[batch.ops != Op.GET.value].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

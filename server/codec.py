@@ -112,7 +112,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Requ
     # Each access to a field of bytes copies it: once is enough.
     ops, keys, values = message.ops, message.keys, message.values
     op_column = np.frombuffer(ops, np.uint8)
-    sets = int(np.count_nonzero(op_column == Op.SET))
+    sets = int(np.count_nonzero(op_column == Op.SET.value))
     batch = Batch(
         ops=op_column,
         keys=np.frombuffer(keys, np.uint8),
@@ -123,7 +123,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Requ
     batch.validate(limits)
     return Request(
         operations=len(ops),
-        gets=int(np.count_nonzero(op_column == Op.GET)),
+        gets=int(np.count_nonzero(op_column == Op.GET.value)),
         ops=ops,
         keys=keys,
         key_lengths=batch.key_lengths.tobytes(),
