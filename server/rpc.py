@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -18,7 +18,15 @@ from gpkvs.server.status import status_of
 
 _log = logging.getLogger("gpkvs.server")
 
-Method = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Message]]
+
+class Call(NamedTuple):
+    """What a method of one request is told of the call."""
+
+    context: grpc.aio.ServicerContext
+    message_bytes: int  # of the request as it came
+
+
+Method = Callable[[Any, Call], Awaitable[Message]]
 StreamMethod = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
 
 # In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
@@ -31,7 +39,7 @@ def add_service(
 ) -> str:
     """Register an object that has a coroutine for each method of a service; return the service's full name.
 
-    A method of one request takes it and the context and returns the response. A method of streams takes the context,
+    A method of one request takes it and the `Call` and returns the response. A method of streams takes the context,
     reads and writes bytes there, and returns when the stream is done.
     """
 
@@ -58,7 +66,7 @@ def _answer(
     async def handler(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
         with gate:
             try:
-                response: bytes = (await method(parse(data), context)).SerializeToString()
+                response: bytes = (await method(parse(data), Call(context, len(data)))).SerializeToString()
                 return response
             except DecodeError as error:
                 unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
