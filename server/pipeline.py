@@ -20,7 +20,7 @@ from functools import partial
 import grpc
 from google.protobuf.message import DecodeError
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.codec import Answer, Request
@@ -195,4 +195,5 @@ class Pipeline:
             self._metrics.request_refused(refused)
         else:
             _log.error("%s: %s", code.name, error)
-        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=str(error))
+        full = error.resource if isinstance(error, NoSpaceError) else ""
+        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=str(error), full=full)

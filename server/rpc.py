@@ -11,7 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.status import status_of
@@ -32,6 +32,8 @@ StreamMethod = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
 # In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
 # requests that it did not answer.
 NOT_EXECUTED = (("gpkvs-executed", "no"),)
+# There too: what is full, of a request refused for want of room (`NoSpaceError.resource`).
+FULL_KEY = "gpkvs-full"
 
 
 def add_service(
@@ -103,7 +105,8 @@ async def _abort(
         code, refused = status_of(error)
         if refused:
             metrics.request_refused(refused)
-            await context.abort(code, str(error), NOT_EXECUTED)
+            full = ((FULL_KEY, error.resource),) if isinstance(error, NoSpaceError) else ()
+            await context.abort(code, str(error), NOT_EXECUTED + full)
         _log.error("%s: %s", code.name, error)
         await context.abort(code, str(error))
     raise AssertionError("abort always raises")
