@@ -6,7 +6,7 @@ The tree::
     ├── InvalidArgumentError     your request is wrong; nothing was written
     │   ├── UnknownTableError
     │   └── TableExistsError
-    ├── NoSpaceError             it does not fit (heap, index, log, disk; a server's queue, answers); nothing was written
+    ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, answers); nothing was written
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+import pytest
+
 from gpkvs.proto.v1 import kv_pb2
 from tests.e2e.conftest import Server, StartServer
-from tests.e2e.wire import GET, batch
+from tests.e2e.wire import GET, SET, batch
 
 MIB = 1 << 20
 
@@ -103,3 +107,24 @@ def test_memory_for_a_client_that_hangs_is_bounded(start_server: StartServer) ->
     assert "StatusCode.RESOURCE_EXHAUSTED" in report
     assert "answer_bytes_max" in report
     wait_until(lambda: server.metric("gpkvs_answer_bytes") == 0, "not all is given back")
+
+
+@pytest.mark.parametrize("file", ["root", "heap", "index-0-0", "log"])
+def test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name(tmp_path: Path, file: str) -> None:
+    """No answer that could be wrong, a line in the log, and an exit status that is not 0."""
+    server = Server(tmp_path / "store", tmp_path)
+    value = bytes(1000)
+    server.kv.Batch(batch([(SET, b"%d" % i, value) for i in range(1000)]))
+    path = server.data / file
+    os.truncate(path, 0)
+    try:
+        with pytest.raises(grpc.RpcError) as caught:
+            server.kv.Batch(batch([(SET, b"%d" % i, value) for i in range(1000)] + [(GET, b"7")]), timeout=30)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(30) == 70
+    finally:
+        server.kill()
+    lines = server.log.read_text().splitlines()
+    [line] = [line for line in lines if "it was truncated" in line]
+    assert str(path) in line
+    assert "gpkvs check" in line
