@@ -38,11 +38,17 @@ class Request:
     values: bytes
     value_lengths: bytes
     table: int = 0  # its id
+    message_bytes: int = 0  # of the message it came in, with all that is not a column
 
     @property
     def payload_bytes(self) -> int:
         """Bytes of keys and values."""
         return len(self.keys) + len(self.values)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory: its message, and the lengths that may be written out only here."""
+        return max(self.message_bytes, self.payload_bytes) + len(self.key_lengths) + len(self.value_lengths)
 
 
 class Answer(NamedTuple):
@@ -52,6 +58,11 @@ class Answer(NamedTuple):
     versions: bytes
     value_lengths: bytes
     values: bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in memory or as a message."""
+        return answer_bytes(len(self.status), len(self.values))
 
 
 def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
@@ -81,8 +92,15 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     )
 
 
-def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0) -> Request:
+def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
     """Make a request of one operation on a table with these limits; `value` counts for a SET only.
+
+    Parameters
+    ----------
+    op, key, value, limits, table
+        The operation, and the limits and id of its table.
+    message_bytes
+        Size of the message it came in.
 
     Raises
     ------
@@ -97,12 +115,21 @@ def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0) -> Req
         raise InvalidArgumentError(f"a value of {len(value):,} bytes, {allowed}", field="value")
     key_length = len(key).to_bytes(4, "little")
     if op is Op.SET:
-        return Request(1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"), table)
-    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"", table)
+        return Request(
+            1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"), table, message_bytes
+        )
+    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"", table, message_bytes)
 
 
-def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Request:
+def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
     """Take the columns out of a message and check them against the limits of its table.
+
+    Parameters
+    ----------
+    message, limits, table
+        The message, and the limits and id of its table.
+    message_bytes
+        The message's size as it came.
 
     Raises
     ------
@@ -130,6 +157,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Requ
         values=values,
         value_lengths=batch.value_lengths.tobytes(),
         table=table,
+        message_bytes=message_bytes,
     )
 
 
