@@ -171,8 +171,8 @@ class Table(ABC):
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
         """Return columns for status and versions, which outlive the transaction."""
-        versions = self._xp.empty if self._has_versions else self._xp.zeros
-        return self._xp.empty(count, np.uint8), versions(count, np.uint64)
+        versions = self._xp.empty(count if self._has_versions else 0, np.uint64)
+        return self._xp.empty(count, np.uint8), versions
 
     def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
@@ -378,9 +378,8 @@ class Table(ABC):
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
         seen, download = plan.seen, self._backend.download
-        return RequestResult(
-            download(seen.status), download(seen.versions), download(plan.get_lengths), download(self._values(plan))
-        )
+        versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
+        return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
