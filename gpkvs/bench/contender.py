@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from gpkvs.bench.workload import Columns, Workload
 from gpkvs.errors import GpkvsError
+from gpkvs.pm.domain import find_domain
 
 Promise = Literal["process", "msync"]
 """What an acknowledged batch survives: the death of the process, or a loss of power as well."""
@@ -63,3 +66,21 @@ def need_extra(module: str) -> ModuleType:
         raise BenchError(
             f"{module} is not installed ({error}): pip install 'gpkvs[bench]', or leave it out (--peer)"
         ) from error
+
+
+def require_promise(directory: Path, promise: Promise) -> None:
+    """Make sure that stores in a directory survive just what is promised.
+
+    Raises
+    ------
+    BenchError
+        If they survive something else there: peers could not be set up for the same.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix="gpkvs-bench-") as store:
+        (Path(store) / "LOCK").touch()  # what is looked at: the first file of a store
+        found = find_domain(Path(store), "auto").name
+    if found != promise:
+        raise BenchError(
+            f"{directory} is of the persistence domain {found}, not {promise}: name another directory "
+            "(process needs tmpfs, msync a disk)"
+        )

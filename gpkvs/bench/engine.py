@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from gpkvs.bench.contender import BenchError, Contender, Promise
+from gpkvs.bench.contender import BenchError, Contender, Promise, require_promise
 from gpkvs.bench.lmdb_peer import Lmdb
 from gpkvs.bench.machine import describe_run
 from gpkvs.bench.own import Gpkvs
@@ -111,6 +111,7 @@ def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
         If a peer is not installed, the directory gives another promise, or a store answers wrongly.
     """
     began, found = perf_counter(), _Found()
+    require_promise(options.directory, options.promise)
     described = describe_run(options.directory)
     for shape in options.shapes:
         workload = Workload(shape, options.records, options.batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich.table import Table
@@ -102,6 +103,98 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}" if part and whole else ""
 
 
-def engine_tables(result: dict[str, Any], *, profile: bool) -> list[Table]:
-    """Return the tables of an engine's benchmark, for a terminal."""
-    return [rows.rich() for rows in (throughput(result), *((phases(result),) if profile else ()))]
+def resources(result: dict[str, Any]) -> Rows:
+    """Return the processor time of an operation, in the server and in the client."""
+    lines = [
+        (task, *(f"{spent[name]:.3g}" for name in ("server_cpu_us", "engine_us", "client_cpu_us")))
+        for task, spent in result["spent"].items()
+    ]
+    headings = ("task", "server, CPU µs", "of it in the engine, µs", "client, CPU µs")
+    return Rows("time of gpkvs for one operation", headings, lines)
+
+
+def memory(result: dict[str, Any]) -> Rows:
+    """Return the resident memory of a server."""
+    found = result["memory"]
+    lines = [
+        (step, *(f"{found[step][name] / (1 << 20):,.0f}" for name in ("other_bytes", "store_bytes")))
+        for step in ("empty", "loaded", "read")
+    ]
+    title = f"resident memory of a server with {found['records']:,} records of {found['value_bytes']:,} B, MiB"
+    return Rows(title, ("after", "beyond the store", "mapped store"), lines)
+
+
+def start(result: dict[str, Any]) -> Rows:
+    """Return start-up times."""
+    lines: list[tuple[str, ...]] = [
+        (
+            one["shape"],
+            f"{one['records']:,}",
+            f"{one['store_bytes'] / (1 << 20):,.0f}",
+            f"{median(one['clean_seconds']):.2f}",
+            f"{median(one['killed_seconds']):.2f}",
+        )
+        for one in result["start"]
+    ]
+    headings = ("records", "number", "store, MiB", "after a stop, s", "after kill -9, s")
+    return Rows("from the start of the process to SERVING", headings, lines)
+
+
+def metrics_cost(result: dict[str, Any]) -> Rows:
+    """Return what metrics cost."""
+    lines: list[tuple[str, ...]] = [
+        (
+            task,
+            millions(median(found["with_per_second"])),
+            millions(median(found["without_per_second"])),
+            f"{found['cost_percent']:.1f}",
+        )
+        for task, found in result["metrics_cost"].items()
+    ]
+    return Rows("cost of metrics", ("task", "with, M/s", "without, M/s", "cost, % (median of the pairs)"), lines)
+
+
+def calls(result: dict[str, Any]) -> Rows:
+    """Return the calls of functions in the server for a message."""
+    sizes = list(next(iter(result["calls"].values())))
+    lines = [
+        (operation, *(f"{found[size]['calls_per_message']:,.1f}" for size in sizes))
+        for operation, found in result["calls"].items()
+    ]
+    headings = ("message", *(f"{int(size):,} operations" for size in sizes))
+    return Rows("functions that the server calls for a message, of Python and of C", headings, lines)
+
+
+def top_functions(result: dict[str, Any]) -> Rows:
+    """Return where the server's processor time goes, in the largest message."""
+    lines: list[tuple[str, ...]] = []
+    for operation, found in result["calls"].items():
+        largest = found[max(found, key=int)]
+        for name, entry in list(largest["functions"].items())[:10]:
+            lines.append(
+                (
+                    operation,
+                    name.rpartition("/")[2],
+                    f"{entry['calls_per_message']:,.1f}",
+                    f"{entry['cpu_us_per_message']:,.0f}",
+                )
+            )
+    headings = ("message", "function", "calls", "CPU µs, without what it calls")
+    return Rows("where the counting server spends a message's time", headings, lines, left=2)
+
+
+_SECTIONS = {"memory": memory, "start": start, "metrics_cost": metrics_cost, "calls": calls}
+
+
+def tables_of(result: dict[str, Any], *, profile: bool) -> list[Rows]:
+    """Return the tables of a result; with `profile` also where the time went."""
+    found = [throughput(result)] if result["measurements"] else []
+    found += [table(result) for name, table in _SECTIONS.items() if name in result]
+    if profile:
+        if result.get("phases"):
+            found.append(phases(result))
+        if "spent" in result:
+            found.append(resources(result))
+        if "calls" in result:
+            found.append(top_functions(result))
+    return found
