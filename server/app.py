@@ -42,6 +42,11 @@ _log = logging.getLogger("gpkvs.server")
 
 # For streams that never end by themselves, such as a health watch, and for answers on their way to slow readers.
 _STREAM_GRACE_SECONDS = 5.0
+_CANCEL_SECONDS = 1.0
+
+# Calls of one connection at the same time, further ones wait in the client: each takes about 25 KB until its answer or
+# refusal is sent, also if nobody reads.
+_CONNECTION_CALLS_MAX = 4096
 
 # While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
 # soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -97,7 +102,7 @@ class _Server:
         async with AsyncExitStack() as stack:
             stack.callback(self._engine.shutdown)
             server, address = await self._start_grpc(gate)
-            stack.push_async_callback(server.stop, None)
+            stack.push_async_callback(self._stop_grpc, server, 0.0)
             metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
             stack.callback(metrics_server.server_close)
             stack.callback(metrics_server.shutdown)
@@ -117,6 +122,7 @@ class _Server:
             options=[
                 # Else two servers could share a port, each getting some of the connections.
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", _CONNECTION_CALLS_MAX),
                 ("grpc.max_receive_message_length", message_bytes_max),
                 ("grpc.max_send_message_length", message_bytes_max),
             ],
@@ -212,7 +218,14 @@ class _Server:
                 config.drain_seconds_max,
             )
             batcher.abandon()
-        await server.stop(_STREAM_GRACE_SECONDS)
+        await self._stop_grpc(server, _STREAM_GRACE_SECONDS)
+
+    async def _stop_grpc(self, server: grpc.aio.Server, grace_seconds: float) -> None:
+        """Close the port and end all calls, in bounded time: gRPC itself waits long for a connection nobody reads."""
+        stopping = asyncio.create_task(server.stop(grace_seconds))
+        await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
+        if grace_seconds and not stopping.done():
+            _log.warning("clients do not read their answers: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
 
     @staticmethod
     def _log_store(store: Store) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import gpkvs
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from tests.e2e.conftest import COMMAND, Server, StartServer, error_line, run_gpkvs
+from tests.e2e.conftest import COMMAND, WITHOUT_ROOT_RIGHTS, Server, StartServer, error_line, run_gpkvs
 from tests.e2e.wire import SET, batch
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
@@ -134,23 +134,13 @@ def test_ipv6(start_server: StartServer) -> None:
     assert server.metric("gpkvs_serving") == 1
 
 
-# Root may write anywhere: without this capability it obeys permissions like anyone else.
-_WITHOUT_ROOT_RIGHTS = """
-import ctypes, os, sys
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0):
-    sys.exit("prctl failed")
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 def test_no_write_permission(tmp_path: Path) -> None:
     folder = tmp_path / "read-only"
     folder.mkdir()
     folder.chmod(0o555)
     for data in (folder, folder / "store"):
         result = subprocess.run(
-            [sys.executable, "-c", _WITHOUT_ROOT_RIGHTS, *COMMAND, "serve", "--data", str(data), *ANY_PORT],
+            [sys.executable, "-c", WITHOUT_ROOT_RIGHTS, *COMMAND, "serve", "--data", str(data), *ANY_PORT],
             capture_output=True,
             timeout=60,
             check=False,
