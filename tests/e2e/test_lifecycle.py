@@ -180,6 +180,39 @@ def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
     server = start_server("--index-bytes", "2MiB", "--heap-bytes", "32MiB")
     assert server.admin.Info(admin_pb2.InfoRequest()).tables[0].index_bytes == 1 << 20
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"v"
+    log = server.log.read_text()
+    assert "WARNING index_bytes=2097152 has no effect: the store was created with 1048576" in log
+    assert "WARNING heap_bytes=33554432 has no effect" in log
+    assert "log_bytes=" not in log  # as it is
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--metrics", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--listen", "127.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
+        (["--message-bytes-max", "3GiB"], "message_bytes_max: 3,221,225,472 bytes"),
+        (["--log-bytes", "9999TiB"], "log_bytes: "),
+        (["--threads", "1000000000"], "--threads"),
+        (["--heap-bytes", "9" * 400], "no machine has that"),
+        (["--index-bytes", "99999999TiB"], "no machine has that"),
+        (["--listen", b"\xff:7000"], "is not UTF-8"),
+    ],
+)
+def test_nonsense_options_are_refused_with_a_line(tmp_path: Path, options: list[str], words: str) -> None:
+    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), *ANY_PORT, *options)
+    text = " ".join(result.stderr.decode().replace("│", " ").split())
+    assert result.returncode in (1, 2)
+    assert words in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "store" / "root").exists()
+
+
+@pytest.mark.parametrize("specification", ["nonsense", "before_route:x", "before_route:0"])
+def test_nonsense_failpoint_is_refused_with_a_line(tmp_path: Path, specification: str) -> None:
+    result = run_gpkvs("info", str(tmp_path), env={"GPKVS_FAILPOINT": specification})
+    assert "GPKVS_FAILPOINT" in error_line(result, 1)
 
 
 @pytest.mark.parametrize("name", ["missing/ready", "folder"])
