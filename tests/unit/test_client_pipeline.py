@@ -102,7 +102,7 @@ def test_an_answer_of_the_wrong_shape_fails_its_request_only() -> None:
     async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         response = good(request)
         if request.id == 1:
-            response.versions = b""
+            response.versions = b"short"
         return response
 
     first, second = outcomes(answer, READ, READ)
