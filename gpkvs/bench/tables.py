@@ -49,8 +49,8 @@ def throughput(result: dict[str, Any]) -> Rows:
             (
                 measurement["task"],
                 measurement["contender"],
-                millions(measurement["rate"]),
-                f"{millions(measurement['rate_min'])} to {millions(measurement['rate_max'])}",
+                rate_text(measurement["rate"]),
+                f"{rate_text(measurement['rate_min'])} to {rate_text(measurement['rate_max'])}",
                 ", ".join(f"{value:.3g}" for value in latencies.values()),
                 f"{ratio['ratio']:.2f}" if ratio else "",
                 f"{ratio['aim']:g}" if ratio and ratio["aim"] else "",
@@ -60,9 +60,9 @@ def throughput(result: dict[str, Any]) -> Rows:
     headings = (
         "task",
         "store",
-        "M/s, median",
+        "a second, median",
         "lowest to highest",
-        f"{', '.join(names)} of a batch, ms",
+        f"{', '.join(names)}, ms",
         "gpkvs is faster by",
         "aim",
     )
@@ -73,9 +73,9 @@ def _place(result: dict[str, Any], task: str) -> int:
     return next(number for number, found in enumerate(result["measurements"]) if found["task"] == task)
 
 
-def millions(rate: float) -> str:
-    """Write operations a second as millions."""
-    return f"{rate / 1e6:.3g}" if rate < 1e8 else f"{rate / 1e6:.0f}"
+def rate_text(rate: float) -> str:
+    """Write operations a second."""
+    return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{rate:,.0f}"
 
 
 def title_of(result: dict[str, Any]) -> str:
@@ -145,13 +145,14 @@ def metrics_cost(result: dict[str, Any]) -> Rows:
     lines: list[tuple[str, ...]] = [
         (
             task,
-            millions(median(found["with_per_second"])),
-            millions(median(found["without_per_second"])),
+            *(rate_text(median(one["rate"] for one in found[which])) for which in ("with", "without")),
             f"{found['cost_percent']:.1f}",
+            f"{found['cpu_cost_percent']:.1f}",
         )
         for task, found in result["metrics_cost"].items()
     ]
-    return Rows("cost of metrics", ("task", "with, M/s", "without, M/s", "cost, % (median of the pairs)"), lines)
+    headings = ("task", "with, a second", "without", "throughput lost, %", "more CPU an operation, %")
+    return Rows("cost of metrics, medians of pairs of runs", headings, lines)
 
 
 def calls(result: dict[str, Any]) -> Rows:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.bench.contender import Promise
 from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
 from gpkvs.bench.serving import ServerBenchOptions
@@ -164,6 +165,26 @@ def server_command(
     with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(run_server(options, parts, show))
     _print(result, json_file, profile=profile)
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[Path, typer.Option(help="The folder of the JSON files.", exists=True, file_okay=False)] = Path(
+        "bench/results"
+    ),
+    document: Annotated[
+        Path, typer.Option(help="A Markdown file with two marks, between which the tables go; plots go beside it.")
+    ] = Path("docs/performance.md"),
+) -> None:
+    """Write the kept results into a document, as tables and plots.
+
+    Exit status: 0, or 1 if there are no results or the document has no marks.
+
+    Example: gpkvs bench report --results bench/results --document docs/performance.md
+    """
+    with failures_exit(1):
+        for file in write_report(results, document):
+            typer.echo(file)
 
 
 def _chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:
