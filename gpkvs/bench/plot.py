@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 from xml.sax.saxutils import escape
 
-from gpkvs.bench.tables import rate_text, title_of
+from gpkvs.bench.tables import rate_text, ratio_text, title_of
 
 _WIDTH, _COLUMNS = 880, 2
 _PAD, _HEAD = 20, 58
@@ -21,9 +20,11 @@ def draw(result: dict[str, Any]) -> str:
 
     A thin line goes from the lowest to the highest run.
     """
-    ordered = sorted(result["measurements"], key=lambda found: str(found["task"]))
-    panels = [(task, list(found)) for task, found in groupby(ordered, key=lambda found: str(found["task"]))]
-    rows = [panels[start : start + _COLUMNS] for start in range(0, len(panels), _COLUMNS)]
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for found in result["measurements"]:
+        panels.setdefault(found["task"], []).append(found)
+    tasks = list(panels.items())
+    rows = [tasks[start : start + _COLUMNS] for start in range(0, len(tasks), _COLUMNS)]
     heights = [_PANEL_HEAD + max(len(found) for _, found in row) * (_BAR + _GAP) + 14 for row in rows]
     height = _HEAD + sum(heights) + _PAD
     parts = [
@@ -31,7 +32,7 @@ def draw(result: dict[str, Any]) -> str:
         f"viewBox='0 0 {_WIDTH} {height}' {_FONT}>",
         f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
         _text(_PAD, 27, title_of(result), 15, weight=600),
-        _text(_PAD, 46, f"operations a second; {_place(result)}", 12, fill="#57606a"),
+        _text(_PAD, 46, f"operations a second (gpkvs over it); {_place(result)}", 12, fill="#57606a"),
     ]
     top, width = _HEAD, (_WIDTH - 2 * _PAD) // _COLUMNS
     for row, row_height in zip(rows, heights, strict=True):
@@ -57,7 +58,7 @@ def _panel(left: int, top: int, width: int, task: str, found: list[dict[str, Any
         y = top + _PANEL_HEAD + number * (_BAR + _GAP)
         x, middle = left + _NAME, y + _BAR / 2
         fill = _PEERS[(number - 1) % len(_PEERS)] if number else _OWN
-        text = rate_text(one["rate"]) if number == 0 else f"{rate_text(one['rate'])} ({own / one['rate']:.1f}x)"
+        text = rate_text(one["rate"]) if number == 0 else f"{rate_text(one['rate'])} ({ratio_text(own / one['rate'])}x)"
         low, high = (x + one[name] * scale for name in ("rate_min", "rate_max"))
         parts += [
             _text(left, y + 14, one["contender"], 12),

@@ -23,9 +23,7 @@ def write_report(results: Path, document: Path) -> list[Path]:
     """
     found = [_read(file) for file in sorted(results.glob("*.json"))]
     if not found:
-        raise BenchError(
-            f"there are no results in {results}: gpkvs bench engine --json FILE makes one"
-        )
+        raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
     text = document.read_text() if document.exists() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

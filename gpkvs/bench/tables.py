@@ -51,8 +51,8 @@ def throughput(result: dict[str, Any]) -> Rows:
                 measurement["contender"],
                 rate_text(measurement["rate"]),
                 f"{rate_text(measurement['rate_min'])} to {rate_text(measurement['rate_max'])}",
-                ", ".join(f"{value:.3g}" for value in latencies.values()),
-                f"{ratio['ratio']:.2f}" if ratio else "",
+                ", ".join(map(_milliseconds, latencies.values())),
+                ratio_text(ratio["ratio"]) if ratio else "",
                 f"{ratio['aim']:g}" if ratio and ratio["aim"] else "",
             )
         )
@@ -63,7 +63,7 @@ def throughput(result: dict[str, Any]) -> Rows:
         "a second, median",
         "lowest to highest",
         f"{', '.join(names)}, ms",
-        "gpkvs is faster by",
+        "gpkvs is faster, times",
         "aim",
     )
     return Rows(title_of(result), headings, lines, left=2)
@@ -75,7 +75,16 @@ def _place(result: dict[str, Any], task: str) -> int:
 
 def rate_text(rate: float) -> str:
     """Write operations a second."""
-    return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{rate:,.0f}"
+    return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{float(f'{rate:.3g}'):,.0f}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write how many times as fast."""
+    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def title_of(result: dict[str, Any]) -> str:
@@ -157,13 +166,18 @@ def metrics_cost(result: dict[str, Any]) -> Rows:
 
 def calls(result: dict[str, Any]) -> Rows:
     """Return the calls of functions in the server for a message."""
-    sizes = list(next(iter(result["calls"].values())))
-    lines = [
-        (operation, *(f"{found[size]['calls_per_message']:,.1f}" for size in sizes))
+    lines: list[tuple[str, ...]] = [
+        (operation, f"{int(size):,}", f"{one['calls_per_message']:,.1f}", f"{one['objects_most']:,}")
         for operation, found in result["calls"].items()
+        for size, one in found.items()
     ]
-    headings = ("message", *(f"{int(size):,} operations" for size in sizes))
-    return Rows("functions that the server calls for a message, of Python and of C", headings, lines)
+    headings = (
+        "message",
+        "operations",
+        "calls of functions, of Python and of C",
+        "most objects at a time, beyond those before",
+    )
+    return Rows("what the server's Python does for a message", headings, lines)
 
 
 def top_functions(result: dict[str, Any]) -> Rows:

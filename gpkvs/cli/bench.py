@@ -130,6 +130,9 @@ def server_command(
     callers: Annotated[
         int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
     ] = ServerBenchOptions.callers,
+    starts: Annotated[
+        int, typer.Option(help="Of each store, after a stop and after a kill.", min=1)
+    ] = ServerBenchOptions.starts,
     part: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
     ] = None,
@@ -159,6 +162,7 @@ def server_command(
         in_flight=in_flight,
         connections=connections,
         callers=callers,
+        starts=starts,
         has_redis=redis,
     )
     parts = _chosen("part", part, PARTS)
