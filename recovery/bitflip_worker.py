@@ -106,7 +106,7 @@ class Judge:
         bytes_found, u64_found = found
         if damage.file == NUMBERS_INDEX and (u64_found.strange or u64_found.missing):
             return Outcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
-        _require(not bytes_found.strange + u64_found.strange, f"{bytes_found.strange} {u64_found.strange}")
+        _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
         missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
         _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
         _require(not corrupt or damage.file in (BYTES_INDEX, HEAP_FILE), f"{corrupt} reads refused")
