@@ -133,18 +133,21 @@ def bitflip(
     for thread in threads:
         thread.start()
     running, failure = len(threads), None
-    while running:
-        verdict = verdicts.get()
-        if isinstance(verdict, Verdict):
-            report.add(verdict)
-            on_verdict(verdict)
-        else:
-            running -= 1
-            failure = failure or verdict
-        if failure or len(report.missed) >= _MISSED_MAX:
-            share.stop()
-    for thread in threads:
-        thread.join()
+    try:
+        while running:
+            verdict = verdicts.get()
+            if isinstance(verdict, Verdict):
+                report.add(verdict)
+                on_verdict(verdict)
+            else:
+                running -= 1
+                failure = failure or verdict
+            if failure or len(report.missed) >= _MISSED_MAX:
+                share.stop()
+    finally:
+        share.stop()  # also where this thread is interrupted
+        for thread in threads:
+            thread.join()
     if failure:
         raise failure
     report.seconds = time.monotonic() - begin

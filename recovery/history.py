@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +126,10 @@ class Recorder:
         requests["end"][number] = time.monotonic_ns()
         requests["outcome"][number] = Outcome.REFUSED
 
+    def is_settled(self, number: int) -> bool:
+        """Whether a request was answered, one way or the other."""
+        return bool(self._requests.columns["outcome"][number] != Outcome.UNKNOWN)
+
     def history(self) -> History:
         """Return what was recorded; a request without an answer has an unknown outcome."""
         requests, ops = self._requests.trimmed(), self._ops.trimmed()
@@ -150,5 +155,5 @@ class _Columns:
         self.rows = rows.stop
         return rows
 
-    def trimmed(self) -> dict[str, NDArray[np.generic]]:
+    def trimmed(self) -> dict[str, NDArray[Any]]:
         return {name: column[: self.rows].copy() for name, column in self.columns.items()}

@@ -18,8 +18,8 @@ Rules, each with histories that break it in the tests:
                 of the two above
 
 A request without an answer was done if anybody has read a value of it. If nobody did, leaving it out explains every
-answer as well, provided that it had no DELETE: so whoever records writes such a request's last words, a SET of a key that
-it has to itself, and reads that key at the end.
+answer as well, provided that it had no DELETE. So whoever records a history gives each such request a SET of a key that
+no later request writes, and reads that key at the end.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class _Judge:
                     Anomaly(
                         "snapshot",
                         reader,
-                        f"its answers and the clock allow it after {max(lowest, reached)} writing requests or more, and "
-                        f"after at most {highest}, and no such moment explains every key",
+                        f"by its answers and the clock it ran after {max(lowest, reached)} writing requests or more "
+                        f"and at most {highest}; at no such moment were all its answers true",
                     )
                 )
                 if len(self._found.anomalies) >= _SHOWN_MAX:

@@ -12,6 +12,7 @@ from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
+from gpkvs.cli.linear import linear_command
 from gpkvs.cli.serve import serve_command
 from gpkvs.cli.table import app as table_app
 from gpkvs.cli.top import top_command
@@ -55,6 +56,7 @@ app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 app.command("drill")(drill_command)
+app.command("linear")(linear_command)
 app.command("bitflip")(bitflip_command)
 app.command("demo")(demo_command)
 
