@@ -47,7 +47,7 @@ class Seen:
     """What each operation sees."""
 
     status: U8
-    versions: U64
+    versions: U64  # empty in a u64 table
     source_word: U64  # what the table holds: a record's reference, or a number; 0 if a GET sees none of it
     source_op: U32  # the SET of this batch that a GET sees, or NO_OP; empty if the batch only reads
 
@@ -136,7 +136,7 @@ class Plan:
         if len(lengths) == len(self.batch):
             return lengths
         all_lengths: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
-        all_lengths[self.ops == Op.SET] = lengths
+        all_lengths[self.ops == Op.SET.value] = lengths
         return all_lengths
 
     @cached_property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend

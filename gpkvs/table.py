@@ -77,7 +77,7 @@ class Table(ABC):
             failpoint.hit("before_fold")
             plan.seen, plan.folded = self._fold(plan)
             self._meter.lap("fold")
-            plan.get_op = self._numbers_where(plan.ops == Op.GET)
+            plan.get_op = self._numbers_where(plan.ops == Op.GET.value)
         else:
             plan.seen = self._look(plan, fingerprints)
             self._meter.lap("find")
@@ -93,7 +93,7 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = self._numbers_where(plan.folded.change != Change.NONE)
+        changed = self._numbers_where(plan.folded.change != Change.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
@@ -171,8 +171,8 @@ class Table(ABC):
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
         """Return columns for status and versions, which outlive the transaction."""
-        versions = self._xp.empty if self._has_versions else self._xp.zeros
-        return self._xp.empty(count, np.uint8), versions(count, np.uint64)
+        versions = self._xp.empty(count if self._has_versions else 0, np.uint64)
+        return self._xp.empty(count, np.uint8), versions
 
     def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
@@ -372,15 +372,14 @@ class Table(ABC):
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
         change, stored = plan.folded.change, plan.chains.slot != NO_SLOT
-        added = (change == Change.PUT) & ~stored
-        return self.records + int(added.sum()) - int((change == Change.REMOVE).sum())
+        added = (change == Change.PUT.value) & ~stored
+        return self.records + int(added.sum()) - int((change == Change.REMOVE.value).sum())
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
         seen, download = plan.seen, self._backend.download
-        return RequestResult(
-            download(seen.status), download(seen.versions), download(plan.get_lengths), download(self._values(plan))
-        )
+        versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
+        return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""

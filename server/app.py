@@ -33,6 +33,7 @@ from gpkvs.server.codec import message_limits
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.interceptor import CallMetrics
+from gpkvs.server.outbox import Outbox
 from gpkvs.server.rpc import add_service
 from gpkvs.server.service import KVService
 from gpkvs.store import Store
@@ -173,17 +174,21 @@ class _Server:
         config = self._settings.server
         self._log_store(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
+        outbox = Outbox(config.answer_bytes_max)
         gate.open(
             Serving(
                 store,
                 batcher,
+                outbox,
                 self._engine,
                 config.message_bytes_max,
                 config.stream_requests_max,
                 config.stream_bytes_max,
             )
         )
-        self._metrics.attach(store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        self._metrics.attach(
+            store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes), lambda: outbox.bytes
+        )
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
             _log.info("%s on %s", what, address)

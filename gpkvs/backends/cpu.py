@@ -94,7 +94,7 @@ class CpuBackend:
 
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
-        return column
+        return column if column.flags.c_contiguous else column.copy()
 
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.bench import app as bench_app
 from gpkvs.cli.bitflip import bitflip_command
 from gpkvs.cli.check import check_command, recover_command
 from gpkvs.cli.demo import demo_command
@@ -58,6 +59,7 @@ app.command("recover")(recover_command)
 app.command("drill")(drill_command)
 app.command("linear")(linear_command)
 app.command("bitflip")(bitflip_command)
+app.add_typer(bench_app, name="bench")
 app.command("demo")(demo_command)
 
 

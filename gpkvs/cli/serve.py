@@ -137,6 +137,16 @@ def serve_command(
     message_bytes_max: Annotated[
         int, _size("A message, either way.", "MESSAGE_BYTES_MAX", _LIMITS, "64MiB")
     ] = ServerConfig.message_bytes_max,
+    answer_bytes_max: Annotated[
+        int,
+        _size(
+            "Answers that wait to be read; a connection may hold as much as it leaves free, then its requests are "
+            "refused.",
+            "ANSWER_BYTES_MAX",
+            _LIMITS,
+            "512MiB",
+        ),
+    ] = ServerConfig.answer_bytes_max,
     batch_ops_max: Annotated[
         int,
         typer.Option(
@@ -159,7 +169,7 @@ def serve_command(
         ),
     ] = ServerConfig.queue_requests_max,
     queue_bytes_max: Annotated[
-        int, _size("Keys and values that may wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
+        int, _size("Memory of the requests that wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
     ] = ServerConfig.queue_bytes_max,
     stream_requests_max: Annotated[
         int,
@@ -202,6 +212,7 @@ def serve_command(
             message_bytes_max=message_bytes_max,
             queue_requests_max=queue_requests_max,
             queue_bytes_max=queue_bytes_max,
+            answer_bytes_max=answer_bytes_max,
             batch_ops_max=batch_ops_max,
             batch_bytes_max=batch_bytes_max,
             stream_requests_max=stream_requests_max,

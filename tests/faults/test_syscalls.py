@@ -1,4 +1,4 @@
-"""System calls that fail, one after the other, from outside: the store ends well, or stops, and always comes back whole.
+"""System calls that fail, one after the other, from outside: the store stops or goes on, and always comes back whole.
 
 A store's life, from its creation over batches and tables to its second opening, is run once for each call, error and
 place. Whatever happens, no process ends by a signal or with an error that gpkvs did not mean; a step that ended well is
