@@ -128,6 +128,8 @@ class CpuBackend:
             n,
             *[address_of(column) for column in columns],
         )
+        if chains > n:
+            raise MemoryError(f"{n:,} operations could not be sorted")
         return order, chain_of, chain_start[: chains + 1], last_write
 
     def close(self) -> None:

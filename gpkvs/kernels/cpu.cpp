@@ -27,7 +27,12 @@ namespace {
 class Pool {
   public:
     explicit Pool(unsigned threads) {
-        for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        // Where the system gives no more threads the pool is smaller: the caller alone would do. No exception may leave a
+        // function that ctypes calls.
+        try {
+            for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        } catch (const std::exception&) {
+        }
     }
 
     ~Pool() {
@@ -116,8 +121,10 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
     ((Pool*)pool)->run(kernel, args, items, grain);
 }
 
+static const u64 NO_MEMORY = ~0ull;
+
 // order: stable sort of the operations by fingerprint, that is by block and bucket, arrival order inside a key.
-// Fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains.
+// Fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or NO_MEMORY.
 //
 // Fingerprints are uniform by construction, so one pass over their high bits leaves groups of a few entries, and a
 // stable sort inside each group ends it.
@@ -130,8 +137,12 @@ u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops,
     // Kept by the thread: fresh memory would cost more than the sort.
     static thread_local std::vector<u32> end;
     static thread_local std::vector<Sorted> entries;
-    end.assign(groups + 1, 0);
-    if (entries.size() < n) entries.resize(n);
+    try {
+        end.assign(groups + 1, 0);
+        if (entries.size() < n) entries.resize(n);
+    } catch (const std::bad_alloc&) {
+        return NO_MEMORY;
+    }
     for (u64 i = 0; i < n; i++) end[(fingerprint0[i] >> shift) + 1]++;
     for (u64 g = 0; g < groups; g++) end[g + 1] += end[g];
     for (u64 i = 0; i < n; i++) entries[end[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};

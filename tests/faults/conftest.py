@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import start_server
+
 SHIM = Path(__file__).with_name("shim.c")
 ZYGOTE = Path(__file__).with_name("zygote.py")
 ROOT = Path(__file__).parents[2]
+
+__all__ = ["start_server"]
 
 Answer = dict[str, object]
 

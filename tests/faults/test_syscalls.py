@@ -70,8 +70,12 @@ def held(path: Path) -> Model:
     return found
 
 
-def check_case(run_case: RunCase, path: Path, fault: str, durability: str = "msync") -> Answer:
+def clear(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
+
+
+def check_case(run_case: RunCase, path: Path, fault: str, durability: str = "msync") -> Answer:
+    clear(path)
     answer = run_case(path=path, fault=fault, steps=STEPS, durability=durability)
     assert answer["status"] in (0, EXIT_FATAL), f"{fault}: exit status {answer['status']}, {answer['steps']}"
     possible = models(answer)

@@ -93,8 +93,11 @@ def live(case: dict[str, object], report: Callable[[dict[str, object]], None]) -
             shim.shim_arm(str(case["fault"]).encode())
         try:
             store = run_step(step, number, store, Path(str(case["path"])), str(case["durability"]))
-        except (GpkvsError, MemoryError) as error:
+        except GpkvsError as error:
             outcome = {"step": number, "error": type(error).__name__, "text": str(error)}
+        except (MemoryError, SystemError) as error:
+            # NumPy reports some allocations that fail as "error return without exception set": Python's SystemError.
+            outcome = {"step": number, "error": MemoryError.__name__, "text": str(error)}
         except BaseException as error:
             shim.shim_arm(b"")
             report({"step": number, "error": "unexpected", "text": f"{type(error).__name__}: {error}"})
