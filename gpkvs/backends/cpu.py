@@ -131,6 +131,8 @@ class CpuBackend:
             _ITEMS_PER_THREAD,
             *[address_of(column) for column in columns],
         )
+        if chains > n:
+            raise MemoryError(f"{n:,} operations could not be sorted")
         return order, chain_of, chain_start[: chains + 1], last_write
 
     def close(self) -> None:

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.bench import app as bench_app
+from gpkvs.cli.bitflip import bitflip_command
 from gpkvs.cli.check import check_command, recover_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
+from gpkvs.cli.linear import linear_command
 from gpkvs.cli.serve import serve_command
 from gpkvs.cli.table import app as table_app
 from gpkvs.cli.top import top_command
@@ -56,6 +58,8 @@ app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 app.command("drill")(drill_command)
+app.command("linear")(linear_command)
+app.command("bitflip")(bitflip_command)
 app.add_typer(bench_app, name="bench")
 app.command("demo")(demo_command)
 

@@ -28,7 +28,12 @@ namespace {
 class Pool {
   public:
     explicit Pool(unsigned threads) {
-        for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        // Where the system gives no more threads the pool is smaller: the caller alone would do. No exception may leave a
+        // function that ctypes calls.
+        try {
+            for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        } catch (const std::exception&) {
+        }
     }
 
     ~Pool() {
@@ -120,10 +125,17 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
     ((Pool*)pool)->run(kernel, args, items, grain);
 }
 
-// order: fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains.
+static const u64 NO_MEMORY = ~0ull;
+
+// order: fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or
+// NO_MEMORY.
 u64 gpkvs_order(void* pool, const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
                 u32* chain_of, u32* chain_start, u32* last_write) {
-    return ((Pool*)pool)->order(fingerprint0, fingerprint1, ops, n, grain, order, chain_of, chain_start, last_write);
+    try {
+        return ((Pool*)pool)->order(fingerprint0, fingerprint1, ops, n, grain, order, chain_of, chain_start, last_write);
+    } catch (const std::bad_alloc&) {
+        return NO_MEMORY;
+    }
 }
 
 // The one way by which the host stores to PM: whole words, then a fence.
