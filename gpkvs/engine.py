@@ -132,11 +132,13 @@ class Engine:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
         tail = None
-        if batch.has_writes:
-            for_each_table(plans, Table.place)
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
-                tail = self._allocate(batch, plans)
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                tail = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -145,7 +147,7 @@ class Engine:
             plan.result = table.result(plan)
         self.meter.lap("reply")
         if tail is not None:
-            self._write(batch, plans, tail)
+            self._write(batch, writers, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -155,7 +157,7 @@ class Engine:
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
             plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
-            first_sequence += len(part)
+            first_sequence += len(part) if part.has_writes else 0
         return plans
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:

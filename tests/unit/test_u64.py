@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +217,25 @@ def test_table_that_does_not_fit_the_disk_changes_nothing(store: gpkvs.Store) ->
         store.create_table("huge", index_bytes=1 << 44)
     assert [table.name for table in store.info().tables] == ["default"]
     store.create_table("huge", index_bytes=64 << 10)
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_one_batch_reads_one_table_and_writes_another(store: gpkvs.Store, read_first: bool) -> None:
+    """In both orders of the tables' ids; versions stay dense and are given once."""
+    store.create_table("numbers", layout="u64", index_bytes=1 << 16)
+    tables = [store.table("default").id, store.table("numbers").id]
+    read, written = tables if read_first else reversed(tables)
+    key = b"12345678"
+    version = store.set(b"before", b"v")
+
+    def requests(*ops: tuple[Op, int]) -> Batch:
+        parts = [Batch.of([(op, key, key) if op is Op.SET else (op, key)]) for op, _ in ops]
+        whole = Batch.concatenate(parts)
+        return replace(whole, request_tables=np.array([table for _, table in ops], np.uint32))
+
+    result = store.execute_requests(requests((Op.GET, read), (Op.SET, written), (Op.GET, read)))
+    assert not result.rejected
+    assert [result.request(i).status.tolist() for i in range(3)] == [[1], [0], [1]]
+    result = store.execute_requests(requests((Op.GET, written), (Op.DELETE, read)))
+    assert result.request(0).value_list() == [key]
+    assert store.set(b"after", b"v") > version
