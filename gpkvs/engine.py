@@ -131,12 +131,14 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
-        tail, writing = None, [(table, plan) for table, plan in plans if plan.batch.has_writes]
-        if writing:
-            for_each_table(writing, Table.place)
+        tail = None
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writing):
-                tail = self._allocate(batch, writing)
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                tail = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -145,7 +147,7 @@ class Engine:
             plan.result = table.result(plan)
         self.meter.lap("reply")
         if tail is not None:
-            self._write(batch, writing, tail)
+            self._write(batch, writers, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -155,7 +157,7 @@ class Engine:
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
             plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
-            first_sequence += len(part)
+            first_sequence += len(part) if part.has_writes else 0
         return plans
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
@@ -180,7 +182,7 @@ class Engine:
         stored = self._bytes_stored(plans, runs, added)
         self.meter.lap("stage")
         try:
-            self._commit(len(batch), plans, runs, tail)
+            self._commit(plans, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
             self.heap.commit(tail, live_units)
             for (table, _), count in zip(plans, records, strict=True):
@@ -289,7 +291,7 @@ class Engine:
         )
         raise DoesNotFitError({0: reason})
 
-    def _commit(self, operations: int, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
+    def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable, in the order of I1 to I4."""
         transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
@@ -307,7 +309,7 @@ class Engine:
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
         lap("persist_heap")
-        descriptor = self._describe(operations, runs, epoch, digest % (1 << 64), tail)
+        descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
         transaction.describe(descriptor)
         lap("persist_log")
         if self._logged:
@@ -351,7 +353,9 @@ class Engine:
         split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
         return int(digest.sum(dtype=np.uint64))
 
-    def _describe(self, operations: int, runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail) -> Descriptor:
+    def _describe(
+        self, plans: list[TablePlan], runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail
+    ) -> Descriptor:
         current = self.transaction.current
         return Descriptor(
             epoch=epoch,
@@ -359,7 +363,7 @@ class Engine:
             tail_segment=tail.segment,
             tail_bytes=tail.units * UNIT_BYTES,
             first_sequence=current.next_sequence,
-            next_sequence=current.next_sequence + operations,
+            next_sequence=current.next_sequence + sum(len(plan.batch) for _, plan in plans),
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,
