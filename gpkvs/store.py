@@ -182,11 +182,11 @@ class Store:
             If its record is damaged.
         """
         result = self.execute(Batch.of([(Op.GET, key)]), table=table)
-        if result.status[0] == Status.CORRUPT:
+        if result.status[0] == Status.CORRUPT.value:
             raise CorruptRecordError(
                 f"the record of key {key!r} in table {table!r} fails its check; run `gpkvs check {self.path}`"
             )
-        return result.values.tobytes() if result.status[0] == Status.OK else None
+        return result.values.tobytes() if result.status[0] == Status.OK.value else None
 
     def set(self, key: bytes, value: bytes, *, table: str = DEFAULT_TABLE) -> int:
         """Store `value` under `key`, durably when this returns; return its version."""
@@ -194,7 +194,7 @@ class Store:
 
     def delete(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bool:
         """Remove `key`, durably when this returns; return whether it was there."""
-        return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK)
+        return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK.value)
 
     def set_many(self, keys: U64Array, values: U64Array, *, table: str) -> None:
         """Store many numbers in a u64 table, as one durable transaction; the last of equal keys wins.
@@ -231,7 +231,7 @@ class Store:
             Which keys are there.
         """
         result = self._execute_numbers(Op.GET, keys, _NO_BYTES, table)
-        found: NDArray[np.bool_] = result.status == Status.OK
+        found: NDArray[np.bool_] = result.status == Status.OK.value
         held = result.values.view(np.uint64)
         if len(held) == len(keys):
             return held, found
@@ -241,21 +241,16 @@ class Store:
 
     def delete_many(self, keys: U64Array, *, table: str) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one durable transaction; return which of them were there."""
-        found: NDArray[np.bool_] = self._execute_numbers(Op.DELETE, keys, _NO_BYTES, table).status == Status.OK
+        found: NDArray[np.bool_] = self._execute_numbers(Op.DELETE, keys, _NO_BYTES, table).status == Status.OK.value
         return found
 
     def _execute_numbers(self, op: Op, keys: U64Array, values: NDArray[np.uint8], table: str) -> RequestResult:
         if self.table(table).layout != U64.name:
             raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
-        count = len(keys)
-        batch = Batch(
-            ops=np.full(count, op, np.uint8),
-            keys=_bytes_of("keys", keys),
-            key_lengths=np.full(count, 8, np.uint32),
-            values=values,
-            value_lengths=np.full(count if op is Op.SET else 0, 8, np.uint32),
-        )
-        return self.execute(batch, table=table)
+        batch = Batch.of_numbers(op, _bytes_of("keys", keys), values)
+        found = self.table(table)
+        batch.check_size(found.limits)
+        return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
     def table(self, name: str) -> OpenTable:
         """Return what a caller must know of a table to make a request (an empty name means the default).

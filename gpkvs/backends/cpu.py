@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument
+from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 
@@ -82,10 +85,28 @@ class CpuBackend:
     """
 
     name = "cpu"
+    xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
+        self._workspace = Workspace()
         self._pool: int | None = library.gpkvs_pool_new(self.threads)
+
+    def upload(self, column: Column, /) -> Column:
+        """See `Backend.upload`."""
+        return column if column.flags.c_contiguous else column.copy()
+
+    def download(self, column: Column, /) -> Column:
+        """See `Backend.download`."""
+        return column
+
+    def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.scratch`."""
+        return self._workspace.take(count, dtype)
+
+    def recycle(self) -> None:
+        """See `Backend.recycle`."""
+        self._workspace.recycle()
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""
@@ -99,12 +120,15 @@ class CpuBackend:
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""
         n = len(ops)
-        order, chain_of, last_write = (np.empty(n, np.uint32) for _ in range(3))
-        chain_start = np.empty(n + 1, np.uint32)
+        order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
+        chain_start = self.scratch(n + 1, np.uint32)
         columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
+        assert self._pool is not None, "the backend is closed"
         chains = library.gpkvs_order(
+            self._pool,
             *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],
             n,
+            _ITEMS_PER_THREAD,
             *[address_of(column) for column in columns],
         )
         return order, chain_of, chain_start[: chains + 1], last_write
