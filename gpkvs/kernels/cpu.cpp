@@ -15,6 +15,7 @@
 #include "change.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "order.cu"
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
