@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
 from gpkvs.errors import GpkvsError
-from gpkvs.plan import Chains
+from gpkvs.plan import Plan
 
 
 class DoesNotFitError(Exception):
@@ -35,11 +35,11 @@ def request_of_op(batch: Batch) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
 
 
-def sets_of_chains(batch: Batch, chains: Chains) -> tuple[NDArray[np.int64], U32]:
+def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
     """Return the SETs in arrival order, and the chain of each."""
-    chain = np.empty(len(batch), np.uint32)
-    chain[chains.order] = chains.chain_of
-    sets = np.flatnonzero(batch.ops == Op.SET)
+    chain = np.empty_like(plan.chains.order)
+    chain[plan.chains.order] = plan.chains.chain_of
+    sets = np.flatnonzero(plan.ops == Op.SET)
     return sets, chain[sets]
 
 

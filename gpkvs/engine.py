@@ -2,6 +2,8 @@
 
     route -> order -> find -> fold -> place -> record -> log -> ACTIVE -> apply -> IDLE -> reply
 
+A batch that only reads goes route -> look -> reply.
+
 Decisions are here and in `gpkvs.table`, loops over keys are in the kernels. The transactional shape (undo log first,
 flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and figure 6).
 """
@@ -16,7 +18,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U64, Batch, BatchPart, BatchResult, Op
+from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -148,7 +150,7 @@ class Engine:
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
-            plans.append((self.tables[table_id], Plan(part, np.flatnonzero(mask), first_sequence)))
+            plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
             first_sequence += len(part)
         return plans
 
@@ -158,7 +160,8 @@ class Engine:
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for _, plan in plans:
-                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
+                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(plan.get_lengths)
+                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
     def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail) -> None:
@@ -166,7 +169,7 @@ class Engine:
             table.stage(plan)
         runs = self._runs(plans)
         self._check_log(batch, runs)
-        added = np.concatenate([plan.reference[plan.put_op] for _, plan in plans])
+        added = np.concatenate([plan.put_reference for _, plan in plans])
         removed = np.concatenate([table.freed(plan) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
@@ -188,7 +191,7 @@ class Engine:
         user_bytes = index_bytes = log_bytes = 0
         for (_, plan), run in zip(plans, runs, strict=True):
             user_bytes += write_bytes(plan.batch)
-            index_bytes += plan.changes.contents.nbytes
+            index_bytes += int(plan.changes.contents.nbytes)
             log_bytes += run.count * run.entry_bytes
         heap_units = int((added & np.uint64(RECORD_UNITS_MAX)).sum())
         flag_bytes = 2 * 8  # ACTIVE and IDLE
@@ -198,9 +201,7 @@ class Engine:
         """Find room in the heap for the records that are kept."""
         for table, plan in plans:
             plan.put_op = table.kept_records(plan)
-        units = [
-            record_units(plan.batch.key_lengths[plan.put_op], plan.value_lengths[plan.put_op]) for _, plan in plans
-        ]
+        units = [self._units(plan, plan.put_op) for _, plan in plans]
         try:
             references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
@@ -211,10 +212,14 @@ class Engine:
         first = 0
         for _, plan in plans:
             last = first + len(plan.put_op)
-            plan.reference = np.zeros(len(plan.batch), np.uint64)
-            plan.reference[plan.put_op] = references[first:last]
+            plan.put_reference = references[first:last]
             first = last
         return tail
+
+    @staticmethod
+    def _units(plan: Plan, sets: U32) -> U64:
+        """Return the size of the records of some SETs."""
+        return record_units(plan.key_lengths[sets], plan.value_lengths[sets]) if len(sets) else np.empty(0, np.uint64)
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
@@ -223,12 +228,12 @@ class Engine:
         for _, plan in plans:
             if len(plan.put_op) == 0:
                 continue
-            sets, set_chain = sets_of_chains(plan.batch, plan.chains)
+            sets, set_chain = sets_of_chains(plan)
             stays = plan.folded.change[set_chain] == Change.PUT
             sets = sets[stays]
             chain.append(set_chain[stays] + np.uint32(chains))
             request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
-            units.append(record_units(plan.batch.key_lengths[sets], plan.value_lengths[sets]))
+            units.append(self._units(plan, sets))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
         refused = np.zeros(len(batch.request_ops), np.uint8)
@@ -321,11 +326,11 @@ class Engine:
                 "record",
                 last - first,
                 put_op=plan.put_op[first:last],
-                reference=plan.reference,
-                keys=plan.batch.keys,
+                reference=plan.put_reference[first:last],
+                keys=plan.keys,
                 key_offsets=plan.key_offsets,
-                key_lengths=plan.batch.key_lengths,
-                values=plan.batch.values,
+                key_lengths=plan.key_lengths,
+                values=plan.values,
                 value_offsets=plan.value_offsets,
                 value_lengths=plan.value_lengths,
                 first_sequence=plan.first_sequence,
@@ -333,11 +338,12 @@ class Engine:
                 heap=self._files.heap.address,
             )
 
-        split("mid_record", len(plan.put_op), store)
+        if len(plan.put_op):
+            split("mid_record", len(plan.put_op), store)
 
     def _store_log(self, table: Table, plan: Plan, run: LogRun, epoch: int) -> int:
         """Store one table's run of undo entries; return the sum of their digests."""
-        digest = np.empty(run.count, np.uint64)
+        digest = self._backend.xp.empty(run.count, np.uint64)
         split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
         return int(digest.sum(dtype=np.uint64))
 

@@ -1,13 +1,14 @@
 """One table: the phases of a transaction that look at its index and decide, in volatile memory.
 
-route -> order -> find -> fold -> measure, then for writes place -> stage. Nothing here stores to PM but `log` and
-`apply`, which the engine calls when it is their turn. What depends on the layout is in `gpkvs.table_bytes` and
-`gpkvs.table_u64`; each kernel of theirs exists once for each layout.
+route -> order -> find -> fold -> measure, then place -> stage; a batch that only reads goes route -> look -> measure.
+Nothing here stores to PM but `log` and `apply`, which the engine calls when it is their turn. What depends on the
+layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs exists once for each layout.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
-from gpkvs.plan import Chains, Changes, Folded, Placed, Plan, offsets_of
+from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
 from gpkvs.pm.region import Region
 
 
@@ -55,9 +56,11 @@ class Table(ABC):
         meter: Meter,
     ) -> None:
         self._backend = backend
+        self._xp = backend.xp
         self._files = files
         self.entry = entry
         self.index = index
+        self._index_read = index.address  # where kernels read it; they store to it at `index.address`
         self._layout = entry.slot_layout
         self._hash_key0, self._hash_key1 = files.root.hash_keys
         self._reply_bytes_max = reply_bytes_max
@@ -65,12 +68,21 @@ class Table(ABC):
         self._meter = meter
 
     def read(self, plan: Plan) -> None:
-        """Find every key and fold its operations; PM is only read."""
-        plan.chains = self._find(plan)
-        failpoint.hit("before_fold")
-        plan.folded = self._fold(plan)
-        self._meter.lap("fold")
-        plan.get_op, plan.get_lengths = self._measure(plan)
+        """Find every key and what each operation sees; PM is only read."""
+        failpoint.hit("before_route")
+        fingerprints = self._route(plan)
+        self._meter.lap("route")
+        if plan.batch.has_writes:
+            plan.chains = self._find(plan, fingerprints)
+            failpoint.hit("before_fold")
+            plan.seen, plan.folded = self._fold(plan)
+            self._meter.lap("fold")
+            plan.get_op = self._numbers_where(plan.ops == Op.GET)
+        else:
+            plan.seen = self._look(plan, fingerprints)
+            self._meter.lap("find")
+            plan.get_op = self._xp.arange(len(plan.batch), dtype=np.uint32)
+        plan.get_lengths = self._lengths(plan)
         self._meter.lap("measure")
 
     def place(self, plan: Plan) -> None:
@@ -81,94 +93,119 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = np.flatnonzero(plan.folded.change != Change.NONE).astype(np.uint32)
+        changed = self._numbers_where(plan.folded.change != Change.NONE)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
 
-    def _find(self, plan: Plan) -> Chains:
-        batch = plan.batch
-        failpoint.hit("before_route")
-        fingerprint0, fingerprint1 = np.empty(len(batch), np.uint64), np.empty(len(batch), np.uint64)
-        self._backend.launch(
+    def _numbers_where(self, mask: NDArray[np.bool_]) -> U32:
+        numbers: U32 = self._xp.flatnonzero(mask).astype(np.uint32)
+        return numbers
+
+    def _empty(self, *types: type[np.generic], count: int) -> list[NDArray[Any]]:
+        """Return new columns, one of each type."""
+        return [self._xp.empty(count, dtype) for dtype in types]
+
+    def _route(self, plan: Plan) -> Fingerprints:
+        word0, word1 = self._empty(np.uint64, np.uint64, count=len(plan.batch))
+        self._launch(
             "route",
-            len(batch),
-            keys=batch.keys,
-            key_offsets=plan.key_offsets,
-            key_lengths=batch.key_lengths,
+            len(plan.batch),
+            **self._route_arguments(plan),
+            keys=plan.keys,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
-            fingerprint0=fingerprint0,
-            fingerprint1=fingerprint1,
+            fingerprint0=word0,
+            fingerprint1=word1,
         )
-        self._meter.lap("route")
+        return Fingerprints(word0, word1)
+
+    def _find(self, plan: Plan, fingerprints: Fingerprints) -> Chains:
         failpoint.hit("before_order")
-        order, chain_of, start, last_write = self._backend.order(fingerprint0, fingerprint1, batch.ops)
+        order, chain_of, start, last_write = self._backend.order(fingerprints.word0, fingerprints.word1, plan.ops)
         count = len(start) - 1
-        words = [np.empty(count, np.uint64) for _ in range(5)]
-        block = np.empty(count, np.uint32)
-        chains = Chains(order, chain_of, start, last_write, words[0], words[1], block, *words[2:])
+        word0, word1, slot, old_word = self._empty(*[np.uint64] * 4, count=count)
+        (block,) = self._empty(np.uint32, count=count)
+        (old_meta,) = self._empty(np.uint64, count=count if self._has_versions else 0)
+        chains = Chains(order, chain_of, start, last_write, word0, word1, block, slot, old_word, old_meta)
         self._meter.lap("order")
         failpoint.hit("before_find")
-        self._launch_slots(
+        self._launch(
             "find",
             count,
-            **self._find_arguments(plan),
+            **self._key_arguments(plan),
+            **({"old_meta": old_meta} if self._has_versions else {}),
             order=order,
             chain_start=start,
-            fingerprint0=fingerprint0,
-            fingerprint1=fingerprint1,
-            index=self.index.address,
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            index=self._index_read,
             buckets=self.entry.buckets,
-            chain_fingerprint0=chains.fingerprint0,
-            chain_fingerprint1=chains.fingerprint1,
-            block=chains.block,
-            slot=chains.slot,
-            old_word=chains.old_word,
-            old_meta=chains.old_meta,
+            chain_fingerprint0=word0,
+            chain_fingerprint1=word1,
+            block=block,
+            slot=slot,
+            old_word=old_word,
         )
         self._meter.lap("find")
         return chains
 
-    def _launch_slots(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
+    def _look(self, plan: Plan, fingerprints: Fingerprints) -> Seen:
+        """Look up the keys of a batch that only reads."""
+        count = len(plan.batch)
+        status, source_word = self._empty(np.uint8, np.uint64, count=count)
+        versions = self._new_versions(count)
+        self._launch(
+            "look",
+            count,
+            **self._key_arguments(plan),
+            **({"versions": versions} if self._has_versions else {}),
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            index=self._index_read,
+            buckets=self.entry.buckets,
+            status=status,
+            source_word=source_word,
+        )
+        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
+
+    def _new_versions(self, count: int) -> U64:
+        make = self._xp.empty if self._has_versions else self._xp.zeros
+        versions: U64 = make(count, np.uint64)
+        return versions
+
+    def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
         self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
-    def _fold(self, plan: Plan) -> Folded:
+    def _fold(self, plan: Plan) -> tuple[Seen, Folded]:
         n, chains = len(plan.batch), plan.chains
-        folded = Folded(
-            status=np.empty(n, np.uint8),
-            versions=np.empty(n, np.uint64),
-            source_word=np.empty(n, np.uint64),
-            source_op=np.empty(n, np.uint32),
-            change=np.empty(len(chains), np.uint8),
-            final_op=np.empty(len(chains), np.uint32),
-        )
-        self._backend.launch(
+        status, source_word, source_op = self._empty(np.uint8, np.uint64, np.uint32, count=n)
+        change, final_op = self._empty(np.uint8, np.uint32, count=len(chains))
+        versions = self._new_versions(n)
+        of_versions: dict[str, Argument] = {
+            "old_meta": chains.old_meta,
+            "first_sequence": plan.first_sequence,
+            "versions": versions,
+        }
+        self._launch(
             "fold",
             n,
+            **(of_versions if self._has_versions else {}),
             order=chains.order,
             chain_of=chains.chain_of,
             chain_start=chains.start,
             last_write=chains.last_write,
-            ops=plan.batch.ops,
+            ops=plan.ops,
             slot=chains.slot,
             old_word=chains.old_word,
-            old_meta=chains.old_meta,
-            first_sequence=plan.first_sequence,
-            status=folded.status,
-            versions=folded.versions,
-            source_word=folded.source_word,
-            source_op=folded.source_op,
-            change=folded.change,
-            final_op=folded.final_op,
+            status=status,
+            source_word=source_word,
+            source_op=source_op,
+            change=change,
+            final_op=final_op,
         )
-        return folded
-
-    def _measure(self, plan: Plan) -> tuple[U32, U32]:
-        """Return the GETs and the length of each one's value."""
-        get_op = np.flatnonzero(plan.batch.ops == Op.GET).astype(np.uint32)
-        return get_op, self._lengths(plan, get_op)
+        return Seen(status, versions, source_word, source_op), Folded(change, final_op)
 
     def check_replies(self, plan: Plan) -> None:
         """Refuse requests that would return too much.
@@ -181,7 +218,8 @@ class Table(ABC):
         limit = self._reply_bytes_max
         if int(plan.get_lengths.sum(dtype=np.uint64)) <= limit:
             return
-        reply_bytes = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
+        download = self._backend.download
+        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
@@ -199,7 +237,7 @@ class Table(ABC):
         chains = plan.chains
         is_new = chains.slot[changed] == NO_SLOT
         if not is_new.any():
-            return Placed(changed, chains.slot, np.full(len(changed), NO_SLOT, np.uint64))
+            return Placed(changed, chains.slot, None)
         placed = self._run_place(chains, changed)
         if (placed.slot[changed] != NO_SLOT).all():
             return placed
@@ -207,40 +245,41 @@ class Table(ABC):
 
     def _admit(self, plan: Plan, changed: U32, is_new: NDArray[np.bool_]) -> Placed:
         """Place in arrival order, where it is clear which requests are too much."""
-        batch, chains = plan.batch, plan.chains
-        change_of_chain = np.full(len(chains), NO_OP, np.uint32)
-        change_of_chain[changed[is_new]] = np.flatnonzero(is_new)
-        sets, set_chain = sets_of_chains(batch, chains)
+        xp, batch, chains = self._xp, plan.batch, plan.chains
+        change_of_chain = xp.full(len(chains), NO_OP, np.uint32)
+        change_of_chain[changed[is_new]] = xp.flatnonzero(is_new)
+        sets, set_chain = sets_of_chains(plan)
         set_change = change_of_chain[set_chain]
         new = set_change != NO_OP
         sets, set_change = sets[new], set_change[new]
-        blocks, change_block = np.unique(chains.block[changed], return_inverse=True)
-        slot, moved_to = chains.slot.copy(), np.full(len(changed), NO_SLOT, np.uint64)
-        refused = np.zeros(len(batch.request_ops), np.uint8)
-        self._launch_slots(
+        blocks, change_block = xp.unique(chains.block[changed], return_inverse=True)
+        slot, moved_to = chains.slot.copy(), xp.full(len(changed), NO_SLOT, np.uint64)
+        refused = xp.zeros(len(batch.request_ops), np.uint8)
+        self._launch(
             "admit",
             1,
             sets=len(sets),
             set_change=set_change,
-            set_request=request_of_op(batch)[sets].astype(np.uint32),
+            set_request=self._backend.upload(request_of_op(batch).astype(np.uint32))[sets],
             changes=len(changed),
             changed_chain=changed,
             change_block=change_block.astype(np.uint32),
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self.index.address,
+            index=self._index_read,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
-            taken=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
-            pinned=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
-            placed=np.empty(len(sets), np.uint32),
+            taken=xp.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            pinned=xp.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            placed=xp.empty(len(sets), np.uint32),
             slot=slot,
             moved_to=moved_to,
             refused=refused,
         )
-        if refused.any():
-            raise DoesNotFitError(dict.fromkeys(np.flatnonzero(refused).tolist(), self._index_full()))
+        requests = np.flatnonzero(self._backend.download(refused)).tolist()
+        if requests:
+            raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
         return Placed(changed, slot, moved_to)
 
     def _index_full(self) -> NoSpaceError:
@@ -252,12 +291,14 @@ class Table(ABC):
         )
 
     def _run_place(self, chains: Chains, changed: U32) -> Placed:
-        slot, moved_to = chains.slot.copy(), np.empty(len(changed), np.uint64)
+        xp = self._xp
+        slot, moved_to = chains.slot.copy(), xp.empty(len(changed), np.uint64)
         block = chains.block[changed]
-        starts = np.flatnonzero(block[1:] != block[:-1]) + 1
-        block_first = np.concatenate([[0], starts, [len(changed)]]).astype(np.uint32)
+        begins = xp.ones(len(changed), np.bool_)
+        begins[1:] = block[1:] != block[:-1]
+        block_first = xp.append(xp.flatnonzero(begins), len(changed)).astype(np.uint32)
         blocks = len(block_first) - 1
-        self._launch_slots(
+        self._launch(
             "place",
             blocks,
             1 + len(changed) // blocks,
@@ -265,23 +306,23 @@ class Table(ABC):
             changed_chain=changed,
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self.index.address,
+            index=self._index_read,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, moved_to)
+        return Placed(changed, slot, moved_to if (moved_to != NO_SLOT).any() else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
         placed = plan.placed
         m = len(placed.chain)
-        moved = np.flatnonzero(placed.moved_to != NO_SLOT)
-        changed_slot = np.empty(m + len(moved), np.uint64)
-        contents = np.empty((m + len(moved), self._layout.slot_bytes // 8), np.uint64)
-        self._launch_slots(
+        moved = placed.chain[:0] if placed.moved_to is None else self._numbers_where(placed.moved_to != NO_SLOT)
+        changed_slot = self._xp.empty(m + len(moved), np.uint64)
+        contents = self._xp.empty((m + len(moved), self._layout.slot_bytes // 8), np.uint64)
+        self._launch(
             "stage",
             m,
             **self._stage_arguments(plan),
@@ -292,24 +333,25 @@ class Table(ABC):
             changed_slot=changed_slot,
             contents=contents,
         )
-        self._launch_slots(
-            "stage_moved",
-            len(moved),
-            vacated=changed_slot[moved],
-            moved_to=placed.moved_to[moved],
-            index=self.index.address,
-            changed_slot=changed_slot[m:],
-            contents=contents[m:],
-        )
+        if placed.moved_to is not None:
+            self._launch(
+                "stage_moved",
+                len(moved),
+                vacated=changed_slot[moved],
+                moved_to=placed.moved_to[moved],
+                index=self._index_read,
+                changed_slot=changed_slot[m:],
+                contents=contents[m:],
+            )
         plan.changes = Changes(changed_slot, contents)
 
     def log(self, plan: Plan, epoch: int, log_address: int, digest: U64, first: int, last: int) -> None:
         """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`."""
-        self._launch_slots(
+        self._launch(
             "log_undo",
             last - first,
             changed_slot=plan.changes.slot[first:last],
-            index=self.index.address,
+            index=self._index_read,
             epoch=epoch,
             first=first,
             log=log_address,
@@ -318,7 +360,7 @@ class Table(ABC):
 
     def apply(self, plan: Plan, first: int, last: int) -> None:
         """Store the slots `first` to `last - 1` of a plan in place."""
-        self._launch_slots(
+        self._launch(
             "apply",
             last - first,
             changed_slot=plan.changes.slot[first:last],
@@ -326,60 +368,71 @@ class Table(ABC):
             index=self.index.address,
         )
 
-    def freed(self, plan: Plan) -> U64:
-        """Return the references that no slot will hold any more."""
-        chain = plan.placed.chain
-        return self._old_records(plan, chain[plan.chains.slot[chain] != NO_SLOT])
-
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
-        chain = plan.placed.chain
-        put = plan.folded.change[chain] == Change.PUT
-        old = plan.chains.slot[chain] != NO_SLOT
-        return self.records + int((put & ~old).sum()) - int((~put).sum())
+        change, stored = plan.folded.change, plan.chains.slot != NO_SLOT
+        added = (change == Change.PUT) & ~stored
+        return self.records + int(added.sum()) - int((change == Change.REMOVE).sum())
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
+        seen, download = plan.seen, self._backend.download
+        return RequestResult(
+            download(seen.status), download(seen.versions), download(plan.get_lengths), download(self._values(plan))
+        )
+
+    def _gather(self, plan: Plan, **arguments: Argument) -> U8:
+        """Copy the values of the GETs together."""
         total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = np.empty(total, np.uint8)
-        self._launch_slots(
+        (values,) = self._empty(np.uint8, count=total)
+        reads_only = not plan.batch.has_writes
+        self._launch(
             "gather",
             len(plan.get_op) if total else 0,
-            **self._gather_arguments(),
             get_op=plan.get_op,
-            source_word=plan.folded.source_word,
-            source_op=plan.folded.source_op,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            values=plan.values,
+            value_offsets=0 if reads_only else plan.value_offsets,
             length=plan.get_lengths,
             offset=offsets_of(plan.get_lengths),
             out=values,
+            **arguments,
         )
-        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)
+        return values
+
+    @property
+    @abstractmethod
+    def _has_versions(self) -> bool:
+        """Whether slots hold versions."""
 
     @abstractmethod
-    def _find_arguments(self, plan: Plan) -> dict[str, Argument]:
-        """Return what the layout's `find` takes beside the rest."""
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `route` takes beside the rest."""
+
+    @abstractmethod
+    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `find` and `look` take to know a key."""
 
     @abstractmethod
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         """Return what the layout's `stage` takes beside the rest."""
 
     @abstractmethod
-    def _gather_arguments(self) -> dict[str, Argument]:
-        """Return what the layout's `gather` takes beside the rest."""
+    def _lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value, after checking where it comes from."""
 
     @abstractmethod
-    def _lengths(self, plan: Plan, get_op: U32) -> U32:
-        """Return the length of each GET's value, after checking where it comes from."""
+    def _values(self, plan: Plan) -> U8:
+        """Return the values of the GETs, one after the other."""
 
     @abstractmethod
     def kept_records(self, plan: Plan) -> U32:
         """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
 
     @abstractmethod
-    def _old_records(self, plan: Plan, chain: U32) -> U64:
-        """Return the records that the slots of chains held before."""
+    def freed(self, plan: Plan) -> U64:
+        """Return the references that no slot will hold any more."""
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

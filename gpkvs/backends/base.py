@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +11,30 @@ from numpy.typing import NDArray
 from gpkvs.batch import U8, U32, U64
 
 Argument = NDArray[np.generic] | int
+Column = TypeVar("Column", bound=NDArray[Any])
 
 
 class Backend(Protocol):
     """Runs kernels over columns.
 
-    All columns are C-contiguous arrays in memory that the backend's kernels can reach.
+    All columns are C-contiguous arrays of `xp`, in memory that the backend's kernels can reach.
+
+    Attributes
+    ----------
+    name
+        As users know it.
+    xp
+        The array module that makes columns: NumPy, or one that does the same on another device.
     """
 
     name: str
+    xp: ModuleType
+
+    def upload(self, column: Column, /) -> Column:
+        """Return a column of the host as one of `xp`; it may be the same."""
+
+    def download(self, column: Column, /) -> Column:
+        """Return a column of `xp` as one of the host; it may be the same."""
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """Run a kernel over `items` items and wait for it.

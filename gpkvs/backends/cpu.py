@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument
+from gpkvs.backends.base import Argument, Column
 from gpkvs.batch import U8, U32, U64
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 
@@ -82,10 +83,19 @@ class CpuBackend:
     """
 
     name = "cpu"
+    xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._pool: int | None = library.gpkvs_pool_new(self.threads)
+
+    def upload(self, column: Column, /) -> Column:
+        """See `Backend.upload`."""
+        return column
+
+    def download(self, column: Column, /) -> Column:
+        """See `Backend.download`."""
+        return column
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""

@@ -125,7 +125,7 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
 u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u32* order, u32* chain_of,
                 u32* chain_start, u32* last_write) {
     u32 bits = 1;
-    while (bits < 16 && (8ull << bits) < n) bits++;
+    while (bits < 18 && (1ull << bits) < n) bits++;
     const u32 shift = 64 - bits;
     std::vector<u32> begin((1ull << bits) + 1, 0);
     for (u64 i = 0; i < n; i++) begin[(fingerprint0[i] >> shift) + 1]++;

@@ -9,6 +9,8 @@
 //   GPKVS_KERNEL     one thread an item, volatile memory only
 //   GPKVS_PM_KERNEL  the same, and it stores to PM: every storing thread fences its own stores before it ends
 //   GPKVS_GROUP_KERNEL  eight lanes an item on a GPU: match8 and empty8 look at a whole bucket; leader() stores
+//   ..._SOON         with a function that is told on a CPU which item comes soon, and asks for the cache lines it will
+//                    read (`prefetch`): one item waits for memory while the ones before it run. A GPU's other warps do that.
 #pragma once
 
 typedef unsigned char u8;
@@ -33,9 +35,13 @@ typedef unsigned long long u64;
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
 
 #define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 1, )
+#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_KERNEL(name, LIST)
 #define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 1, pm_persist())
+#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_PM_KERNEL(name, LIST)
 #define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 8, )
+#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_GROUP_KERNEL(name, LIST)
 
+GPKVS_DEVICE void prefetch(const void*) {}
 GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
@@ -82,20 +88,33 @@ struct Kernel {
 
 #define GPKVS_NAME(type, name) #type " " #name ";"
 
-#define GPKVS_DEFINE(name, LIST, AT_END)                                                    \
+// How many items ahead a kernel asks for memory: their cache lines must fit the first cache, and the processor's queue.
+static const u64 SOON = 16;
+template <class Args>
+GPKVS_DEVICE void nothing_soon(const Args&, u64) {}
+GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
+
+#define GPKVS_DEFINE(name, LIST, soon, AT_END)                                              \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
     static void name##_run(const void* args, u64 first, u64 last) {                         \
         const name##_args& a = *(const name##_args*)args;                                   \
-        for (u64 i = first; i < last; i++) name##_lane(a, i);                               \
+        for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);                  \
+        for (u64 i = first; i < last; i++) {                                                \
+            if (i + SOON < last) soon(a, i + SOON);                                         \
+            name##_lane(a, i);                                                              \
+        }                                                                                   \
         AT_END;                                                                             \
     }                                                                                       \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run}; \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
 
-#define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, )
-#define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, pm_persist())
-#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, )
+#define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
+#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
+#define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, pm_persist())
+#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, pm_persist())
+#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
+#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
 
 GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }

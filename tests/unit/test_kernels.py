@@ -36,7 +36,7 @@ def test_fingerprint_is_siphash_2_4_128() -> None:
     low, high = np.empty(len(expected), np.uint64), np.empty(len(expected), np.uint64)
     backend = CpuBackend(1)
     backend.launch(
-        "route",
+        "route_bytes",
         len(expected),
         keys=np.frombuffer(b"".join(expected) + bytes(8), np.uint8),
         key_offsets=np.cumsum(lengths, dtype=np.uint64) - lengths,
