@@ -22,7 +22,16 @@ def translation_unit() -> str:
 
 def group_kernels() -> frozenset[str]:
     """Return the kernels that take eight lanes an item."""
-    return frozenset(name for kind, name in _KERNEL.findall(translation_unit()) if kind == "GROUP_")
+    return _of_kind("GROUP_")
+
+
+def pm_kernels() -> frozenset[str]:
+    """Return the kernels that store to PM."""
+    return _of_kind("PM_")
+
+
+def _of_kind(wanted: str) -> frozenset[str]:
+    return frozenset(name for kind, name in _KERNEL.findall(translation_unit()) if kind == wanted)
 
 
 def _file(name: str, seen: set[str]) -> str:
