@@ -111,6 +111,19 @@ class Batch:
         )
 
     @staticmethod
+    def of_numbers(op: Op, keys: U8, values: U8) -> Batch:
+        """Build one request of one kind of operation on 8-byte keys (SETs: and 8-byte values); nothing is copied."""
+        count = len(keys) // 8
+        lengths = np.broadcast_to(np.uint32(8), count)
+        return Batch(
+            ops=np.full(count, op, np.uint8),
+            keys=keys,
+            key_lengths=lengths,
+            values=values,
+            value_lengths=lengths[: len(values) // 8],
+        )
+
+    @staticmethod
     def concatenate(batches: Sequence[Batch]) -> Batch:
         """Join batches in order; each one's requests stay requests of their own."""
         if len(batches) == 1:
@@ -148,15 +161,8 @@ class Batch:
             Naming the first operation at fault, the field and the limit.
         """
         self._check_types()
+        self.check_size(limits)
         n = len(self.ops)
-        if n == 0:
-            raise InvalidArgumentError("a request needs at least one operation", field="ops")
-        if int(self.request_ops.max()) > limits.request_ops_max:
-            raise InvalidArgumentError(
-                f"{int(self.request_ops.max()):,} operations in one request, the limit is "
-                f"{limits.request_ops_max:,} (request_ops_max): split it",
-                field="ops",
-            )
         unknown = (self.ops < Op.GET) | (self.ops > Op.DELETE)
         if unknown.any():
             i = int(unknown.argmax())
@@ -168,6 +174,23 @@ class Batch:
         _check_column(
             "value", self.value_lengths, len(self.values), sets, limits.value_bytes_min, limits.value_bytes_max
         )
+
+    def check_size(self, limits: Limits) -> None:
+        """Check the number of operations of each request.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is none, or more than `Limits.request_ops_max`.
+        """
+        if len(self.ops) == 0:
+            raise InvalidArgumentError("a request needs at least one operation", field="ops")
+        if int(self.request_ops.max()) > limits.request_ops_max:
+            raise InvalidArgumentError(
+                f"{int(self.request_ops.max()):,} operations in one request, the limit is "
+                f"{limits.request_ops_max:,} (request_ops_max): split it",
+                field="ops",
+            )
 
     def _check_types(self) -> None:
         """Kernels read the arrays as they lie in memory: another type would be read as garbage."""

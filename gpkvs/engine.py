@@ -99,6 +99,7 @@ class Engine:
         admitted[list(rejected)] = False
         while admitted.any():
             numbers = np.flatnonzero(admitted)
+            self._backend.recycle()
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
             try:
                 plans = self._transact(part)
@@ -343,7 +344,7 @@ class Engine:
 
     def _store_log(self, table: Table, plan: Plan, run: LogRun, epoch: int) -> int:
         """Store one table's run of undo entries; return the sum of their digests."""
-        digest = self._backend.xp.empty(run.count, np.uint64)
+        digest = self._backend.scratch(run.count, np.uint64)
         split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
         return int(digest.sum(dtype=np.uint64))
 

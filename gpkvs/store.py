@@ -247,15 +247,10 @@ class Store:
     def _execute_numbers(self, op: Op, keys: U64Array, values: NDArray[np.uint8], table: str) -> RequestResult:
         if self.table(table).layout != U64.name:
             raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
-        count = len(keys)
-        batch = Batch(
-            ops=np.full(count, op, np.uint8),
-            keys=_bytes_of("keys", keys),
-            key_lengths=np.full(count, 8, np.uint32),
-            values=values,
-            value_lengths=np.full(count if op is Op.SET else 0, 8, np.uint32),
-        )
-        return self.execute(batch, table=table)
+        batch = Batch.of_numbers(op, _bytes_of("keys", keys), values)
+        found = self.table(table)
+        batch.check_size(found.limits)
+        return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
     def table(self, name: str) -> OpenTable:
         """Return what a caller must know of a table to make a request (an empty name means the default).

@@ -102,12 +102,12 @@ class Table(ABC):
         numbers: U32 = self._xp.flatnonzero(mask).astype(np.uint32)
         return numbers
 
-    def _empty(self, *types: type[np.generic], count: int) -> list[NDArray[Any]]:
-        """Return new columns, one of each type."""
-        return [self._xp.empty(count, dtype) for dtype in types]
+    def _scratch(self, count: int, *types: type[np.generic]) -> list[NDArray[Any]]:
+        """Return new columns, one of each type, that last as long as the transaction."""
+        return [self._backend.scratch(count, dtype) for dtype in types]
 
     def _route(self, plan: Plan) -> Fingerprints:
-        word0, word1 = self._empty(np.uint64, np.uint64, count=len(plan.batch))
+        word0, word1 = self._scratch(len(plan.batch), np.uint64, np.uint64)
         self._launch(
             "route",
             len(plan.batch),
@@ -124,9 +124,9 @@ class Table(ABC):
         failpoint.hit("before_order")
         order, chain_of, start, last_write = self._backend.order(fingerprints.word0, fingerprints.word1, plan.ops)
         count = len(start) - 1
-        word0, word1, slot, old_word = self._empty(*[np.uint64] * 4, count=count)
-        (block,) = self._empty(np.uint32, count=count)
-        (old_meta,) = self._empty(np.uint64, count=count if self._has_versions else 0)
+        word0, word1, slot, old_word = self._scratch(count, *[np.uint64] * 4)
+        (block,) = self._scratch(count, np.uint32)
+        (old_meta,) = self._scratch(count if self._has_versions else 0, np.uint64)
         chains = Chains(order, chain_of, start, last_write, word0, word1, block, slot, old_word, old_meta)
         self._meter.lap("order")
         failpoint.hit("before_find")
@@ -153,8 +153,8 @@ class Table(ABC):
     def _look(self, plan: Plan, fingerprints: Fingerprints) -> Seen:
         """Look up the keys of a batch that only reads."""
         count = len(plan.batch)
-        status, source_word = self._empty(np.uint8, np.uint64, count=count)
-        versions = self._new_versions(count)
+        status, versions = self._result_columns(count)
+        source_word = self._xp.empty(count, np.uint64)  # in a u64 table these are the values of the reply
         self._launch(
             "look",
             count,
@@ -169,10 +169,10 @@ class Table(ABC):
         )
         return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
 
-    def _new_versions(self, count: int) -> U64:
-        make = self._xp.empty if self._has_versions else self._xp.zeros
-        versions: U64 = make(count, np.uint64)
-        return versions
+    def _result_columns(self, count: int) -> tuple[U8, U64]:
+        """Return columns for status and versions, which outlive the transaction."""
+        versions = self._xp.empty if self._has_versions else self._xp.zeros
+        return self._xp.empty(count, np.uint8), versions(count, np.uint64)
 
     def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
@@ -180,9 +180,9 @@ class Table(ABC):
 
     def _fold(self, plan: Plan) -> tuple[Seen, Folded]:
         n, chains = len(plan.batch), plan.chains
-        status, source_word, source_op = self._empty(np.uint8, np.uint64, np.uint32, count=n)
-        change, final_op = self._empty(np.uint8, np.uint32, count=len(chains))
-        versions = self._new_versions(n)
+        status, versions = self._result_columns(n)
+        source_word, source_op = self._scratch(n, np.uint64, np.uint32)
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
         of_versions: dict[str, Argument] = {
             "old_meta": chains.old_meta,
             "first_sequence": plan.first_sequence,
@@ -235,7 +235,7 @@ class Table(ABC):
 
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
-        is_new = chains.slot[changed] == NO_SLOT
+        is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
         if not is_new.any():
             return Placed(changed, chains.slot, None)
         placed = self._run_place(chains, changed)
@@ -292,7 +292,7 @@ class Table(ABC):
 
     def _run_place(self, chains: Chains, changed: U32) -> Placed:
         xp = self._xp
-        slot, moved_to = chains.slot.copy(), xp.empty(len(changed), np.uint64)
+        slot, moved_to = chains.slot.copy(), self._backend.scratch(len(changed), np.uint64)
         block = chains.block[changed]
         begins = xp.ones(len(changed), np.bool_)
         begins[1:] = block[1:] != block[:-1]
@@ -320,8 +320,9 @@ class Table(ABC):
         placed = plan.placed
         m = len(placed.chain)
         moved = placed.chain[:0] if placed.moved_to is None else self._numbers_where(placed.moved_to != NO_SLOT)
-        changed_slot = self._xp.empty(m + len(moved), np.uint64)
-        contents = self._xp.empty((m + len(moved), self._layout.slot_bytes // 8), np.uint64)
+        words = self._layout.slot_bytes // 8
+        changed_slot = self._backend.scratch(m + len(moved), np.uint64)
+        contents = self._backend.scratch((m + len(moved)) * words, np.uint64).reshape(-1, words)
         self._launch(
             "stage",
             m,
@@ -384,7 +385,7 @@ class Table(ABC):
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
         total = int(plan.get_lengths.sum(dtype=np.uint64))
-        (values,) = self._empty(np.uint8, count=total)
+        values: U8 = self._xp.empty(total, np.uint8)
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",

@@ -24,7 +24,7 @@ class BytesTable(Table):
         return {}
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
-        reference = self._xp.empty(len(plan.batch), np.uint64)
+        reference = self._backend.scratch(len(plan.batch), np.uint64)
         reference[plan.put_op] = plan.put_reference
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
@@ -34,7 +34,7 @@ class BytesTable(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        (lengths,) = self._empty(np.uint32, count=len(plan.get_op))
+        lengths: U32 = self._xp.empty(len(plan.get_op), np.uint32)
         heap, reads_only = self._files.heap, not plan.batch.has_writes
         self._backend.launch(
             "measure",

@@ -26,7 +26,8 @@ class U64Table(Table):
         return {
             "keys": plan.keys,
             "values": plan.values,
-            "value_offsets": plan.value_offsets,
+            # Without it, operation i has value i.
+            "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else plan.value_offsets,
             "buckets": self.entry.buckets,
             "hash_key0": self._hash_key0,
             "hash_key1": self._hash_key1,

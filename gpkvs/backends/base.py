@@ -36,6 +36,12 @@ class Backend(Protocol):
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
 
+    def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """Return an uninitialised column that lasts until the next `recycle`."""
+
+    def recycle(self) -> None:
+        """Use the memory of all scratch columns again."""
+
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """Run a kernel over `items` items and wait for it.
 

@@ -6,11 +6,13 @@ import ctypes
 import os
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 
@@ -87,6 +89,7 @@ class CpuBackend:
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
+        self._workspace = Workspace()
         self._pool: int | None = library.gpkvs_pool_new(self.threads)
 
     def upload(self, column: Column, /) -> Column:
@@ -96,6 +99,14 @@ class CpuBackend:
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""
         return column
+
+    def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.scratch`."""
+        return self._workspace.take(count, dtype)
+
+    def recycle(self) -> None:
+        """See `Backend.recycle`."""
+        self._workspace.recycle()
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""
@@ -109,8 +120,8 @@ class CpuBackend:
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""
         n = len(ops)
-        order, chain_of, last_write = (np.empty(n, np.uint32) for _ in range(3))
-        chain_start = np.empty(n + 1, np.uint32)
+        order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
+        chain_start = self.scratch(n + 1, np.uint32)
         columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
         chains = library.gpkvs_order(
             *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],

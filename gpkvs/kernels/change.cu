@@ -29,7 +29,10 @@ GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
     a.changed_slot[i] = slot;
     if (a.change[chain] == CHANGE_REMOVE)
         a.contents[i] = {empty_marker(table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1), slot / WAYS), 0};
-    else a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + a.value_offsets[op])};
+    else {
+        const u64 value_at = a.value_offsets ? a.value_offsets[op] : 8ull * op;  // without offsets, all are SETs
+        a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + value_at)};
+    }
 }
 
 // stage_moved: a displaced occupant, into its other bucket. `vacated` is the slot that its successor takes.

@@ -127,20 +127,21 @@ u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops,
     u32 bits = 1;
     while (bits < 18 && (1ull << bits) < n) bits++;
     const u32 shift = 64 - bits;
-    std::vector<u32> begin((1ull << bits) + 1, 0);
-    for (u64 i = 0; i < n; i++) begin[(fingerprint0[i] >> shift) + 1]++;
-    for (u64 g = 0; g < 1ull << bits; g++) begin[g + 1] += begin[g];
-    std::vector<Sorted> entries(n);
-    {
-        std::vector<u32> at(begin.begin(), begin.end() - 1);
-        for (u64 i = 0; i < n; i++) entries[at[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
-    }
+    const u64 groups = 1ull << bits;
+    // Kept by the thread: fresh memory would cost more than the sort.
+    static thread_local std::vector<u32> end;
+    static thread_local std::vector<Sorted> entries;
+    end.assign(groups + 1, 0);
+    if (entries.size() < n) entries.resize(n);
+    for (u64 i = 0; i < n; i++) end[(fingerprint0[i] >> shift) + 1]++;
+    for (u64 g = 0; g < groups; g++) end[g + 1] += end[g];
+    for (u64 i = 0; i < n; i++) entries[end[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
     const auto before = [&](const Sorted& a, const Sorted& b) {
         if (a.fingerprint0 != b.fingerprint0) return a.fingerprint0 < b.fingerprint0;
         return fingerprint1[a.op] < fingerprint1[b.op];
     };
-    for (u64 g = 0; g < 1ull << bits; g++)
-        sort_group(entries.data() + begin[g], entries.data() + begin[g + 1], before);
+    for (u64 g = 0, first = 0; g < groups; first = end[g++])
+        if (end[g] - first > 1) sort_group(entries.data() + first, entries.data() + end[g], before);
 
     u64 chains = 0;
     u32 written = 0;
