@@ -102,7 +102,7 @@ class Plan:
     get_lengths: U32  # bytes of each GET's value
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    put_reference: U64  # their new records
+    put_reference: U64  # their new records, on the host
     changes: Changes
     result: RequestResult
 

@@ -14,7 +14,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, round_up, write_file
-from gpkvs.errors import InvalidArgumentError, TableExistsError
+from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
 from gpkvs.native import crc32c
@@ -76,6 +76,12 @@ def create_table(
         path.unlink(missing_ok=True)
         raise
     index = Region(path, domain)
+    try:
+        backend.attach(index, mirrored=True)
+    except BackendError:
+        index.close()
+        path.unlink()
+        raise
     if entry.slot_layout is U64:
         key0, key1 = root.hash_keys
         backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
@@ -86,13 +92,14 @@ def create_table(
     return root, index
 
 
-def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+def drop_table(files: StoreFiles, root: Root, backend: Backend, entry: TableEntry) -> Root:
     """Remove a table; return the new root. Its id is never given again."""
     if entry.name == DEFAULT_TABLE:
         raise InvalidArgumentError("the default table cannot be dropped", field="name")
     tables = tuple(table for table in files.catalog.tables if table is not entry)
     root = _write_catalog(files, root, replace(files.catalog, tables=tables))
     index = files.indexes.pop(entry.id)
+    backend.detach(index)
     index.close()
     index.path.unlink()
     return root

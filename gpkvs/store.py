@@ -112,8 +112,10 @@ class Store:
         finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain)
         try:
+            self._attach()
             recovered = recover(self._files, self._backend, on_progress, accept_loss=config.accept_loss)
         except BaseException:
+            self._backend.close()
             self._files.close()
             raise
         remove_orphans(self._files)
@@ -137,6 +139,12 @@ class Store:
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             self._set_unsafe(True)
+
+    def _attach(self) -> None:
+        """Make the files that kernels store to reachable for the backend; records stay with the host."""
+        self._backend.attach(self._files.log, mirrored=False)
+        for index in self._files.indexes.values():
+            self._backend.attach(index, mirrored=True)
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
         kind = U64Table if entry.slot_layout is U64 else BytesTable
@@ -314,7 +322,7 @@ class Store:
             recount(self._files, self._backend, entry, freed)
             transaction = self._engine.transaction
             with access_errors(self.path):
-                transaction.root = drop_table(self._files, transaction.root, entry)
+                transaction.root = drop_table(self._files, transaction.root, self._backend, entry)
             del self._engine.tables[entry.id], self._tables[name]
             self._engine.heap.live_units -= freed
 
@@ -331,7 +339,7 @@ class Store:
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
             version=package_version(),
-            backend=self._backend.name,
+            backend=self._backend.description,
             path=self.path,
             domain_found=self.domain.found,
             domain=self.domain.name,
@@ -357,8 +365,8 @@ class Store:
                 with access_errors(self.path):
                     self._files.sync()
                     self._set_unsafe(False)
-            self._files.close()
             self._backend.close()
+            self._files.close()
             self._lock.release()
 
     def _set_unsafe(self, unsafe: bool) -> None:

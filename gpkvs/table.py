@@ -8,6 +8,7 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -56,16 +57,18 @@ class Table(ABC):
         meter: Meter,
     ) -> None:
         self._backend = backend
-        self._xp = backend.xp
         self._files = files
         self.entry = entry
         self.index = index
-        self._index_read = index.address  # where kernels read it; they store to it at `index.address`
         self._layout = entry.slot_layout
         self._hash_key0, self._hash_key1 = files.root.hash_keys
         self._reply_bytes_max = reply_bytes_max
         self.records = records
         self._meter = meter
+
+    @property
+    def _xp(self) -> ModuleType:
+        return self._backend.xp
 
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
@@ -139,7 +142,7 @@ class Table(ABC):
             chain_start=start,
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             chain_fingerprint0=word0,
             chain_fingerprint1=word1,
@@ -162,7 +165,7 @@ class Table(ABC):
             **({"versions": versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             status=status,
             source_word=source_word,
@@ -266,7 +269,7 @@ class Table(ABC):
             change_block=change_block.astype(np.uint32),
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
@@ -306,7 +309,7 @@ class Table(ABC):
             changed_chain=changed,
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
@@ -340,7 +343,7 @@ class Table(ABC):
                 len(moved),
                 vacated=changed_slot[moved],
                 moved_to=placed.moved_to[moved],
-                index=self._index_read,
+                index=self.index.address,
                 changed_slot=changed_slot[m:],
                 contents=contents[m:],
             )
@@ -352,7 +355,7 @@ class Table(ABC):
             "log_undo",
             last - first,
             changed_slot=plan.changes.slot[first:last],
-            index=self._index_read,
+            index=self.index.address,
             epoch=epoch,
             first=first,
             log=log_address,
@@ -378,9 +381,8 @@ class Table(ABC):
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""
         seen, download = plan.seen, self._backend.download
-        return RequestResult(
-            download(seen.status), download(seen.versions), download(plan.get_lengths), download(self._values(plan))
-        )
+        versions = download(seen.versions) if self._has_versions else np.zeros(len(plan.batch), np.uint64)
+        return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
@@ -393,7 +395,6 @@ class Table(ABC):
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
-            values=plan.values,
             value_offsets=0 if reads_only else plan.value_offsets,
             length=plan.get_lengths,
             offset=offsets_of(plan.get_lengths),

@@ -40,7 +40,7 @@ class U64Table(Table):
 
     def _values(self, plan: Plan) -> U8:
         if plan.batch.has_writes:
-            return self._gather(plan)
+            return self._gather(plan, values=plan.values)
         # `look` left them side by side.
         found = plan.seen.status == Status.OK
         words = plan.seen.source_word if found.all() else plan.seen.source_word[found]

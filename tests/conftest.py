@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gpkvs
+from gpkvs.backends.choose import VARIABLE
 from gpkvs.check import check
 from gpkvs.errors import StoreMissingError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", choices=["cpu", "cuda"], default="cpu", help="what runs the kernels of every store")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Processes that tests start inherit it.
+    os.environ[VARIABLE] = config.getoption("--backend")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--backend") == "cuda":
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU: run with --backend cuda on a machine that has one")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
 
 SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
 

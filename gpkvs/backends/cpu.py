@@ -15,6 +15,7 @@ from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64
 from gpkvs.native import KernelSymbol, kernel_symbol, library
+from gpkvs.pm.region import Region
 
 # Items below which waking a second thread costs more than it saves (measured: a wake-up is about 10 microseconds,
 # an item of a typical kernel 20 to 100 nanoseconds).
@@ -85,6 +86,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    description = "cpu"
     xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
@@ -104,9 +106,16 @@ class CpuBackend:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
 
-    def recycle(self) -> None:
-        """See `Backend.recycle`."""
+    def begin(self, operations: int, /) -> None:
+        """See `Backend.begin`."""
+        del operations
         self._workspace.recycle()
+
+    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+        """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
+
+    def detach(self, region: Region, /) -> None:
+        """See `Backend.detach`."""
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""

@@ -4,8 +4,8 @@ The files of a store that kernels store to (its log, its indexes) are registered
 directly; every index is mirrored in device memory, so that kernels never read it over the link. A kernel that stores to
 an index runs twice, on PM and on the mirror.
 
-On the host's threads run, with the kernels of the CPU: what works on records, which come from the host and go back to it;
-what is one serial item; small batches, for which a launch costs more than the work; and all stores to PM where those of
+On the host's threads run, with the kernels of the CPU: what works on records, which come from the host and go back to
+it; what is one serial item; small batches, for which a launch costs more than the work; and stores to PM where those of
 a GPU would not be durable (an ordinary disk, or caches that must be written back). docs/gpu.md has the figures.
 """
 
@@ -391,8 +391,8 @@ def _address_of(column: cupy.ndarray) -> int:
 def _break_even(backend: CudaBackend) -> int:
     """Return the batch size for which launches on the GPU cost what all the work costs on the host, measured here.
 
-    `order` is about a third of a transaction on either side: its time for a few operations on the GPU is the time of its
-    launches, its time for many on the host is that of its work.
+    `order` is about a third of a transaction on either side: its time for a few operations on the GPU is the time of
+    its launches, its time for many on the host is that of its work.
     """
     few, many = 64, 8192
     rng = np.random.default_rng(1)

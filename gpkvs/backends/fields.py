@@ -34,9 +34,7 @@ class KernelFields:
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
-        self.fields = tuple(
-            _field(text) for text in kernel_symbol(kernel).fields.decode().rstrip(";").split(";")
-        )
+        self.fields = tuple(_field(text) for text in kernel_symbol(kernel).fields.decode().rstrip(";").split(";"))
 
     @cached_property
     def names(self) -> set[str]:
