@@ -39,7 +39,7 @@ def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
     """Return the SETs in arrival order, and the chain of each."""
     chain = np.empty_like(plan.chains.order)
     chain[plan.chains.order] = plan.chains.chain_of
-    sets = np.flatnonzero(plan.ops == Op.SET)
+    sets = np.flatnonzero(plan.ops == Op.SET.value)
     return sets, chain[sets]
 
 

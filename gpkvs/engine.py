@@ -235,7 +235,7 @@ class Engine:
             if len(plan.put_op) == 0:
                 continue
             sets, set_chain = sets_of_chains(plan)
-            stays = plan.folded.change[set_chain] == Change.PUT
+            stays = plan.folded.change[set_chain] == Change.PUT.value
             sets = sets[stays]
             chain.append(download(set_chain[stays]) + np.uint32(chains))
             request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))

@@ -136,7 +136,7 @@ class Plan:
         if len(lengths) == len(self.batch):
             return lengths
         all_lengths: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
-        all_lengths[self.ops == Op.SET] = lengths
+        all_lengths[self.ops == Op.SET.value] = lengths
         return all_lengths
 
     @cached_property

@@ -80,7 +80,7 @@ class Table(ABC):
             failpoint.hit("before_fold")
             plan.seen, plan.folded = self._fold(plan)
             self._meter.lap("fold")
-            plan.get_op = self._numbers_where(plan.ops == Op.GET)
+            plan.get_op = self._numbers_where(plan.ops == Op.GET.value)
         else:
             plan.seen = self._look(plan, fingerprints)
             self._meter.lap("find")
@@ -96,7 +96,7 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = self._numbers_where(plan.folded.change != Change.NONE)
+        changed = self._numbers_where(plan.folded.change != Change.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
@@ -375,8 +375,8 @@ class Table(ABC):
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
         change, stored = plan.folded.change, plan.chains.slot != NO_SLOT
-        added = (change == Change.PUT) & ~stored
-        return self.records + int(added.sum()) - int((change == Change.REMOVE).sum())
+        added = (change == Change.PUT.value) & ~stored
+        return self.records + int(added.sum()) - int((change == Change.REMOVE.value).sum())
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs."""

@@ -61,10 +61,10 @@ class BytesTable(Table):
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""
         kept = self._xp.zeros(len(plan.batch), np.bool_)
-        kept[plan.folded.final_op[plan.folded.change == Change.PUT]] = True
+        kept[plan.folded.final_op[plan.folded.change == Change.PUT.value]] = True
         return self._numbers_where(kept)
 
     def freed(self, plan: Plan) -> U64:
         """See `Table.freed`."""
-        freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != Change.NONE)]
+        freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != Change.NONE.value)]
         return freed

@@ -34,7 +34,7 @@ class U64Table(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        found = plan.seen.status[plan.get_op] == Status.OK
+        found = plan.seen.status[plan.get_op] == Status.OK.value
         lengths: U32 = found * np.uint32(8)
         return lengths
 
@@ -42,7 +42,7 @@ class U64Table(Table):
         if plan.batch.has_writes:
             return self._gather(plan, values=plan.values)
         # `look` left them side by side.
-        found = plan.seen.status == Status.OK
+        found = plan.seen.status == Status.OK.value
         words = plan.seen.source_word if found.all() else plan.seen.source_word[found]
         return words.view(np.uint8)
 

@@ -15,16 +15,23 @@ from gpkvs.errors import StoreMissingError
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--backend", choices=["cpu", "cuda"], default="cpu", help="what runs the kernels of every store")
+    parser.addoption(
+        "--backend",
+        choices=["cpu", "cuda", "cuda-auto"],
+        default="cpu",
+        help="what runs the kernels; cuda: all of them on the GPU, cuda-auto: those of small batches on the host",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Processes that tests start inherit it.
-    os.environ[VARIABLE] = config.getoption("--backend")
+    name, _, choice = config.getoption("--backend").partition("-")
+    os.environ[VARIABLE] = name
+    os.environ["GPKVS_SMALL_OPS_MAX"] = "" if choice else "0"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--backend") == "cuda":
+    if config.getoption("--backend") != "cpu":
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU: run with --backend cuda on a machine that has one")
     for item in items:
