@@ -289,6 +289,9 @@ class BatchPart:
     def requests(self) -> Iterator[RequestResult]:
         """Cut the results into those of the requests."""
         result = self.result
+        if len(self.numbers) == 1:
+            yield result
+            return
         op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
         get_bounds = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])[op_bounds]
         byte_bounds = np.concatenate([[0], np.cumsum(result.value_lengths, dtype=np.int64)])[get_bounds]
