@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.bench import app as bench_app
 from gpkvs.cli.check import check_command, recover_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
@@ -54,6 +55,7 @@ app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 app.command("drill")(drill_command)
+app.add_typer(bench_app, name="bench")
 app.command("demo")(demo_command)
 
 

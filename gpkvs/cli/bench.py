@@ -1,0 +1,176 @@
+"""gpkvs bench: how fast the engine and the server are here, beside other stores that promise the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gpkvs.bench.contender import Promise
+from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.results import write_result
+from gpkvs.bench.server import PARTS, run_server
+from gpkvs.bench.serving import ServerBenchOptions
+from gpkvs.bench.tables import tables_of
+from gpkvs.bench.workload import SHAPES
+from gpkvs.cli.output import failures_exit
+
+app = typer.Typer(
+    name="bench",
+    help="Measure the engine and the server beside other stores, and keep the figures.",
+    no_args_is_help=True,
+)
+
+_DIRECTORY = "Where the stores are made and removed again: a tmpfs for `process`, a disk for `msync`."
+_PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."
+_JSON = "Keep everything, with each single run, in this file."
+_PROFILE = "Show where the time went as well."
+
+
+@contextmanager
+def _shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Show steps on stderr: as a bar on a terminal, else as lines."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total, completed=-1 if total else 0)
+
+        def show(step: str) -> None:
+            bar.update(task, description=step, advance=1)
+            if not console.is_terminal:
+                console.print(step, markup=False)
+
+        yield show
+
+
+def _print(result: dict[str, Any], json_file: Path | None, *, profile: bool) -> None:
+    """Show a result, and keep it."""
+    console = Console(highlight=False)
+    for rows in tables_of(result, profile=profile):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"kept in {json_file}", markup=False)
+
+
+@app.command("engine")
+def engine_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = EngineOptions.promise,
+    records: Annotated[int, typer.Option(help="Loaded before anything is timed.", min=1)] = EngineOptions.records,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = EngineOptions.batch,
+    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = EngineOptions.runs,
+    batches: Annotated[int, typer.Option(help="In a run, at most.", min=1)] = EngineOptions.batches_max,
+    seconds: Annotated[
+        float, typer.Option(help="Timed in a run, at most (but three batches).", min=0)
+    ] = EngineOptions.seconds_max,
+    shape: Annotated[
+        list[str] | None, typer.Option(help=f"Of the records: {', '.join(SHAPES)}; by default all. May be repeated.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Whom to compare with: {', '.join(get_args(PeerName))}, or none; by default all."),
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Batches on the embedded store, beside LMDB and RocksDB.
+
+    All stores get the same batches of uniform keys, one after the other, and keep the same promise. Peers come with
+    pip install 'gpkvs[bench]'; docs/performance.md says how each is set up and what is timed. With the defaults it
+    takes some minutes and 4 GiB of the file system.
+
+    Exit status: 0, 1 if something is missing or a store answers wrongly, 2 wrong options.
+
+    Example: gpkvs bench engine --records 1000000 --json bench/results/engine-process.json
+    """
+    options = EngineOptions(
+        directory=directory,
+        promise=promise,
+        records=records,
+        batch=batch,
+        runs=runs,
+        batches_max=batches,
+        seconds_max=seconds,
+        shapes=tuple(SHAPES[name] for name in _chosen("shape", shape, tuple(SHAPES))),
+        peers=_chosen("peer", peer, get_args(PeerName)),
+    )
+    with failures_exit(1), _shown(steps(options)) as show:
+        result = run_engine(options, show)
+    _print(result, json_file, profile=profile)
+
+
+@app.command("server")
+def server_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ServerBenchOptions.promise,
+    records: Annotated[
+        int, typer.Option(help="Of 8-byte keys and values, loaded before anything is timed.", min=1)
+    ] = ServerBenchOptions.records,
+    large_records: Annotated[
+        int, typer.Option(help="Of 1 KiB, for memory and start-up time.", min=1)
+    ] = ServerBenchOptions.large_records,
+    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = ServerBenchOptions.runs,
+    seconds: Annotated[float, typer.Option(help="Of a run.", min=0.01)] = ServerBenchOptions.seconds,
+    message: Annotated[int, typer.Option(help="Operations in a message.", min=1)] = ServerBenchOptions.message,
+    in_flight: Annotated[
+        int, typer.Option(help="Messages of a stream without an answer.", min=1)
+    ] = ServerBenchOptions.in_flight,
+    connections: Annotated[
+        int, typer.Option(help="Of single calls, and of redis-benchmark.", min=1)
+    ] = ServerBenchOptions.connections,
+    callers: Annotated[
+        int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
+    ] = ServerBenchOptions.callers,
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
+    ] = None,
+    redis: Annotated[bool, typer.Option("--redis/--no-redis", help="Compare with redis.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Clients of a real server, beside redis-benchmark on a real redis-server.
+
+    Parts: throughput (streams of messages, single calls, gathered calls, each beside redis), memory (resident, beside
+    the mapped store), start (time to SERVING against the size of the store, after a stop and after a kill), metrics
+    (what they cost), calls (how many functions the server calls for a message). Needs Debian's redis-server. With the
+    defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is timed.
+
+    Exit status: 0, 1 if something is missing or a server does not do what it should, 2 wrong options.
+
+    Example: gpkvs bench server --part throughput --json bench/results/server-process.json
+    """
+    options = ServerBenchOptions(
+        directory=directory,
+        promise=promise,
+        records=records,
+        large_records=large_records,
+        runs=runs,
+        seconds=seconds,
+        message=message,
+        in_flight=in_flight,
+        connections=connections,
+        callers=callers,
+        has_redis=redis,
+    )
+    parts = _chosen("part", part, PARTS)
+    with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        result = runner.run(run_server(options, parts, show))
+    _print(result, json_file, profile=profile)
+
+
+def _chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the names that were chosen, or all."""
+    if not names:
+        return known
+    for name in names:
+        if name not in known and name != "none":
+            raise typer.BadParameter(f"there is no {option} {name!r}; there are {', '.join(known)}", param_hint=option)
+    return tuple(name for name in known if name in names)
