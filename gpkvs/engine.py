@@ -100,7 +100,7 @@ class Engine:
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
-            self._backend.begin(len(part))
+            self._backend.begin(part)
             try:
                 plans = self._transact(part)
             except DoesNotFitError as unfit:

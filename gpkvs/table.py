@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
-from gpkvs.backends.base import Argument, Backend
+from gpkvs.backends.base import Argument, Backend, Column
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
@@ -379,8 +379,9 @@ class Table(ABC):
         return self.records + int(added.sum()) - int((change == Change.REMOVE.value).sum())
 
     def result(self, plan: Plan) -> RequestResult:
-        """Return the results of a plan, with the values of its GETs."""
-        seen, download = plan.seen, self._backend.download
+        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
+        seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
+        download = self._backend.download if on_host else _as_it_is
         versions = download(seen.versions) if self._has_versions else np.zeros(len(plan.batch), np.uint64)
         return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
 
@@ -435,6 +436,10 @@ class Table(ABC):
     @abstractmethod
     def freed(self, plan: Plan) -> U64:
         """Return the references that no slot will hold any more."""
+
+
+def _as_it_is(column: Column) -> Column:
+    return column
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

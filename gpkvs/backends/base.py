@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int
@@ -43,8 +43,17 @@ class Backend(Protocol):
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
 
-    def begin(self, operations: int, /) -> None:
-        """Begin a transaction of so many operations: all scratch columns may be used again, and `xp` may change."""
+    def begin(self, batch: Batch, /) -> None:
+        """Begin a transaction: all scratch columns may be used again, and `xp` may change."""
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If its memory is out of reach.
+        """
 
     def attach(self, region: Region, /, *, mirrored: bool) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address.

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.workspace import Workspace
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
@@ -71,6 +72,26 @@ def address_of(column: NDArray[np.generic]) -> int:
     return int(column.ctypes.data)
 
 
+def adopt_on_host(column: Any) -> NDArray[Any]:
+    """Return an array of another library as one of NumPy, uncopied.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its memory is not the host's.
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    try:
+        adopted: NDArray[Any] = np.from_dlpack(column)
+    except (AttributeError, BufferError, TypeError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"a {type(column).__name__} that the backend cannot reach ({error}): an array of the host is needed, or "
+            "one of the GPU with the backend cuda"
+        ) from error
+    return adopted
+
+
 @cache
 def _kernel(name: str) -> _Kernel:
     return _Kernel(name)
@@ -106,10 +127,14 @@ class CpuBackend:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
 
-    def begin(self, operations: int, /) -> None:
+    def begin(self, batch: Batch, /) -> None:
         """See `Backend.begin`."""
-        del operations
+        del batch
         self._workspace.recycle()
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """See `Backend.adopt`."""
+        return adopt_on_host(column)
 
     def attach(self, region: Region, /, *, mirrored: bool) -> None:
         """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""

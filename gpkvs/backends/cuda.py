@@ -28,9 +28,9 @@ from cupy_backends.cuda.api.runtime import CUDARuntimeError
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
-from gpkvs.backends.cpu import CpuBackend
+from gpkvs.backends.cpu import CpuBackend, adopt_on_host
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U8, U32, U64, Op
+from gpkvs.batch import U8, U32, U64, Batch, Op
 from gpkvs.errors import BackendError
 from gpkvs.fatal import stop_process
 from gpkvs.kernels.source import group_kernels, pm_kernels, translation_unit
@@ -41,6 +41,7 @@ _LANES = 8  # of an item of a group kernel
 _BLOCKS_PER_PROCESSOR = 8
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
+_DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 
 _SERIAL = frozenset({"admit_bytes", "admit_u64", "admit_records"})
@@ -220,14 +221,27 @@ class CudaBackend:
         if registered:
             registered.close()
 
-    def begin(self, operations: int) -> None:
-        """See `Backend.begin`; a small batch runs on the host, where PM is as near."""
-        self._is_small = operations <= self.small_ops_max
-        self.host.begin(operations)
+    def begin(self, batch: Batch, /) -> None:
+        """See `Backend.begin`; a small batch of the host runs there, where PM is as near."""
+        self._is_small = len(batch) <= self.small_ops_max and isinstance(batch.keys, np.ndarray)
+        self.host.begin(batch)
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """See `Backend.adopt`."""
+        on_device = hasattr(column, "__dlpack_device__") and column.__dlpack_device__()[0] == _DLPACK_CUDA
+        if isinstance(column, np.ndarray) or not on_device:
+            return adopt_on_host(column)
+        adopted: NDArray[Any] = cupy.from_dlpack(column)
+        return adopted
 
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
-        return column if self._is_small or isinstance(column, cupy.ndarray) else self._upload(column)
+        if self._is_small:
+            return self.download(column)
+        if isinstance(column, cupy.ndarray):
+            return column
+        uploaded: Column = self._upload(column)
+        return uploaded
 
     @_explained
     def _upload(self, column: Any) -> Any:
