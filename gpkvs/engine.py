@@ -157,7 +157,7 @@ class Engine:
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
+        total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for _, plan in plans:

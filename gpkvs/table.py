@@ -73,6 +73,7 @@ class Table(ABC):
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
         failpoint.hit("before_route")
+        self._fetch(plan)
         fingerprints = self._route(plan)
         self._meter.lap("route")
         if plan.batch.has_writes:
@@ -80,7 +81,8 @@ class Table(ABC):
             failpoint.hit("before_fold")
             plan.seen, plan.folded = self._fold(plan)
             self._meter.lap("fold")
-            plan.get_op = self._numbers_where(plan.ops == Op.GET.value)
+            reads = plan.batch.has_reads
+            plan.get_op = self._numbers_where(plan.ops == Op.GET.value) if reads else self._xp.empty(0, np.uint32)
         else:
             plan.seen = self._look(plan, fingerprints)
             self._meter.lap("find")
@@ -96,7 +98,10 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = self._numbers_where(plan.folded.change != Change.NONE.value)
+        if plan.batch.has_only_sets:
+            changed = self._xp.arange(len(plan.chains), dtype=np.uint32)
+        else:
+            changed = self._numbers_where(plan.folded.change != Change.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
@@ -219,7 +224,7 @@ class Table(ABC):
             With these requests.
         """
         limit = self._reply_bytes_max
-        if int(plan.get_lengths.sum(dtype=np.uint64)) <= limit:
+        if plan.reply_bytes <= limit:
             return
         download = self._backend.download
         reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
@@ -239,9 +244,10 @@ class Table(ABC):
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
         is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
-        if not is_new.any():
-            return Placed(changed, chains.slot, None)
-        placed = self._run_place(chains, changed)
+        new_keys = int(is_new.sum())
+        if not new_keys:
+            return Placed(changed, chains.slot, 0, None)
+        placed = self._run_place(chains, changed, new_keys)
         if (placed.slot[changed] != NO_SLOT).all():
             return placed
         return self._admit(plan, changed, is_new)
@@ -283,7 +289,7 @@ class Table(ABC):
         requests = np.flatnonzero(self._backend.download(refused)).tolist()
         if requests:
             raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
-        return Placed(changed, slot, moved_to)
+        return Placed(changed, slot, int(is_new.sum()), moved_to)
 
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -293,7 +299,7 @@ class Table(ABC):
             "the data",
         )
 
-    def _run_place(self, chains: Chains, changed: U32) -> Placed:
+    def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> Placed:
         xp = self._xp
         slot, moved_to = chains.slot.copy(), self._backend.scratch(len(changed), np.uint64)
         block = chains.block[changed]
@@ -316,7 +322,7 @@ class Table(ABC):
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, moved_to if (moved_to != NO_SLOT).any() else None)
+        return Placed(changed, slot, new_keys, moved_to if (moved_to != NO_SLOT).any() else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
@@ -374,9 +380,9 @@ class Table(ABC):
 
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
-        change, stored = plan.folded.change, plan.chains.slot != NO_SLOT
-        added = (change == Change.PUT.value) & ~stored
-        return self.records + int(added.sum()) - int((change == Change.REMOVE.value).sum())
+        removes = not plan.batch.has_only_sets
+        removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
+        return self.records + plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
@@ -387,12 +393,13 @@ class Table(ABC):
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = self._xp.empty(total, np.uint8)
+        values: U8 = self._xp.empty(plan.reply_bytes, np.uint8)
+        if not plan.reply_bytes:
+            return values
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",
-            len(plan.get_op) if total else 0,
+            len(plan.get_op),
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
@@ -408,6 +415,10 @@ class Table(ABC):
     @abstractmethod
     def _has_versions(self) -> bool:
         """Whether slots hold versions."""
+
+    @abstractmethod
+    def _fetch(self, plan: Plan) -> None:
+        """Begin to bring columns over that are needed later."""
 
     @abstractmethod
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +37,9 @@ class Backend(Protocol):
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
+
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """Begin to bring a contiguous column over; what is returned gives the column when it is needed."""
 
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""

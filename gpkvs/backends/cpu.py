@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -116,8 +117,12 @@ class CpuBackend:
         self._pool: int | None = library.gpkvs_pool_new(self.threads)
 
     def upload(self, column: Column, /) -> Column:
-        """See `Backend.upload`."""
-        return column
+        """See `Backend.upload`; a number broadcast becomes a column."""
+        return column if column.strides != (0,) else column.copy()
+
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """See `Backend.upload_later`."""
+        return lambda: column
 
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""

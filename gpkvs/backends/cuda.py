@@ -170,6 +170,7 @@ class CudaBackend:
         self._mirrors: dict[int, cupy.ndarray] = {}
         self._stores_directly = True
         self._is_small = False
+        self._copies = cupy.cuda.Stream(non_blocking=True)
         self.small_ops_max = 0
         self.small_ops_max = int(os.environ.get(SMALL_OPS_MAX, "") or _break_even(self))
 
@@ -243,6 +244,27 @@ class CudaBackend:
         uploaded: Column = self._upload(column)
         return uploaded
 
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """See `Backend.upload_later`."""
+        if self._is_small or isinstance(column, cupy.ndarray) or column.strides == (0,):
+            return lambda: self.upload(column)
+        return self._upload_later(column)
+
+    @_explained
+    def _upload_later(self, column: Any) -> Callable[[], Any]:
+        device = cupy.empty(column.shape, column.dtype)
+        # Memory that was just given back may still be in use by the kernels launched before.
+        self._copies.wait_event(cupy.cuda.get_current_stream().record())
+        if column.nbytes:
+            device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._copies)
+        arrived = self._copies.record()
+
+        def wait() -> Any:
+            cupy.cuda.get_current_stream().wait_event(arrived)
+            return device
+
+        return wait
+
     @_explained
     def _upload(self, column: Any) -> Any:
         if column.strides == (0,):  # one value, broadcast
@@ -278,11 +300,12 @@ class CudaBackend:
             self._run_on_host(code, items, group, arguments)
         else:
             self._run(code, items, arguments)
+        stored = cupy.cuda.get_current_stream().record() if kernel in self._pm_kernels and not self._is_small else None
         if "index" in code.fields.stored_to:
             self._follow(code, items, arguments)
-        if kernel in self._pm_kernels and not self._is_small:
-            # What it stored to PM is there when `launch` returns: the next phase may begin.
-            cupy.cuda.get_current_stream().synchronize()
+        if stored:
+            # What it stored to PM is there when `launch` returns: the next phase may begin. The mirror follows.
+            stored.synchronize()
 
     def _kernel(self, name: str) -> _Kernel:
         found = self._kernels.get(name)

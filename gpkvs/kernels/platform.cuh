@@ -67,7 +67,7 @@ GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
 // Two neighbouring words at a multiple of 16 bytes: one store over the link, which counts stores (docs/gpu.md).
 GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
-    asm volatile("st.volatile.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
 }
 // The calling thread's earlier stores to PM have left the GPU when this returns (GPM, ASPLOS '22, section 5.1).
 GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
