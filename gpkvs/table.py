@@ -178,9 +178,8 @@ class Table(ABC):
         return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
-        """Return columns for status and versions, which outlive the transaction."""
-        versions = self._xp.empty if self._has_versions else self._xp.zeros
-        return self._xp.empty(count, np.uint8), versions(count, np.uint64)
+        """Return columns for status and, where there are any, versions; they outlive the transaction."""
+        return self._xp.empty(count, np.uint8), self._xp.empty(count if self._has_versions else 0, np.uint64)
 
     def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
@@ -388,8 +387,11 @@ class Table(ABC):
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
         seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
         download = self._backend.download if on_host else _as_it_is
-        versions = download(seen.versions) if self._has_versions else np.zeros(len(plan.batch), np.uint64)
-        return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
+        versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
+        values = download(self._values(plan))
+        alike = not self._has_versions and plan.reply_bytes == 8 * len(plan.get_op)
+        lengths = np.broadcast_to(np.uint32(8), len(plan.get_op)) if alike else download(plan.get_lengths)
+        return RequestResult(download(seen.status), versions, lengths, values)
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""

@@ -176,8 +176,8 @@ def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
     gets_before = [0, *accumulate(request.gets for request in requests)]
     bytes_before = np.concatenate([[0], np.cumsum(whole.value_lengths, dtype=np.int64)])[gets_before].tolist()
     status, values = whole.status.data, whole.values.data
-    versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data
-    lengths = whole.value_lengths.astype("<u4", copy=False).view(np.uint8).data
+    versions = np.ascontiguousarray(whole.versions, "<u8").view(np.uint8).data
+    lengths = np.ascontiguousarray(whole.value_lengths, "<u4").view(np.uint8).data
     op = 0
     for number, request in enumerate(requests):
         op_end = op + request.operations

@@ -38,7 +38,6 @@ from gpkvs.pm.region import Region
 
 _THREADS = 256  # of a thread block
 _LANES = 8  # of an item of a group kernel
-_BLOCKS_PER_PROCESSOR = 8
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
 _DLPACK_CUDA = 2  # kDLCUDA
@@ -82,6 +81,11 @@ def _is_lost() -> bool:
 @cache
 def _own_kernels() -> cupy.RawModule:
     return compile_kernels(translation_unit())
+
+
+def driver() -> str:
+    """Return the version of CUDA that the driver speaks, and that of the run-time."""
+    return f"driver for CUDA {runtime.driverGetVersion()}, run-time {runtime.runtimeGetVersion()}"
 
 
 def compile_kernels(source: str) -> cupy.RawModule:
@@ -159,9 +163,7 @@ class CudaBackend:
             raise BackendError(f"no NVIDIA GPU can be used: {error}; use --backend cpu") from error
         if count == 0:
             raise BackendError("no NVIDIA GPU is visible: use --backend cpu, or look at CUDA_VISIBLE_DEVICES")
-        properties = runtime.getDeviceProperties(0)
-        self.device = properties["name"].decode()
-        self.blocks_max = properties["multiProcessorCount"] * _BLOCKS_PER_PROCESSOR
+        self.device = runtime.getDeviceProperties(0)["name"].decode()
         self.host = CpuBackend(threads)
         self._module = _own_kernels()
         self._group_kernels, self._pm_kernels = group_kernels(), pm_kernels()
@@ -238,7 +240,7 @@ class CudaBackend:
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
         if self._is_small:
-            return self.download(column)
+            return self.host.upload(self.download(column))
         if isinstance(column, cupy.ndarray):
             return column
         uploaded: Column = self._upload(column)
@@ -284,6 +286,12 @@ class CudaBackend:
         if column.nbytes:
             column.get(out=host)
         return host
+
+    @staticmethod
+    def pinned(count: int, dtype: type[np.generic]) -> NDArray[Any]:
+        """Return an uninitialised column of the host that crosses the link at full speed, while other things run."""
+        column: NDArray[Any] = cupyx.empty_pinned(count, dtype)
+        return column
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
@@ -345,8 +353,8 @@ class CudaBackend:
         if "index" not in fields.stored_to and isinstance(on_device.get("index"), int):
             on_device["index"] = self._mirrors[on_device["index"]]
         words = np.array(fields.words(on_device, _address_of), np.uint64).view(code.args_type)
-        threads = items * (_LANES if fields.kernel in self._group_kernels else 1)
-        blocks = min(-(-threads // _THREADS), self.blocks_max)
+        # One thread an item or lane: stores to PM from many short threads go faster than from few long ones.
+        blocks = -(-items * (_LANES if fields.kernel in self._group_kernels else 1) // _THREADS)
         code.code((blocks,), (_THREADS,), (words, np.uint64(items)))
         for name in fields.stored_to:
             host, device = arguments[name], on_device[name]
@@ -406,6 +414,25 @@ class CudaBackend:
         chains = total >> 32
         chain_start[chains] = n
         return order, chain_of, chain_start[: chains + 1], last_write
+
+    def registered(self, address: int) -> HostMemory:
+        """Return what was registered of an attached file.
+
+        Raises
+        ------
+        BackendError
+            If it was not: its file system does not take the stores of a GPU.
+        """
+        found = self._registered.get(address)
+        if found is None:
+            raise BackendError("the files are not on a tmpfs or on persistent memory: the GPU cannot store to them")
+        return found
+
+    @staticmethod
+    @_explained
+    def wait() -> None:
+        """Return when the GPU has done all that was launched."""
+        runtime.deviceSynchronize()
 
     @staticmethod
     def seconds(run: Callable[[], object], repeats: int) -> float:

@@ -62,15 +62,16 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limi
     pm = memory.address
     everywhere = rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
     unordered, ordered = xp.asarray(everywhere), xp.asarray(np.sort(everywhere))
-    blocks = backend.blocks_max
     sums = xp.empty(slots, np.uint64)
 
     def rate(amount: float, run: Callable[[], object]) -> float:
         return amount / backend.seconds(run, _REPEATS)
 
-    def run(name: str, *arguments: Any, grid: int = blocks, threads: int = 256) -> Callable[[], object]:
+    def run(name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
+        """Return a launch; by default of one thread an item, whose number is the last argument."""
         code = kernels.get_function(name)
-        return lambda: code((grid,), (threads,), arguments)
+        blocks = grid or -(-int(arguments[-1]) // threads)
+        return lambda: code((blocks,), (threads,), arguments)
 
     bulk = 1 << 30
     device, other = xp.zeros(bulk, np.uint8), xp.zeros(bulk, np.uint8)
