@@ -22,6 +22,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.machine import describe_run
 from gpkvs.bench.results import Measurement, Run, latencies_ms
+from gpkvs.bench.tables import Rows
 from gpkvs.config import GIB, MIB, Limits
 from gpkvs.layout import U64
 from gpkvs.recovery.recover import undo, verify_log

@@ -180,12 +180,12 @@ def gpu_command(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
-    """The engine on one GPU, against the limits of the GPU and its link, measured in the same run.
+    """Measure the engine on one GPU against the limits of the GPU and its link, in the same run.
 
-    Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small (batches
-    of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values), recovery (verify and
-    undo of a whole batch, opening it again). Needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the
-    defaults it takes a minute and 13 GiB of the file system.
+    Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
+    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values), recovery
+    (verify and undo of a whole batch, opening it again). Needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits
+    what. With the defaults it takes a minute and 13 GiB of the file system.
 
     Exit status: 0, 1 if something is missing, 2 wrong options.
 
