@@ -73,7 +73,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
         result = {
             "benchmark": "gpu",
             **describe_run(folder),
-            "device": bench.store.info().backend,
+            "device": bench.device,
             "driver": import_module("gpkvs.backends.cuda").driver(),
             "options": asdict(options),
             "limits": bench.limits.as_dict(),
@@ -116,6 +116,7 @@ class _GpuBench:
         self._progress = progress
         self._path = path
         self.store = self._open()
+        self.device = self.store.info().backend
         progress("making the table")
         self.store.create_table(_TABLE, layout=U64.name, index_bytes=options.index_bytes)
         self.measurements: list[Measurement] = []

@@ -1,4 +1,4 @@
-"""What only the backend cuda has: a mirror, arrays of the GPU, CUDA's errors. The rest is the suite with --backend cuda."""
+"""What only the backend cuda has: a mirror, arrays of the GPU, errors of CUDA. The rest: the suite, --backend cuda."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.errors import BackendError
+from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.fatal import EXIT_FATAL
 from tests.conftest import SMALL, assert_clean
 
@@ -114,7 +114,7 @@ def test_tensors_of_pytorch_go_in_and_come_out(store_path: Path) -> None:
 def test_an_array_of_the_gpu_is_refused_by_the_other_backend(store_path: Path) -> None:
     with open_numbers(store_path) as store:
         keys = store._backend.xp.arange(10, dtype=np.uint64)
-    with open_numbers(store_path, "cpu") as store, pytest.raises(gpkvs.InvalidArgumentError, match="backend cuda"):
+    with open_numbers(store_path, "cpu") as store, pytest.raises(InvalidArgumentError, match="backend cuda"):
         store.get_many(keys, table=TABLE)
 
 
