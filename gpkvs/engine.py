@@ -122,18 +122,23 @@ class Engine:
 
     def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
         """Reject requests whose table was dropped after they were checked."""
-        gone = np.flatnonzero(~np.isin(batch.request_tables[:requests], list(self.tables)))
+        tables = batch.request_tables[:requests]
+        if requests == 1 and int(tables[0]) in self.tables:
+            return {}
+        gone = np.flatnonzero(~np.isin(tables, list(self.tables)))
         return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
 
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
         tail = None
-        if batch.has_writes:
-            for_each_table(plans, Table.place)
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
-                tail = self._allocate(batch, plans)
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                tail = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -142,7 +147,7 @@ class Engine:
             plan.result = table.result(plan)
         self.meter.lap("reply")
         if tail is not None:
-            self._write(batch, plans, tail)
+            self._write(batch, writers, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -152,7 +157,7 @@ class Engine:
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
             plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
-            first_sequence += len(part)
+            first_sequence += len(part) if part.has_writes else 0
         return plans
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
@@ -374,7 +379,7 @@ def write_bytes(batch: Batch) -> int:
     """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
     if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
         return len(batch.keys) + len(batch.values)
-    return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
+    return int(batch.key_lengths[batch.ops != Op.GET.value].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

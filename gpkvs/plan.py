@@ -47,7 +47,7 @@ class Seen:
     """What each operation sees."""
 
     status: U8
-    versions: U64
+    versions: U64  # empty in a u64 table
     source_word: U64  # what the table holds: a record's reference, or a number; 0 if a GET sees none of it
     source_op: U32  # the SET of this batch that a GET sees, or NO_OP; empty if the batch only reads
 

@@ -193,11 +193,11 @@ class Store:
             If its record is damaged.
         """
         result = self.execute(Batch.of([(Op.GET, key)]), table=table)
-        if result.status[0] == Status.CORRUPT:
+        if result.status[0] == Status.CORRUPT.value:
             raise CorruptRecordError(
                 f"the record of key {key!r} in table {table!r} fails its check; run `gpkvs check {self.path}`"
             )
-        return result.values.tobytes() if result.status[0] == Status.OK else None
+        return result.values.tobytes() if result.status[0] == Status.OK.value else None
 
     def set(self, key: bytes, value: bytes, *, table: str = DEFAULT_TABLE) -> int:
         """Store `value` under `key`, durably when this returns; return its version."""
@@ -205,7 +205,7 @@ class Store:
 
     def delete(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bool:
         """Remove `key`, durably when this returns; return whether it was there."""
-        return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK)
+        return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK.value)
 
     def set_many(self, keys: Numbers, values: Numbers, *, table: str) -> None:
         """Store many numbers in a u64 table, as one durable transaction; the last of equal keys wins.

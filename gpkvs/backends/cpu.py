@@ -117,8 +117,8 @@ class CpuBackend:
         self._pool: int | None = library.gpkvs_pool_new(self.threads)
 
     def upload(self, column: Column, /) -> Column:
-        """See `Backend.upload`; a number broadcast becomes a column."""
-        return column if column.strides != (0,) else column.copy()
+        """See `Backend.upload`."""
+        return column if column.flags.c_contiguous else column.copy()
 
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Backend.upload_later`."""
@@ -162,11 +162,16 @@ class CpuBackend:
         order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
         chain_start = self.scratch(n + 1, np.uint32)
         columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
+        assert self._pool is not None, "the backend is closed"
         chains = library.gpkvs_order(
+            self._pool,
             *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],
             n,
+            _ITEMS_PER_THREAD,
             *[address_of(column) for column in columns],
         )
+        if chains > n:
+            raise MemoryError(f"{n:,} operations could not be sorted")
         return order, chain_of, chain_start[: chains + 1], last_write
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from gpkvs.bench.contender import Promise
 from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
 from gpkvs.bench.gpu import PARTS as GPU_PARTS
 from gpkvs.bench.gpu import GpuOptions, gpu_tables, run_gpu
+from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
 from gpkvs.bench.serving import ServerBenchOptions
@@ -132,6 +133,9 @@ def server_command(
     callers: Annotated[
         int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
     ] = ServerBenchOptions.callers,
+    starts: Annotated[
+        int, typer.Option(help="Of each store, after a stop and after a kill.", min=1)
+    ] = ServerBenchOptions.starts,
     part: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
     ] = None,
@@ -161,6 +165,7 @@ def server_command(
         in_flight=in_flight,
         connections=connections,
         callers=callers,
+        starts=starts,
         has_redis=redis,
     )
     parts = _chosen("part", part, PARTS)
@@ -199,6 +204,26 @@ def gpu_command(
         console.print(rows.rich())
     if json_file:
         write_result(json_file, result)
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[Path, typer.Option(help="The folder of the JSON files.", exists=True, file_okay=False)] = Path(
+        "bench/results"
+    ),
+    document: Annotated[
+        Path, typer.Option(help="A Markdown file with two marks, between which the tables go; plots go beside it.")
+    ] = Path("docs/performance.md"),
+) -> None:
+    """Write the kept results into a document, as tables and plots.
+
+    Exit status: 0, or 1 if there are no results or the document has no marks.
+
+    Example: gpkvs bench report --results bench/results --document docs/performance.md
+    """
+    with failures_exit(1):
+        for file in write_report(results, document):
+            typer.echo(file)
 
 
 def _chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:

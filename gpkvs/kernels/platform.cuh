@@ -107,18 +107,27 @@ template <class Args>
 GPKVS_DEVICE void nothing_soon(const Args&, u64) {}
 GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
 
+// The traced build (docs/reliability.md) records every store, write-back and fence; in any other build nothing is left
+// of it. Items are independent, as a GPU's threads are: a compiler may take several at once.
+#if defined(GPKVS_TRACE)
+#include "trace.h"
+#else
+#define GPKVS_ITEMS(name, soon, AT_END)                                 \
+    for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);  \
+    _Pragma("GCC ivdep") for (u64 i = first; i < last; i++) {           \
+        if (i + SOON < last) soon(a, i + SOON);                         \
+        name##_lane(a, i);                                              \
+    }                                                                   \
+    AT_END;
+#define GPKVS_TRACED(kind, at, word)
+#endif
+
 #define GPKVS_DEFINE(name, LIST, soon, AT_END)                                              \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
-    GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {                         \
+    GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {            \
         const name##_args a = *(const name##_args*)args;                                    \
-        for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);                  \
-        _Pragma("GCC ivdep") /* items are independent, as a GPU's threads are */            \
-        for (u64 i = first; i < last; i++) {                                                \
-            if (i + SOON < last) soon(a, i + SOON);                                         \
-            name##_lane(a, i);                                                              \
-        }                                                                                   \
-        AT_END;                                                                             \
+        GPKVS_ITEMS(name, soon, AT_END)                                                     \
     }                                                                                       \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run}; \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
@@ -156,6 +165,7 @@ static u32 pm_write_back = WRITE_BACK_NONE;
 static u64 pm_lines_written_back = 0;
 
 GPKVS_DEVICE void write_back_line(u64 line) {
+    GPKVS_TRACED(TRACE_WRITE_BACK, line * 64, 0);
 #if defined(__x86_64__)
     char* at = (char*)(line * 64);
     if (pm_write_back == WRITE_BACK_CLWB) __asm__ volatile("clwb %0" : "+m"(*at) : : "memory");
@@ -201,6 +211,7 @@ static __attribute__((noinline)) void pm_write_back_all() { pm_dirty_lines.write
 // The branch is never taken outside the domain `flush`; docs/persistence.md says what it was measured to cost.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) {
     __atomic_store_n(at, word, __ATOMIC_RELAXED);
+    GPKVS_TRACED(TRACE_STORE, (u64)at, word);
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_note_store(at);
 }
 GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
@@ -214,6 +225,7 @@ GPKVS_DEVICE void pm_persist() {
 #else
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
+    GPKVS_TRACED(TRACE_FENCE, 0, 0);
 }
 
 #endif

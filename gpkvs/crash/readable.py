@@ -1,0 +1,216 @@
+"""What recovery can read of a state: states that agree on all of that are one.
+
+Left out are the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the heap to which no
+slot refers. Nothing else: a state is run once too often rather than not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+from gpkvs.catalog import Catalog
+from gpkvs.crash.models import Change, Epoch
+from gpkvs.crash.trace import WORD_BYTES, Event, Image, Kind
+from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
+from gpkvs.layout import (
+    BYTES,
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    LOG_ENTRIES_OFFSET,
+    STRUCTURE_BYTES,
+    UNIT_BYTES,
+    BadBytesError,
+    Descriptor,
+    State,
+    unpack_flag,
+)
+from gpkvs.native import crc32c
+
+_FLAG_AT = FLAG_OFFSET // WORD_BYTES
+_ENTRIES_AT = LOG_ENTRIES_OFFSET // WORD_BYTES
+_KEY_BITS = 128
+
+
+def essence(image: Image) -> bytes:
+    """Return a digest of what can be read of a recovered image.
+
+    A descriptor with a wrong checksum is just that here: `Descriptor.unpack` refuses all of them alike, and nothing reads
+    one in another way.
+    """
+    digest = blake2b(digest_size=16)
+    idle = _is_idle(image)
+    for name in sorted(image.names):
+        words = image.files[image.names[name]]
+        digest.update(name.encode() + len(words).to_bytes(8, "little"))
+        if name == LOG_FILE and idle:
+            for offset in DESCRIPTOR_OFFSETS:
+                data = words[offset // WORD_BYTES : (offset + STRUCTURE_BYTES) // WORD_BYTES].tobytes()
+                digest.update(b"torn" if _is_torn(data) else data)
+        elif name == HEAP_FILE and idle:
+            for start, end in _live_ranges(image):
+                digest.update(words[start:end])
+        elif len(words):
+            digest.update(words)
+    return digest.digest()
+
+
+def readable(epoch: Epoch) -> Epoch:
+    """Return the epoch without the changes that recovery can read in none of its states."""
+    durable = epoch.durable
+    changed = [event for unit in epoch.units for step in unit for _, event in step]
+    if not _stays_idle(durable, changed):
+        return epoch
+    log, heap = durable.names[LOG_FILE], durable.names[HEAP_FILE]
+    indexes = {number for name, number in durable.names.items() if name.startswith("index-")}
+    heap_is_read = any(event.file in indexes for event in changed)
+    live = [] if heap_is_read else _live_ranges(durable)
+
+    def is_read(change: Change) -> bool:
+        event = change[1]
+        if event.file == log:
+            return event.at < _ENTRIES_AT
+        if event.file == heap and not heap_is_read:
+            return any(event.at < end and start < event.at + len(event.words) for start, end in live)
+        return True
+
+    units = []
+    for unit in epoch.units:
+        steps = (tuple(change for change in step if is_read(change)) for step in unit)
+        left = tuple(step for step in steps if step)
+        if left:
+            units.append(left)
+    return Epoch(epoch.number, durable, tuple(units), epoch.acknowledged, epoch.in_progress)
+
+
+class StateKeys:
+    """Names the states of an epoch: the same number for the same readable bytes, whatever led to them.
+
+    The number is a sum over the words that differ from the image before the trace, so that a state costs only what it
+    changes.
+
+    Parameters
+    ----------
+    epoch
+        As `readable` left it.
+    before
+        The image that the trace begins with.
+    """
+
+    def __init__(self, epoch: Epoch, before: Image) -> None:
+        self._epoch = epoch
+        changed = [event for unit in epoch.units for step in unit for _, event in step]
+        self._by_words = _sizes(epoch.durable) == _sizes(before) and not any(
+            event.kind in (Kind.NAME, Kind.SIZE) for event in changed
+        )
+        self._before = before
+        self._sum = 0
+        if self._by_words:
+            skipped = self._skipped(changed)
+            for number, words in epoch.durable.files.items():
+                first = before.files[number]
+                for at in np.flatnonzero(words != first).tolist():
+                    if not any(file == number and start <= at < end for file, start, end in skipped):
+                        self._sum += _term(number, at, int(words[at])) - _term(number, at, int(first[at]))
+
+    def _skipped(self, changed: list[Event]) -> list[tuple[int, int, int]]:
+        """Return what cannot be read in any state: file, first word, end."""
+        durable = self._epoch.durable
+        if not _stays_idle(durable, changed):
+            return []
+        log, heap = durable.names[LOG_FILE], durable.names[HEAP_FILE]
+        skipped = [(log, _ENTRIES_AT, len(durable.files[log]))]
+        indexes = {number for name, number in durable.names.items() if name.startswith("index-")}
+        if not any(event.file in indexes for event in changed):
+            end = 0
+            for start, stop in [*sorted(_live_ranges(durable)), (len(durable.files[heap]),) * 2]:
+                skipped.append((heap, end, start))
+                end = max(end, stop)
+        return skipped
+
+    def key(self, changes: Iterable[Event]) -> bytes:
+        """Return the number of the state with these changes, as bytes."""
+        if not self._by_words:
+            image = self._epoch.durable.copy()
+            for event in changes:
+                image.apply(event)
+            return blake2b(
+                b"".join(
+                    name.encode() + image.files[image.names[name]].tobytes() + b"/" for name in sorted(image.names)
+                ),
+                digest_size=_KEY_BITS // 8,
+            ).digest()
+        kept: dict[tuple[int, int], int] = {}
+        for event in changes:
+            for at, word in enumerate(event.words, event.at):
+                kept[event.file, at] = word
+        total = self._sum
+        for (file, at), word in kept.items():
+            total += _term(file, at, word) - _term(file, at, int(self._epoch.durable.files[file][at]))
+        return (total % (1 << _KEY_BITS)).to_bytes(_KEY_BITS // 8, "little")
+
+
+@lru_cache(1 << 18)
+def _term(file: int, at: int, word: int) -> int:
+    data = file.to_bytes(8, "little") + at.to_bytes(8, "little") + word.to_bytes(8, "little")
+    return int.from_bytes(blake2b(data, digest_size=_KEY_BITS // 8).digest(), "little")
+
+
+def _sizes(image: Image) -> dict[str, tuple[int, int]]:
+    return {name: (number, len(image.files[number])) for name, number in image.names.items()}
+
+
+def _stays_idle(durable: Image, changed: list[Event]) -> bool:
+    """Whether the flag is IDLE in every state, and all files are there in each."""
+    if any(event.kind in (Kind.NAME, Kind.SIZE) for event in changed) or not _is_idle(durable):
+        return False
+    root = durable.names[ROOT_FILE]
+    return not any(event.file == root and event.at <= _FLAG_AT < event.at + len(event.words) for event in changed)
+
+
+def _is_idle(image: Image) -> bool:
+    if not {ROOT_FILE, LOG_FILE, HEAP_FILE} <= image.names.keys():
+        return False
+    words = image.files[image.names[ROOT_FILE]][_FLAG_AT : _FLAG_AT + 1]
+    try:
+        return unpack_flag(words.tobytes())[0] is State.IDLE
+    except BadBytesError:
+        return False
+
+
+def _is_torn(data: bytes) -> bool:
+    try:
+        Descriptor.unpack(data)
+    except BadBytesError:
+        return True
+    return False
+
+
+def _live_ranges(image: Image) -> list[tuple[int, int]]:
+    """Return the words of the heap to which slots refer, of the tables that some catalogue names."""
+    ranges = []
+    unit_words = UNIT_BYTES // WORD_BYTES
+    for name in _referring(image):
+        slots = image.files[image.names[name]].reshape(-1, 4)
+        for reference in np.unique(slots[slots[:, 3] != 0, 2]).tolist():
+            start = (reference >> 24) * unit_words
+            ranges.append((start, start + (reference & 0xFFFFFF) * unit_words))
+    return ranges
+
+
+def _referring(image: Image) -> set[str]:
+    """Return the indexes of the layout `bytes`."""
+    catalogs = (words for name, words in image.items() if name.startswith("catalog-"))
+    return set().union(*(_named_by(words.tobytes()) for words in catalogs)) & image.names.keys()
+
+
+@lru_cache
+def _named_by(catalog: bytes) -> frozenset[str]:
+    try:
+        tables = Catalog.unpack(catalog, crc32c(catalog)).tables
+    except (ValueError, KeyError):
+        return frozenset()
+    return frozenset(table.file_name for table in tables if table.slot_layout is BYTES)
