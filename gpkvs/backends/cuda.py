@@ -137,7 +137,13 @@ class _Kernel:
     def __init__(self, module: cupy.RawModule, name: str) -> None:
         self.fields = KernelFields(name)
         self.code = module.get_function(name)
-        self.args_type = np.dtype((np.void, 8 * len(self.fields.fields)))
+        self.lanes = _LANES if name in group_kernels() else 1
+        self.is_serial = name in _SERIAL
+        self.stores_to_pm = name in pm_kernels()
+        self.stores_to_index = "index" in self.fields.stored_to
+        # The arguments as words, and the same memory as the struct that a launch copies.
+        self.words = np.empty(len(self.fields.fields), np.uint64)
+        self.struct = self.words.view(np.dtype((np.void, self.words.nbytes)))
 
 
 class CudaBackend:
@@ -166,7 +172,6 @@ class CudaBackend:
         self.device = runtime.getDeviceProperties(0)["name"].decode()
         self.host = CpuBackend(threads)
         self._module = _own_kernels()
-        self._group_kernels, self._pm_kernels = group_kernels(), pm_kernels()
         self._kernels: dict[str, _Kernel] = {}
         self._registered: dict[int, HostMemory] = {}
         self._mirrors: dict[int, cupy.ndarray] = {}
@@ -302,32 +307,33 @@ class CudaBackend:
         """See `Backend.launch`."""
         if items == 0:
             return
-        code = self._kernel(kernel)
-        reaches = self._reaches(code, arguments)
-        if self._is_small or kernel in _SERIAL or not reaches:
+        code = self._kernels.get(kernel) or self._kernel(kernel)
+        if self._is_small or code.is_serial or not self._reaches(code, arguments):
             self._run_on_host(code, items, group, arguments)
         else:
             self._run(code, items, arguments)
-        stored = cupy.cuda.get_current_stream().record() if kernel in self._pm_kernels and not self._is_small else None
-        if "index" in code.fields.stored_to:
+        if not code.stores_to_pm:
+            return
+        stored = cupy.cuda.get_current_stream().record()
+        if code.stores_to_index:
             self._follow(code, items, arguments)
-        if stored:
+        if not self._is_small:
             # What it stored to PM is there when `launch` returns: the next phase may begin. The mirror follows.
             stored.synchronize()
 
     def _kernel(self, name: str) -> _Kernel:
-        found = self._kernels.get(name)
-        if found is None:
-            found = self._kernels[name] = _Kernel(self._module, name)
+        found = self._kernels[name] = _Kernel(self._module, name)
         return found
 
     def _reaches(self, code: _Kernel, arguments: dict[str, Argument]) -> bool:
         """Whether the GPU can reach all PM that a kernel is given; an index it reads, it has."""
-        return all(
-            self._is_registered(address) or (field.name == "index" and not field.is_stored_to)
-            for field in code.fields.pointers
-            if isinstance(address := arguments[field.name], int) and address
-        )
+        for field in code.fields.pointers:
+            address = arguments[field.name]
+            is_pm = type(address) is int and address
+            reads_mirror = field.name == "index" and not field.is_stored_to
+            if is_pm and not reads_mirror and not self._is_registered(address):
+                return False
+        return True
 
     def _is_registered(self, address: int) -> bool:
         return any(memory.address <= address < memory.address + memory.bytes for memory in self._registered.values())
@@ -345,21 +351,25 @@ class CudaBackend:
 
     def _run(self, code: _Kernel, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the GPU; columns of the host travel there, and back if they are stored to."""
-        fields = code.fields
-        on_device = {
-            name: argument if isinstance(argument, int | cupy.ndarray) else self._upload(argument)
-            for name, argument in arguments.items()
-        }
-        if "index" not in fields.stored_to and isinstance(on_device.get("index"), int):
-            on_device["index"] = self._mirrors[on_device["index"]]
-        words = np.array(fields.words(on_device, _address_of), np.uint64).view(code.args_type)
+        words, back = code.words, []
+        for at, field in enumerate(code.fields.check(arguments)):
+            argument = arguments[field.name]
+            if type(argument) is int:
+                is_read = field.name == "index" and not field.is_stored_to
+                words[at] = self._mirrors[argument].data.ptr if is_read else argument
+                continue
+            column: Any = argument
+            if isinstance(column, np.ndarray):
+                column = self._upload(column)
+                if field.is_stored_to:
+                    back.append((column, argument))
+            assert field.dtype in (None, column.dtype), f"{code.fields.kernel}.{field.name} is {column.dtype}"
+            assert column.flags.c_contiguous
+            words[at] = column.data.ptr
         # One thread an item or lane: stores to PM from many short threads go faster than from few long ones.
-        blocks = -(-items * (_LANES if fields.kernel in self._group_kernels else 1) // _THREADS)
-        code.code((blocks,), (_THREADS,), (words, np.uint64(items)))
-        for name in fields.stored_to:
-            host, device = arguments[name], on_device[name]
-            if isinstance(host, np.ndarray) and isinstance(device, cupy.ndarray):
-                device.get(out=host)
+        code.code((-(-items * code.lanes // _THREADS),), (_THREADS,), (code.struct, np.uint64(items)))
+        for device, host in back:
+            device.get(out=host)
 
     def _run_on_host(self, code: _Kernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
@@ -386,9 +396,9 @@ class CudaBackend:
             cupy.empty(count, np.uint32) for count in (n, n, n, n + 1, n)
         )
         marks = cupy.empty(n, np.uint64)
-
-        def number(position: cupy.ndarray) -> tuple[int, int, cupy.ndarray]:
-            collisions = cupy.zeros(1, np.uint64)
+        position = cupy.argsort(fingerprint0)
+        while True:
+            found = cupy.zeros(2, np.uint64)  # keys that only fingerprint1 tells apart, chains
             self.launch(
                 "mark",
                 n,
@@ -398,22 +408,25 @@ class CudaBackend:
                 ops=ops,
                 order=order,
                 marks=marks,
-                collisions=collisions,
+                found=found,
             )
             sums = cupy.cumsum(marks)
-            found, total = self._download(cupy.concatenate([collisions, sums[-1:]])).tolist()
-            return found, total, sums
-
-        collisions, total, sums = number(cupy.argsort(fingerprint0))
-        if collisions:
-            _, total, sums = number(cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])))
-        self.launch(
-            "spread", n, marks=marks, sums=sums, chain_of=chain_of, chain_start=chain_start, write_end=write_end
-        )
-        self.launch("last_writes", n, sums=sums, write_end=write_end, last_write=last_write)
-        chains = total >> 32
-        chain_start[chains] = n
-        return order, chain_of, chain_start[: chains + 1], last_write
+            self.launch(
+                "spread",
+                n,
+                marks=marks,
+                sums=sums,
+                count=n,
+                chain_of=chain_of,
+                chain_start=chain_start,
+                write_end=write_end,
+                found=found,
+            )
+            self.launch("last_writes", n, sums=sums, write_end=write_end, last_write=last_write)
+            collisions, chains = self._download(found).tolist()
+            if not collisions or position.dtype == np.uint64:
+                return order, chain_of, chain_start[: chains + 1], last_write
+            position = cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64)
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.
@@ -454,11 +467,6 @@ class CudaBackend:
             memory.close()
         self._registered.clear()
         self.host.close()
-
-
-def _address_of(column: cupy.ndarray) -> int:
-    assert column.flags.c_contiguous
-    return int(column.data.ptr)
 
 
 def _break_even(backend: CudaBackend) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -51,16 +50,10 @@ class KernelFields:
         """The fields that are addresses."""
         return tuple(field for field in self.fields if field.is_pointer)
 
-    def words(self, arguments: Mapping[str, Argument], address_of: Callable[[Any], int]) -> list[int]:
-        """Pack arguments by name; a missing, extra or mistyped one is our own bug."""
+    def check(self, arguments: Mapping[str, Argument]) -> tuple[Field, ...]:
+        """Return the fields; a missing or extra argument is our own bug."""
         assert arguments.keys() == self.names, f"{self.kernel} takes {sorted(self.names)}, got {sorted(arguments)}"
-        return [self._word(field, arguments[field.name], address_of) for field in self.fields]
-
-    def _word(self, field: Field, argument: Argument, address_of: Callable[[Any], int]) -> int:
-        if isinstance(argument, int):
-            return argument
-        assert field.dtype in (None, argument.dtype), f"{self.kernel}.{field.name} is {argument.dtype}"
-        return address_of(argument)
+        return self.fields
 
 
 def _field(text: str) -> Field:

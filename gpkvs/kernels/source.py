@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
@@ -30,6 +31,7 @@ def pm_kernels() -> frozenset[str]:
     return _of_kind("PM_")
 
 
+@cache
 def _of_kind(wanted: str) -> frozenset[str]:
     return frozenset(name for kind, name in _KERNEL.findall(translation_unit()) if kind == wanted)
 
