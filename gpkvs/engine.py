@@ -99,8 +99,8 @@ class Engine:
         admitted[list(rejected)] = False
         while admitted.any():
             numbers = np.flatnonzero(admitted)
-            self._backend.recycle()
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
+            self._backend.begin(part)
             try:
                 plans = self._transact(part)
             except DoesNotFitError as unfit:
@@ -162,7 +162,7 @@ class Engine:
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
+        total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for _, plan in plans:
@@ -176,7 +176,7 @@ class Engine:
         runs = self._runs(plans)
         self._check_log(batch, runs)
         added = np.concatenate([plan.put_reference for _, plan in plans])
-        removed = np.concatenate([table.freed(plan) for table, plan in plans])
+        removed = np.concatenate([self._backend.download(table.freed(plan)) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
         stored = self._bytes_stored(plans, runs, added)
@@ -211,7 +211,10 @@ class Engine:
         try:
             references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
-            owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
+            download = self._backend.download
+            owner = np.concatenate(
+                [plan.numbers[request_of_op(plan.batch)[download(plan.put_op)]] for _, plan in plans]
+            )
             # If all bytes would fit, it is the end of a segment that a record cannot cross.
             refused = self._admit_records(batch, plans) or [int(owner[full.record])]
             raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
@@ -222,13 +225,15 @@ class Engine:
             first = last
         return tail
 
-    @staticmethod
-    def _units(plan: Plan, sets: U32) -> U64:
-        """Return the size of the records of some SETs."""
-        return record_units(plan.key_lengths[sets], plan.value_lengths[sets]) if len(sets) else np.empty(0, np.uint64)
+    def _units(self, plan: Plan, sets: U32) -> U64:
+        """Return the size of the records of some SETs, for the host."""
+        if len(sets) == 0:
+            return np.empty(0, np.uint64)
+        return self._backend.download(record_units(plan.key_lengths[sets], plan.value_lengths[sets]))
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
+        download = self._backend.download
         chain, request, units = [], [], []
         chains = 0
         for _, plan in plans:
@@ -237,8 +242,8 @@ class Engine:
             sets, set_chain = sets_of_chains(plan)
             stays = plan.folded.change[set_chain] == Change.PUT.value
             sets = sets[stays]
-            chain.append(set_chain[stays] + np.uint32(chains))
-            request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
+            chain.append(download(set_chain[stays]) + np.uint32(chains))
+            request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))
             units.append(self._units(plan, sets))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
@@ -333,10 +338,10 @@ class Engine:
                 last - first,
                 put_op=plan.put_op[first:last],
                 reference=plan.put_reference[first:last],
-                keys=plan.keys,
+                keys=plan.batch.keys,
                 key_offsets=plan.key_offsets,
-                key_lengths=plan.key_lengths,
-                values=plan.values,
+                key_lengths=plan.batch.key_lengths,
+                values=plan.batch.values,
                 value_offsets=plan.value_offsets,
                 value_lengths=plan.value_lengths,
                 first_sequence=plan.first_sequence,

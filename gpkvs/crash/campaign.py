@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from gpkvs.crash.explore import Explorer, Options, Visited, Violation
+from gpkvs.crash.explore import Explorer, Options, Violation, Visited
 from gpkvs.crash.models import Model
 from gpkvs.crash.workloads import EXTRA, Workload, all_workloads
 from gpkvs.native import TRACE_VARIABLE

@@ -17,7 +17,6 @@ from gpkvs.crash.trace import Event, Image, Mutation, Trace
 from gpkvs.crash.workloads import CREATE, DROP, OPEN, TABLE, Workload
 from gpkvs.errors import GpkvsError
 
-
 KILLED = -1  # instead of an epoch: the first crash was a mere kill
 
 

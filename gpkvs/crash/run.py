@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny, table_of
+from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny
 from gpkvs.crash.bench import Disk, Dump, dump
 from gpkvs.crash.recorder import Recorder
 from gpkvs.crash.trace import Event, Image, Kind, Mutation, Trace

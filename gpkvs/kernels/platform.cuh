@@ -47,6 +47,7 @@ GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
+    if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
     for (u32 b = 0; b < 8; b++) word |= (u64)at[b] << (8 * b);
     return word;
@@ -64,6 +65,10 @@ GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
+// Two neighbouring words at a multiple of 16 bytes: one store over the link, which counts stores (docs/gpu.md).
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
+}
 // The calling thread's earlier stores to PM have left the GPU when this returns (GPM, ASPLOS '22, section 5.1).
 GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
@@ -208,6 +213,10 @@ GPKVS_DEVICE void pm_store(u64* at, u64 word) {
     __atomic_store_n(at, word, __ATOMIC_RELAXED);
     GPKVS_TRACED(TRACE_STORE, (u64)at, word);
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_note_store(at);
+}
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    pm_store(at, words[0]);
+    pm_store(at + 1, words[1]);
 }
 GPKVS_DEVICE void pm_persist() {
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_write_back_all();

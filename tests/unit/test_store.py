@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
         gpkvs.open(tmp_path / "store", **size)
 
 
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="--backend cpu"):
         gpkvs.open(tmp_path / "store", backend="cuda")
