@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test check proto clean
+.PHONY: help install install-test install-dev demo test fuzz check proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,10 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 
 test: install-test  ## the whole test suite
 	$(BIN)/python -m pytest -q
+
+SECONDS ?= 30
+fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from gpkvs.proto.v1 import kv_pb2
 _ANSWER_BYTES_PER_OP = 16
 _ANSWER_BYTES = 64
 _MESSAGE_BYTES_MIN = 64 << 10
+_MESSAGE_BYTES_MAX = (1 << 31) - 1
 _MESSAGE_BYTES_PER_OP_MIN = 64
 _OP_BYTES = {op: bytes([op]) for op in Op}
 
@@ -83,11 +84,15 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     Raises
     ------
     InvalidArgumentError
-        If messages are too small for anything useful.
+        If messages are too small for anything useful, or larger than gRPC allows.
     """
     if message_bytes_max < _MESSAGE_BYTES_MIN:
         raise InvalidArgumentError(
             f"{message_bytes_max:,} bytes, it must be at least {_MESSAGE_BYTES_MIN:,}", field="message_bytes_max"
+        )
+    if message_bytes_max > _MESSAGE_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{message_bytes_max:,} bytes, gRPC takes at most {_MESSAGE_BYTES_MAX:,}", field="message_bytes_max"
         )
     request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
     reply_bytes_max = min(

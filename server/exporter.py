@@ -200,6 +200,7 @@ def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:
     """
     try:
         server, _ = start_http_server(address.port, address.host, metrics.registry)
-    except OSError as error:
-        raise ListenError(f"cannot listen on {address} (metrics): {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        reason = getattr(error, "strerror", None) or error
+        raise ListenError(f"cannot listen on {address} (metrics): {reason}") from error
     return server, Address(address.host, server.server_port)

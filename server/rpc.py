@@ -66,16 +66,16 @@ def _answer(
     parse = request_class.FromString
 
     async def handler(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        with gate:
-            try:
+        try:
+            with gate:
                 response: bytes = (await method(parse(data), Call(context, len(data)))).SerializeToString()
                 return response
-            except DecodeError as error:
-                unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
-                await _abort(context, unreadable, method, metrics)
-            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-                await _abort(context, error, method, metrics)
-            raise AssertionError("abort always raises")
+        except DecodeError as error:
+            unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
+            await _abort(context, unreadable, method, metrics)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            await _abort(context, error, method, metrics)
+        raise AssertionError("abort always raises")
 
     return handler
 
@@ -86,11 +86,11 @@ def _stream(
     """Wrap a method of streams: errors as status codes."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
-        with gate:
-            try:
+        try:
+            with gate:
                 await method(context)
-            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-                await _abort(context, error, method, metrics)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            await _abort(context, error, method, metrics)
 
     return handler
 

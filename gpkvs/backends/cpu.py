@@ -123,9 +123,12 @@ class CpuBackend:
         order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
         chain_start = self.scratch(n + 1, np.uint32)
         columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
+        assert self._pool is not None, "the backend is closed"
         chains = library.gpkvs_order(
+            self._pool,
             *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],
             n,
+            _ITEMS_PER_THREAD,
             *[address_of(column) for column in columns],
         )
         if chains > n:

@@ -1,4 +1,4 @@
-"""How many functions the server calls for a message: it must not depend on the operations in it.
+"""What the server does in Python for a message: calls of functions, and objects. Neither may depend on its operations.
 
 This shows that no Python object is made for an operation between the socket and the kernels.
 """
@@ -46,10 +46,12 @@ async def _count(server: ServerProcess, client: AsyncClient, file: Path, operati
         await asyncio.to_thread(_take, server, file)
         for _ in range(_MESSAGES):
             await (await pipeline.send(next(batches)))
-        calls = await asyncio.to_thread(_take, server, file)
+        counted = await asyncio.to_thread(_take, server, file)
+    calls = counted["functions"]
     top = sorted(calls.items(), key=lambda item: -item[1]["seconds"])[:_SHOWN]
     return {
         "calls_per_message": sum(entry["calls"] for entry in calls.values()) / _MESSAGES,
+        "objects_most": counted["objects_most"],
         "cpu_us_per_message": 1e6 * sum(entry["seconds"] for entry in calls.values()) / _MESSAGES,
         "functions": {
             name: {
@@ -61,7 +63,7 @@ async def _count(server: ServerProcess, client: AsyncClient, file: Path, operati
     }
 
 
-def _take(server: ServerProcess, file: Path) -> dict[str, dict[str, float]]:
+def _take(server: ServerProcess, file: Path) -> dict[str, Any]:
     """Have the server write what it counted since the last time, and read that."""
     file.unlink(missing_ok=True)
     os.kill(server.pid, signal.SIGUSR1)
@@ -70,5 +72,5 @@ def _take(server: ServerProcess, file: Path) -> dict[str, dict[str, float]]:
         if time.monotonic() > give_up:
             raise BenchError(f"the counting server wrote nothing within {_WRITE_SECONDS_MAX:.0f} s")
         time.sleep(0.01)
-    calls: dict[str, dict[str, float]] = json.loads(file.read_text())
-    return calls
+    counted: dict[str, Any] = json.loads(file.read_text())
+    return counted

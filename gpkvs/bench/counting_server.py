@@ -1,9 +1,9 @@
-"""`gpkvs serve` that counts every call of a function, of Python and of C, in all of its threads.
+"""`gpkvs serve` that counts every call of a function, of Python and of C, in all of its threads, and its objects.
 
     python -m gpkvs.bench.counting_server FILE serve --data ...
 
 SIGUSR1 writes to FILE what was called since the last one, as JSON, and starts anew. Each call and return costs about a
-microsecond more, so counts are exact and times only show where to look.
+few microseconds more, so counts are exact and times only show where to look.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class CallCounter:
 
     def __init__(self) -> None:
         self._calls: dict[str, list[float]] = {}  # by function: calls, seconds
+        self._blocks_before = self._blocks_most = 0
 
     def start(self) -> None:
         """Count in this thread, and in those that are started later."""
@@ -45,6 +46,8 @@ class CallCounter:
             now = thread_time()
             if stack:
                 stack[-1][1] += now - last
+            # Nearly every small object is a block. At each call and return: what a function makes is alive there.
+            self._blocks_most = max(self._blocks_most, sys.getallocatedblocks())
             if event == "call":
                 entry = self._entry(f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}")
             elif event == "c_call":
@@ -63,10 +66,13 @@ class CallCounter:
     def _entry(self, name: str) -> list[float]:
         return self._calls.setdefault(name, [0, 0.0])
 
-    def take(self) -> dict[str, dict[str, float]]:
+    def take(self) -> dict[str, Any]:
         """Return what was counted, and start anew."""
         taken, self._calls = self._calls, {}
-        return {name: {"calls": calls, "seconds": seconds} for name, (calls, seconds) in taken.items()}
+        objects = self._blocks_most - self._blocks_before
+        functions = {name: {"calls": calls, "seconds": seconds} for name, (calls, seconds) in taken.items()}
+        self._blocks_before = self._blocks_most = sys.getallocatedblocks()
+        return {"objects_most": objects, "functions": functions}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from gpkvs.recovery.server_process import ServerOptions, ServerProcess
 
 _BATCH_BYTES = 1 << 20
 _KILL_AFTER_SECONDS = 0.5
-_STARTS = 3
 
 
 async def measure_memory(options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
@@ -78,26 +77,26 @@ async def measure_start(options: ServerBenchOptions, directory: Path, progress: 
     """
     found = []
     for shape, most in ((SHAPES["u64"], options.records), (LARGE, options.large_records)):
-        for records in (max(most // 100, 1), max(most // 10, 1), most):
+        for records in sorted({max(most // 100, 1), max(most // 10, 1), most}):
             progress(f"start-up time with {records:,} records of {shape.text}")
             data = directory / f"start-{shape.key_bytes}-{records}"
             # SETs under which it is killed append to the heap as well: room for as many again.
             store = _Store(
                 shape, records, data, server_options(options, shape, records, sets_max=records // 4 + 100_000)
             )
-            found.append(await _starts(store))
+            found.append(await _starts(store, options.starts))
             for file in data.iterdir():
                 file.unlink()
     return found
 
 
-async def _starts(store: _Store) -> dict[str, Any]:
+async def _starts(store: _Store, starts: int) -> dict[str, Any]:
     async with serve(store.data, store.options) as server, _client(server, store) as client:
         if store.shape.is_numbers:
             await client.create_table(TABLE, layout="u64", index_bytes=index_bytes(store.shape, store.records))
         await fill(client, requests(store.shape, store.records, Op.SET))
     clean, killed, undone = [], [], 0
-    for _ in range(_STARTS):
+    for _ in range(starts):
         async with serve(store.data, store.options) as server:
             clean.append(server.ready_seconds)
             await _kill_under_load(server, store)

@@ -1,13 +1,19 @@
-"""What metrics cost: the same load on a server with them and on one without, in turn."""
+"""What metrics cost: the same load on a server with them and on one without, in turn.
+
+Compared are throughput, and the servers' processor time for an operation, which other work on the machine disturbs
+less.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from gpkvs.bench.load import Keys, gathered_calls, stream
+from gpkvs.bench.process import cpu_seconds
 from gpkvs.bench.results import Run
 from gpkvs.bench.serving import Progress, ServerBenchOptions, python_program, serve_numbers
 from gpkvs.client import AsyncClient
@@ -21,27 +27,36 @@ async def measure_metrics_cost(options: ServerBenchOptions, directory: Path, pro
     records = min(options.records, _RECORDS_MAX)
     found: dict[str, Any] = {}
     async with (
-        serve_numbers(directory / "metered", options, records) as (_, metered),
-        serve_numbers(directory / "unmetered", options, records, python_program("gpkvs.bench.unmetered_server")) as (
-            _,
-            unmetered,
-        ),
+        serve_numbers(directory / "metered", options, records) as metered,
+        serve_numbers(
+            directory / "unmetered", options, records, python_program("gpkvs.bench.unmetered_server")
+        ) as unmetered,
     ):
         for task, measure in _tasks(options, records).items():
             pairs = _PAIRS_PER_RUN * options.runs
             progress(f"cost of metrics, {task}: {pairs} pairs")
-            rates: list[tuple[float, float]] = []
+            used: tuple[list[_Used], list[_Used]] = ([], [])  # with metrics, without
             for number in range(pairs):
-                # Each comes first in every second pair.
-                first, second = (metered, unmetered)[:: 1 if number % 2 else -1]
-                runs = {client: (await measure(client)).rate for client in (first, second)}
-                rates.append((runs[metered], runs[unmetered]))
+                for which in (number % 2, 1 - number % 2):  # each comes first in every second pair
+                    server, client = (metered, unmetered)[which]
+                    before = cpu_seconds(server.pid)
+                    run = await measure(client)
+                    used[which].append(_Used(run.rate, 1e6 * (cpu_seconds(server.pid) - before) / run.operations))
             found[task] = {
-                "with_per_second": [pair[0] for pair in rates],
-                "without_per_second": [pair[1] for pair in rates],
-                "cost_percent": 100 * (1 - median(on / off for on, off in rates)),
+                "with": [asdict(one) for one in used[0]],
+                "without": [asdict(one) for one in used[1]],
+                "cost_percent": 100 * (1 - median(on.rate / off.rate for on, off in zip(*used, strict=True))),
+                "cpu_cost_percent": 100 * (median(on.cpu_us / off.cpu_us for on, off in zip(*used, strict=True)) - 1),
             }
     return found
+
+
+@dataclass(frozen=True)
+class _Used:
+    """One run: operations a second, and the server's processor time for one."""
+
+    rate: float
+    cpu_us: float
 
 
 def _tasks(options: ServerBenchOptions, records: int) -> dict[str, Callable[[AsyncClient], Awaitable[Run]]]:
@@ -49,6 +64,6 @@ def _tasks(options: ServerBenchOptions, records: int) -> dict[str, Callable[[Asy
     batches = Keys(records, seed=3).batches("SET", options.message)
     keys = Keys(records, seed=4).singly()
     return {
-        "SET many": lambda client: stream(client, batches, seconds, options.in_flight),
+        "SET stream": lambda client: stream(client, batches, seconds, options.in_flight),
         "GET gathered": lambda client: gathered_calls(client, "GET", keys, seconds, options.callers),
     }

@@ -37,13 +37,10 @@ class Redis:
     Raises
     ------
     BenchError
-        If redis is not installed, or does not start.
+        If it does not start.
     """
 
     def __init__(self, directory: Path, promise: Promise) -> None:
-        for program in ("redis-server", "redis-benchmark"):
-            if not shutil.which(program):
-                raise BenchError(f"{program} is not installed: apt-get install redis-server, or use --no-redis")
         directory.mkdir(exist_ok=True)
         self.version = _output("redis-server", "--version").split("v=")[1].split()[0]
         fsync = {"process": "no", "msync": "always"}[promise]
@@ -132,6 +129,19 @@ class Redis:
         """End the process."""
         self._process.terminate()
         self._process.wait()
+
+
+def require_redis() -> None:
+    """Make sure that redis is installed.
+
+    Raises
+    ------
+    BenchError
+        If it is not; the message says what to do.
+    """
+    for program in ("redis-server", "redis-benchmark"):
+        if not shutil.which(program):
+            raise BenchError(f"{program} is not installed: apt-get install redis-server, or use --no-redis")
 
 
 def _output(*command: str) -> str:

@@ -13,6 +13,7 @@ from gpkvs.bench.contender import require_promise
 from gpkvs.bench.footprint import measure_memory, measure_start
 from gpkvs.bench.machine import describe_run
 from gpkvs.bench.metrics_cost import measure_metrics_cost
+from gpkvs.bench.redis_peer import require_redis
 from gpkvs.bench.results import ratios
 from gpkvs.bench.serving import Progress, ServerBenchOptions
 from gpkvs.bench.throughput import OWN, aims, measure_throughput
@@ -34,6 +35,8 @@ async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progr
     """
     began = perf_counter()
     require_promise(options.directory, options.promise)
+    if options.has_redis and "throughput" in parts:
+        require_redis()
     result: dict[str, Any] = {
         "benchmark": "server",
         "promise": options.promise,

@@ -48,6 +48,8 @@ class ServerBenchOptions:
         Concurrent callers of the client that gathers.
     large_records
         Of 1 KiB: for memory and start-up time.
+    starts
+        Of each store, after a stop and after a kill.
     has_redis
         Whether to compare with redis.
     """
@@ -62,6 +64,7 @@ class ServerBenchOptions:
     connections: int = 50
     callers: int = 256
     large_records: int = 1_000_000
+    starts: int = 3
     has_redis: bool = True
 
 

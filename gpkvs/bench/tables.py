@@ -49,10 +49,10 @@ def throughput(result: dict[str, Any]) -> Rows:
             (
                 measurement["task"],
                 measurement["contender"],
-                millions(measurement["rate"]),
-                f"{millions(measurement['rate_min'])} to {millions(measurement['rate_max'])}",
-                ", ".join(f"{value:.3g}" for value in latencies.values()),
-                f"{ratio['ratio']:.2f}" if ratio else "",
+                rate_text(measurement["rate"]),
+                f"{rate_text(measurement['rate_min'])} to {rate_text(measurement['rate_max'])}",
+                ", ".join(map(_milliseconds, latencies.values())),
+                ratio_text(ratio["ratio"]) if ratio else "",
                 f"{ratio['aim']:g}" if ratio and ratio["aim"] else "",
             )
         )
@@ -60,10 +60,10 @@ def throughput(result: dict[str, Any]) -> Rows:
     headings = (
         "task",
         "store",
-        "M/s, median",
+        "a second, median",
         "lowest to highest",
-        f"{', '.join(names)} of a batch, ms",
-        "gpkvs is faster by",
+        f"{', '.join(names)}, ms",
+        "gpkvs is faster, times",
         "aim",
     )
     return Rows(title_of(result), headings, lines, left=2)
@@ -73,9 +73,18 @@ def _place(result: dict[str, Any], task: str) -> int:
     return next(number for number, found in enumerate(result["measurements"]) if found["task"] == task)
 
 
-def millions(rate: float) -> str:
-    """Write operations a second as millions."""
-    return f"{rate / 1e6:.3g}" if rate < 1e8 else f"{rate / 1e6:.0f}"
+def rate_text(rate: float) -> str:
+    """Write operations a second."""
+    return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{float(f'{rate:.3g}'):,.0f}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write how many times as fast."""
+    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def title_of(result: dict[str, Any]) -> str:
@@ -145,24 +154,30 @@ def metrics_cost(result: dict[str, Any]) -> Rows:
     lines: list[tuple[str, ...]] = [
         (
             task,
-            millions(median(found["with_per_second"])),
-            millions(median(found["without_per_second"])),
+            *(rate_text(median(one["rate"] for one in found[which])) for which in ("with", "without")),
             f"{found['cost_percent']:.1f}",
+            f"{found['cpu_cost_percent']:.1f}",
         )
         for task, found in result["metrics_cost"].items()
     ]
-    return Rows("cost of metrics", ("task", "with, M/s", "without, M/s", "cost, % (median of the pairs)"), lines)
+    headings = ("task", "with, a second", "without", "throughput lost, %", "more CPU an operation, %")
+    return Rows("cost of metrics, medians of pairs of runs", headings, lines)
 
 
 def calls(result: dict[str, Any]) -> Rows:
     """Return the calls of functions in the server for a message."""
-    sizes = list(next(iter(result["calls"].values())))
-    lines = [
-        (operation, *(f"{found[size]['calls_per_message']:,.1f}" for size in sizes))
+    lines: list[tuple[str, ...]] = [
+        (operation, f"{int(size):,}", f"{one['calls_per_message']:,.1f}", f"{one['objects_most']:,}")
         for operation, found in result["calls"].items()
+        for size, one in found.items()
     ]
-    headings = ("message", *(f"{int(size):,} operations" for size in sizes))
-    return Rows("functions that the server calls for a message, of Python and of C", headings, lines)
+    headings = (
+        "message",
+        "operations",
+        "calls of functions, of Python and of C",
+        "most objects at a time, beyond those before",
+    )
+    return Rows("what the server's Python does for a message", headings, lines)
 
 
 def top_functions(result: dict[str, Any]) -> Rows:

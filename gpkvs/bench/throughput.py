@@ -30,7 +30,7 @@ Measure = Callable[[], Awaitable[Run]]
 
 def task_stream(operation: str) -> str:
     """Return the name of the task of streams."""
-    return f"{operation} many"
+    return f"{operation} stream"
 
 
 def task_single(operation: str) -> str:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.bench.contender import Promise
 from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
 from gpkvs.bench.serving import ServerBenchOptions
@@ -129,6 +130,9 @@ def server_command(
     callers: Annotated[
         int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
     ] = ServerBenchOptions.callers,
+    starts: Annotated[
+        int, typer.Option(help="Of each store, after a stop and after a kill.", min=1)
+    ] = ServerBenchOptions.starts,
     part: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
     ] = None,
@@ -158,12 +162,33 @@ def server_command(
         in_flight=in_flight,
         connections=connections,
         callers=callers,
+        starts=starts,
         has_redis=redis,
     )
     parts = _chosen("part", part, PARTS)
     with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(run_server(options, parts, show))
     _print(result, json_file, profile=profile)
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[Path, typer.Option(help="The folder of the JSON files.", exists=True, file_okay=False)] = Path(
+        "bench/results"
+    ),
+    document: Annotated[
+        Path, typer.Option(help="A Markdown file with two marks, between which the tables go; plots go beside it.")
+    ] = Path("docs/performance.md"),
+) -> None:
+    """Write the kept results into a document, as tables and plots.
+
+    Exit status: 0, or 1 if there are no results or the document has no marks.
+
+    Example: gpkvs bench report --results bench/results --document docs/performance.md
+    """
+    with failures_exit(1):
+        for file in write_report(results, document):
+            typer.echo(file)
 
 
 def _chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -65,6 +66,10 @@ app.command("demo")(demo_command)
 
 def main() -> None:
     """Run the command line."""
+    for argument in sys.argv[1:]:
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
+            sys.stderr.write(f"gpkvs: the argument {argument!a} is not UTF-8: names, keys and paths have to be\n")
+            sys.exit(2)
     app()
 
 

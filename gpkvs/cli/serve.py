@@ -71,7 +71,8 @@ def serve_command(
         ),
     ] = StoreConfig.accept_loss,
     threads: Annotated[
-        int, typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0)
+        int,
+        typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0, max=1024),
     ] = StoreConfig.threads,
     config: Annotated[
         Path | None,

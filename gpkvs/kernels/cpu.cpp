@@ -15,6 +15,7 @@
 #include "change.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "order.hpp"
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
@@ -61,7 +62,27 @@ class Pool {
         done_.wait(lock, [this] { return busy_ == 0; });
     }
 
+    u64 order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
+              u32* chain_of, u32* chain_start, u32* last_write) {
+        const u64 parts = std::max<u64>(1, std::min<u64>(workers_.size() + 1, n / grain));
+        order_.begin(fingerprint0, fingerprint1, n, parts);
+        run_parts(parts, [&](u64 part) { order_.sort(part); });
+        if (order_.starved()) throw std::bad_alloc();
+        const u64 chains = order_.place();
+        chain_start[chains] = (u32)n;
+        run_parts(parts, [&](u64 part) { order_.write(part, ops, order, chain_of, chain_start, last_write); });
+        return chains;
+    }
+
   private:
+    template <class Function>
+    void run_parts(u64 parts, Function function) {
+        const Kernel kernel = {0, "", [](const void* args, u64 first, u64 last) {
+                                   for (u64 part = first; part < last; part++) (*(const Function*)args)(part);
+                               }};
+        run(&kernel, &function, parts, 1);
+    }
+
     void take_chunks() {
         for (u64 first; (first = next_.fetch_add(grain_, std::memory_order_relaxed)) < items_;)
             kernel_->run(args_, first, std::min(first + grain_, items_));
@@ -81,6 +102,7 @@ class Pool {
         }
     }
 
+    Order order_;
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
@@ -91,23 +113,6 @@ class Pool {
     unsigned busy_ = 0;
     bool stopping_ = false;
 };
-
-struct Sorted {
-    u64 fingerprint0;
-    u32 op;
-};
-
-// Stable. Insertion for a few entries, where std::stable_sort would allocate each time.
-template <class Before>
-void sort_group(Sorted* first, Sorted* last, Before before) {
-    if (last - first > 32) return std::stable_sort(first, last, before);
-    for (Sorted* next = first + 1; next < last; next++) {
-        const Sorted moving = *next;
-        Sorted* at = next;
-        for (; at > first && before(moving, at[-1]); at--) *at = at[-1];
-        *at = moving;
-    }
-}
 
 }  // namespace
 
@@ -123,48 +128,15 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
 
 static const u64 NO_MEMORY = ~0ull;
 
-// order: stable sort of the operations by fingerprint, that is by block and bucket, arrival order inside a key.
-// Fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or NO_MEMORY.
-//
-// Fingerprints are uniform by construction, so one pass over their high bits leaves groups of a few entries, and a
-// stable sort inside each group ends it.
-u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u32* order, u32* chain_of,
-                u32* chain_start, u32* last_write) {
-    u32 bits = 1;
-    while (bits < 18 && (1ull << bits) < n) bits++;
-    const u32 shift = 64 - bits;
-    const u64 groups = 1ull << bits;
-    // Kept by the thread: fresh memory would cost more than the sort.
-    static thread_local std::vector<u32> end;
-    static thread_local std::vector<Sorted> entries;
+// order: fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or
+// NO_MEMORY: no exception may leave a function that ctypes calls.
+u64 gpkvs_order(void* pool, const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
+                u32* chain_of, u32* chain_start, u32* last_write) {
     try {
-        end.assign(groups + 1, 0);
-        if (entries.size() < n) entries.resize(n);
+        return ((Pool*)pool)->order(fingerprint0, fingerprint1, ops, n, grain, order, chain_of, chain_start, last_write);
     } catch (const std::bad_alloc&) {
         return NO_MEMORY;
     }
-    for (u64 i = 0; i < n; i++) end[(fingerprint0[i] >> shift) + 1]++;
-    for (u64 g = 0; g < groups; g++) end[g + 1] += end[g];
-    for (u64 i = 0; i < n; i++) entries[end[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
-    const auto before = [&](const Sorted& a, const Sorted& b) {
-        if (a.fingerprint0 != b.fingerprint0) return a.fingerprint0 < b.fingerprint0;
-        return fingerprint1[a.op] < fingerprint1[b.op];
-    };
-    for (u64 g = 0, first = 0; g < groups; first = end[g++])
-        if (end[g] - first > 1) sort_group(entries.data() + first, entries.data() + end[g], before);
-
-    u64 chains = 0;
-    u32 written = 0;
-    for (u64 p = 0; p < n; p++) {
-        const Sorted& entry = entries[p];
-        if (p == 0 || before(entries[p - 1], entry)) chain_start[chains++] = (u32)p;
-        order[p] = entry.op;
-        chain_of[p] = (u32)(chains - 1);
-        if (ops[entry.op] != OP_GET) written = (u32)p + 1;
-        last_write[p] = written;
-    }
-    chain_start[chains] = (u32)n;
-    return chains;
 }
 
 // The one way by which the host stores to PM: whole words, then a fence.

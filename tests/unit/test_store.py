@@ -163,7 +163,7 @@ def test_no_write_permission(tmp_path: Path) -> None:
         if folder.owner() == "root" and folder not in (Path("/"), Path("/tmp")):
             folder.chmod(0o755)
     code = (
-        "import os, sys, gpkvs\n"
+        "import os, sys, gpkvs.store\n"
         "from gpkvs.errors import StoreAccessError\n"
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
         "else: os.chmod(sys.argv[1], 0o555)\n"
