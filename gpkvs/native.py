@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import os
 from pathlib import Path
 
 from gpkvs.errors import BackendError
 
 _NAME = "_kernels.so"
+# Another build of the same kernels, for tests: with sanitizers, or counting what was run (Makefile).
+_VARIABLE = "GPKVS_KERNELS"
 
 
 class KernelSymbol(ctypes.Structure):
@@ -22,6 +25,8 @@ class KernelSymbol(ctypes.Structure):
 
 
 def _library_path() -> Path:
+    if _VARIABLE in os.environ:
+        return Path(os.environ[_VARIABLE])
     beside = Path(__file__).parent / _NAME
     if beside.exists():
         return beside

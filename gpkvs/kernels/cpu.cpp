@@ -67,7 +67,6 @@ class Pool {
         const u64 parts = std::max<u64>(1, std::min<u64>(workers_.size() + 1, n / grain));
         order_.begin(fingerprint0, fingerprint1, n, parts);
         run_parts(parts, [&](u64 part) { order_.sort(part); });
-        if (order_.starved()) throw std::bad_alloc();
         const u64 chains = order_.place();
         chain_start[chains] = (u32)n;
         run_parts(parts, [&](u64 part) { order_.write(part, ops, order, chain_of, chain_start, last_write); });
@@ -129,7 +128,7 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
 static const u64 NO_MEMORY = ~0ull;
 
 // order: fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or
-// NO_MEMORY: no exception may leave a function that ctypes calls.
+// NO_MEMORY.
 u64 gpkvs_order(void* pool, const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
                 u32* chain_of, u32* chain_start, u32* last_write) {
     try {

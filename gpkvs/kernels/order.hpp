@@ -5,41 +5,61 @@
 // the whole batch, and when all know how many they have, each writes its part of the result.
 #pragma once
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "layout.cuh"
 
 class Order {
   public:
-    // Begins with a batch; memory of the last one is used again, because fresh memory would cost more than the sort.
+    // Begins with a batch, and takes all the memory that it may need: std::bad_alloc where there is none. Memory of the
+    // last batch is used again, because fresh memory would cost more than the sort.
     void begin(const u64* fingerprint0, const u64* fingerprint1, u64 n, u64 parts) {
         fingerprint0_ = fingerprint0;
         fingerprint1_ = fingerprint1;
         n_ = n;
         group_bits_ = 1;
         while (group_bits_ < 18 && (1ull << group_bits_) < n) group_bits_++;
-        parts_.resize(parts);
-    }
-
-    // First step, for each part: take and sort the entries of its range. No exception may end the thread it runs in.
-    void sort(u64 number) {
-        try {
-            sort_part(parts_[number], number);
-            parts_[number].starved = false;
-        } catch (const std::bad_alloc&) {
-            parts_[number].starved = true;
+        if (parts_.size() < parts) parts_.resize(parts);
+        used_ = parts;
+        for (u64 number = 0; number < parts; number++) {
+            parts_[number].taken.reserve(n + 1);
+            parts_[number].entries.reserve(n);
+            parts_[number].end.reserve((1ull << group_bits_) / parts + 2);
         }
     }
 
-    // Whether the first step found no memory.
-    bool starved() const {
-        return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.starved; });
+    // First step, for each part: take and sort the entries of its range.
+    void sort(u64 number) {
+        Part& part = parts_[number];
+        const u32 shift = 64 - group_bits_;
+        const u64 first_group = (number << group_bits_) / used_;
+        const u64 groups = ((number + 1) << group_bits_) / used_ - first_group;
+
+        // An entry outside the range is written and not kept, without a branch; hence one place more than entries.
+        u64 count = 0;
+        for (u64 i = 0; i < n_; i++) {
+            part.taken.at[count] = {fingerprint0_[i], (u32)i};
+            count += (fingerprint0_[i] >> shift) - first_group < groups;
+        }
+        std::fill_n(part.end.at, groups + 1, 0u);
+        for (u64 e = 0; e < count; e++) part.end.at[(part.taken.at[e].fingerprint0 >> shift) - first_group + 1]++;
+        for (u64 g = 0; g < groups; g++) part.end.at[g + 1] += part.end.at[g];
+        for (u64 e = 0; e < count; e++)
+            part.entries.at[part.end.at[(part.taken.at[e].fingerprint0 >> shift) - first_group]++] = part.taken.at[e];
+        for (u64 g = 0, first = 0; g < groups; first = part.end.at[g++])
+            if (part.end.at[g] - first > 1) sort_group(part.entries.at + first, part.entries.at + part.end.at[g]);
+
+        part.count = count;
+        part.chains = count > 0;
+        for (u64 e = 1; e < count; e++) part.chains += before(part.entries.at[e - 1], part.entries.at[e]);
     }
 
     // Second step: where each part's operations and chains begin; returns the number of all chains.
     u64 place() {
         u64 position = 0, chain = 0;
-        for (Part& part : parts_) {
+        for (u64 number = 0; number < used_; number++) {
+            Part& part = parts_[number];
             part.first_position = position;
             part.first_chain = chain;
             position += part.count;
@@ -55,8 +75,8 @@ class Order {
         u32 written = 0;
         for (u64 e = 0; e < part.count; e++) {
             const u32 position = (u32)(part.first_position + e);
-            const Entry& entry = part.entries[e];
-            if (e == 0 || before(part.entries[e - 1], entry)) chain_start[chain++] = position;
+            const Entry& entry = part.entries.at[e];
+            if (e == 0 || before(part.entries.at[e - 1], entry)) chain_start[chain++] = position;
             order[position] = entry.op;
             chain_of[position] = (u32)(chain - 1);
             if (ops[entry.op] != OP_GET) written = position + 1;
@@ -69,38 +89,27 @@ class Order {
         u64 fingerprint0;
         u32 op;
     };
-    struct Part {
-        std::vector<Entry> taken, entries;
-        std::vector<u32> end;
-        u64 count, chains, first_position, first_chain;
-        bool starved;
-    };
+    // Memory that is not touched before it is used.
+    template <class T>
+    struct Buffer {
+        std::unique_ptr<T[]> memory;
+        T* at = nullptr;
+        u64 size = 0;
 
-    void sort_part(Part& part, u64 number) {
-        const u32 shift = 64 - group_bits_;
-        const u64 first_group = (number << group_bits_) / parts_.size();
-        const u64 groups = ((number + 1) << group_bits_) / parts_.size() - first_group;
-
-        // One place more than there can be: an entry outside the range is written and not kept, without a branch.
-        if (part.taken.size() <= n_) part.taken.resize(n_ + 1);
-        u64 count = 0;
-        for (u64 i = 0; i < n_; i++) {
-            part.taken[count] = {fingerprint0_[i], (u32)i};
-            count += (fingerprint0_[i] >> shift) - first_group < groups;
+        void reserve(u64 count) {
+            if (count <= size) return;
+            memory.reset();
+            size = 0;
+            memory.reset(new T[count]);
+            at = memory.get();
+            size = count;
         }
-        part.end.assign(groups + 1, 0);
-        if (part.entries.size() < count) part.entries.resize(count);
-        for (u64 e = 0; e < count; e++) part.end[(part.taken[e].fingerprint0 >> shift) - first_group + 1]++;
-        for (u64 g = 0; g < groups; g++) part.end[g + 1] += part.end[g];
-        for (u64 e = 0; e < count; e++)
-            part.entries[part.end[(part.taken[e].fingerprint0 >> shift) - first_group]++] = part.taken[e];
-        for (u64 g = 0, first = 0; g < groups; first = part.end[g++])
-            if (part.end[g] - first > 1) sort_group(&part.entries[first], &part.entries[0] + part.end[g]);
-
-        part.count = count;
-        part.chains = count > 0;
-        for (u64 e = 1; e < count; e++) part.chains += before(part.entries[e - 1], part.entries[e]);
-    }
+    };
+    struct Part {
+        Buffer<Entry> taken, entries;
+        Buffer<u32> end;
+        u64 count, chains, first_position, first_chain;
+    };
 
     bool before(const Entry& left, const Entry& right) const {
         if (left.fingerprint0 != right.fingerprint0) return left.fingerprint0 < right.fingerprint0;
@@ -122,5 +131,6 @@ class Order {
     const u64 *fingerprint0_ = nullptr, *fingerprint1_ = nullptr;
     u64 n_ = 0;
     u32 group_bits_ = 1;
+    u64 used_ = 1;  // parts of this batch; those beyond keep their memory for the next one
     std::vector<Part> parts_;
 };
