@@ -147,7 +147,7 @@ def _loss(dropped_slots: int) -> str:
 
 
 def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:
-    """Undo the batch of an ACTIVE flag; return the descriptor before it, and how many slots were restored."""
+    """Undo the batch of an ACTIVE flag, durably; return the descriptor before it, and how many slots were restored."""
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
     on_progress("verifying the undo log", 0.1)
@@ -160,8 +160,6 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     for run in descriptor.runs:
         files.indexes[run.table_id].persist()
     failpoint.hit("before_undo_idle_flag")
-    store_flag(files, State.IDLE, before.epoch)
-    files.root_region.persist()
     return before, sum(run.count for run in descriptor.runs)
 
 

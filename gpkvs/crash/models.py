@@ -110,11 +110,13 @@ class Machine:
         self.model = model
         self.durable = before.copy()
         self.pending: dict[Unit, list[Change]] = {}
+        self._now: dict[tuple[int, int], int] = {}  # the words that were ever stored
         self._written_back: dict[int, dict[tuple[int, int], int]] = {}  # by thread and line: up to which event
 
-    def add(self, place: int, event: Event) -> None:
-        """Take a change."""
+    def add(self, place: int, event: Event) -> bool:
+        """Take a change; return whether it changes what is there now."""
         self.pending.setdefault(self._unit(event), []).append((place, event))
+        return self._differs(event, self._now)
 
     def made_durable(self, place: int, event: Event) -> Callable[[Change, Unit], bool] | None:
         """Return which pending changes an event makes durable; `None` if it makes none."""
@@ -187,7 +189,7 @@ class Machine:
         for at, word in enumerate(event.words, event.at):
             old = seen.get((event.file, at))
             if old is None:
-                old = int(words[at]) if words is not None and at < len(words) else -1
+                old = int(words[at]) if words is not None and at < len(words) else 0
             differs |= old != word
             seen[event.file, at] = word
         return differs
@@ -222,8 +224,7 @@ def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
                 yield epoch(in_progress=False)
             number += 1
         elif event.kind in CHANGES:
-            machine.add(place, event)
-            grown = True
+            grown |= machine.add(place, event)
             if model is Model.KILL and event.kind is not Kind.STORE:
                 if place >= first:
                     yield epoch(in_progress=True)

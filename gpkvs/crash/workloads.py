@@ -67,9 +67,10 @@ class Workload:
         return Workload(layout, letters)
 
 
-def all_workloads() -> list[Workload]:
-    """Return every sequence of letters, of both layouts, shortest first, then the extra ones."""
-    sequences = ["".join(letters) for length in range(1, LENGTH_MAX + 1) for letters in product(LETTERS, repeat=length)]
+def all_workloads(depth: int = 1) -> list[Workload]:
+    """Return every sequence of letters, of both layouts, and the extra ones; at depth 2, sequences of two at most."""
+    longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
+    sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
     extra = [(letter, layout) for letter in EXTRA for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
     return [
         *(Workload(layout, letters) for letters in sequences for layout in LAYOUTS),
