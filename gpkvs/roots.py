@@ -1,7 +1,7 @@
 """The two copies of the root: read with checks, written one after the other.
 
-Invariants: root-copy, roots-equal (`gpkvs.layout`). A root changes only while the flag is IDLE; the current copy is whole
-and durable while the other one is stored over, and no batch starts until both are equal.
+Invariants: root-copy, roots-equal (`gpkvs.layout`). A root changes only while the flag is IDLE; the current copy is
+whole and durable while the other one is stored over, and no batch starts until both are equal.
 """
 
 from __future__ import annotations

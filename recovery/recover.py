@@ -26,9 +26,7 @@ from gpkvs.heap import Heap, Tail
 from gpkvs.info import RecoveryReport
 from gpkvs.layout import (
     BYTES,
-    DESCRIPTOR_OFFSETS,
     LOG_ENTRIES_OFFSET,
-    STRUCTURE_BYTES,
     UNIT_BYTES,
     Descriptor,
     LogRun,
@@ -257,11 +255,11 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
 
 
 def _store_again(files: StoreFiles, current: Descriptor) -> None:
-    """Make flag and descriptors durable whatever the flag said: a kill may have left them in a cache only."""
+    """Make the flag durable whatever it said: a kill may have left it in a cache only.
+
+    The descriptor that it names needs no such thing, it was durable before ACTIVE; roots are written anyway.
+    """
     failpoint.hit("before_restore")
-    for offset in DESCRIPTOR_OFFSETS:
-        files.log.store(offset, files.log.read(offset, STRUCTURE_BYTES))
-    files.log.persist()
     store_flag(files, State.IDLE, current.epoch)
     files.root_region.persist()
 

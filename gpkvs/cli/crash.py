@@ -62,6 +62,7 @@ def crash_command(
             models=tuple(model or Model),
             seed=seed,
             depth=2 if mutate else depth,
+            samples=16 if mutate else 64,
             mutation=_parsed(Mutation.parse, without, "without") if without else None,
         )
         campaign = Campaign(options, processes)

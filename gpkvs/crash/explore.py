@@ -12,11 +12,12 @@ from random import Random
 
 from gpkvs.crash.bench import Bench, Dump, StateError, difference
 from gpkvs.crash.choices import Choice, choices, is_exhaustive
-from gpkvs.crash.models import Epoch, Model, epochs
+from gpkvs.crash.models import Epoch, Machine, Model, epochs
 from gpkvs.crash.readable import StateKeys, readable
 from gpkvs.crash.run import Runner
-from gpkvs.crash.trace import Event, Image, Mutation, Trace
+from gpkvs.crash.trace import CHANGES, Event, Image, Mutation, Trace
 from gpkvs.crash.workloads import DROP, TABLE, Workload
+from gpkvs.directory import ROOT_FILE
 from gpkvs.errors import GpkvsError
 
 KILLED = -1  # instead of an epoch: the first crash was a mere kill
@@ -48,7 +49,7 @@ class Options:
     seed: int = 1
     samples: int = 64
     depth: int = 1
-    first_states: int = 4
+    first_states: int = 2
     mutation: Mutation | None = None
     stop_early: bool = False
 
@@ -192,7 +193,7 @@ class Explorer:
         return other
 
     def explore(self, workload: Workload) -> Visited:
-        """Visit the states that a crash in the last batch of a workload may leave; at depth 2, in the recovery after it."""
+        """Visit the states that a crash in a workload's last batch may leave; at depth 2, in the recovery after it."""
         run = self._runner.run(workload)
         visited = Visited(workload, events=len(run.trace.events))
         bench = self._bench(workload.layout)
@@ -284,9 +285,21 @@ class Explorer:
         # After a kill, what a GPU had stored is there or not; what lies in caches of the host may still be lost.
         if scene.model in (Model.ADR, Model.ADR8, Model.PAGE):
             name = StateName(workload, scene.model, KILLED, ())
-            places = range(scene.first, len(scene.trace.events))
-            for place in self._random(name).sample(places, min(len(places), 3 * self.options.first_states)):
+            for place in self._kills(scene, name):
                 yield from self._recovery(bench, scene, replace(name, choice=(place,)), visited)
+
+    def _kills(self, scene: Scene, name: StateName) -> list[int]:
+        """Return after how many events to kill: wherever the file of roots and flag has changed, and a few others."""
+        events = scene.trace.events
+        root = scene.trace.before.names.get(ROOT_FILE)
+        machine = Machine(Model.KILL, scene.trace.before)
+        changed = [
+            place + 1
+            for place, event in enumerate(events)
+            if event.kind in CHANGES and machine.add(place, event) and event.file == root and place >= scene.first
+        ]
+        others = range(scene.first, len(events))
+        return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
 
     def _recovery(
         self, bench: Bench, scene: Scene, name: StateName, visited: Visited
@@ -337,6 +350,8 @@ def _judge(bench: Bench, scene: Scene, epoch: Epoch, choice: Choice) -> str:
     """Recover a state; return what is wrong with it, empty if nothing."""
     allowed = scene.allowed(epoch)
     try:
+        if not epoch.in_progress:
+            bench.require_clean(epoch.durable, epoch.changes(choice))
         outcome = bench.outcome(epoch.durable, epoch.changes(choice))
     except StateError as error:
         return str(error)

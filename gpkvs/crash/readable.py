@@ -90,7 +90,7 @@ def readable(epoch: Epoch) -> Epoch:
 class StateKeys:
     """Names the states of an epoch: the same key for the same readable bytes, whatever led to them.
 
-    The key is a sum over the words that differ from an image, and a term for names and sizes, so that a state costs only
+    The key is a sum over the words that differ from an image, and a term for names and sizes: a state costs only
     what it changes.
 
     Parameters

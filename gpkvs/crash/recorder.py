@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gpkvs.crash.trace import SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, interleaved
+from gpkvs.crash.trace import HOST_STORE, SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, interleaved
 from gpkvs.directory import LOCK_FILE, RECOVERY_FILE
 from gpkvs.native import IS_TRACED, TRACE_VARIABLE, library
 
@@ -152,7 +152,7 @@ class Recorder:
 
     def _pm_store(self, *arguments: Any) -> None:
         # A RETURN among the notes names the site of the host's stores that follow.
-        self._note(Event(Kind.RETURN, f"host store in {_site()}"))
+        self._note(Event(Kind.RETURN, f"{HOST_STORE} in {_site()}"))
         self._real["gpkvs_pm_store"](*arguments)
 
     def _sync(self, real: Callable[[int], None], kind: Kind) -> Callable[[int], None]:

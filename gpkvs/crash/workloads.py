@@ -7,9 +7,9 @@
     T  the same key twice in a batch: SET and SET of one key, SET and DELETE of another
     F  a full set     a new key whose two buckets are full: an occupant moves to its other bucket
 
-A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch may
-leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters give
-6 + 36 + 216 = 258 workloads for each layout.
+A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch
+may leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters
+give 6 + 36 + 216 = 258 workloads for each layout.
 
 Beyond these are the workloads of one letter in `EXTRA`:
 
