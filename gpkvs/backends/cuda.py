@@ -440,7 +440,8 @@ class CudaBackend:
 
     def mirror(self, index: int) -> NDArray[np.uint8]:
         """Return the mirror of the index at an address, on the device."""
-        return self._mirrors[index]
+        mirror: NDArray[np.uint8] = self._mirrors[index]
+        return mirror
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.

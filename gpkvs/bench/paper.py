@@ -201,11 +201,11 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
 def paper_tables(result: dict[str, Any]) -> list[Rows]:
     """Return a result as tables, beside the paper's figures."""
     paper = result["paper"]
-    speedups = [
+    speedups: list[tuple[str, ...]] = [
         (name, f"{value:.2f}", f"{paper.get(name.split(', ')[1], float('nan')):g}" if "100" in name else "")
         for name, value in result["speedup_over_cap_fs"].items()
     ]
-    other = [
+    other: list[tuple[str, ...]] = [
         ("conventional log over coalesced, time", f"{result['log_speedup']:.2f}", ""),
         ("SET with the coalesced log over SET with a conventional one", f"{result['set_speedup_by_log']:.2f}", "3.3"),
         *(
