@@ -357,7 +357,8 @@ class CudaBackend:
 
     def _run(self, code: _Kernel, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the GPU; columns of the host travel there, and back if they are stored to."""
-        words, back = code.words, []
+        words = code.words
+        uploaded: list[tuple[Any, Any, bool]] = []  # kept until the launch: memory given back may be handed out again
         for at, field in enumerate(code.fields.check(arguments)):
             argument = arguments[field.name]
             if type(argument) is int:
@@ -367,15 +368,15 @@ class CudaBackend:
             column: Any = argument
             if isinstance(column, np.ndarray):
                 column = self._upload(column)
-                if field.is_stored_to:
-                    back.append((column, argument))
+                uploaded.append((column, argument, field.is_stored_to))
             assert field.dtype in (None, column.dtype), f"{code.fields.kernel}.{field.name} is {column.dtype}"
             assert column.flags.c_contiguous
             words[at] = column.data.ptr
         # One thread an item or lane: stores to PM from many short threads go faster than from few long ones.
         code.code((-(-items * code.lanes // _THREADS),), (_THREADS,), (code.struct, np.uint64(items)))
-        for device, host in back:
-            device.get(out=host)
+        for device, host, is_stored_to in uploaded:
+            if is_stored_to:
+                device.get(out=host)
 
     def _run_on_host(self, code: _Kernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
