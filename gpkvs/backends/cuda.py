@@ -293,6 +293,13 @@ class CudaBackend:
         return host
 
     @staticmethod
+    @_explained
+    def copy_to_host(column: NDArray[Any], host: NDArray[Any]) -> None:
+        """Copy a column of the device into one of the host."""
+        device: Any = column
+        device.get(out=host)
+
+    @staticmethod
     def pinned(count: int, dtype: type[np.generic]) -> NDArray[Any]:
         """Return an uninitialised column of the host that crosses the link at full speed, while other things run."""
         column: NDArray[Any] = cupyx.empty_pinned(count, dtype)
@@ -329,9 +336,8 @@ class CudaBackend:
         """Whether the GPU can reach all PM that a kernel is given; an index it reads, it has."""
         for field in code.fields.pointers:
             address = arguments[field.name]
-            is_pm = type(address) is int and address
             reads_mirror = field.name == "index" and not field.is_stored_to
-            if is_pm and not reads_mirror and not self._is_registered(address):
+            if isinstance(address, int) and address and not reads_mirror and not self._is_registered(address):
                 return False
         return True
 
@@ -351,7 +357,8 @@ class CudaBackend:
 
     def _run(self, code: _Kernel, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the GPU; columns of the host travel there, and back if they are stored to."""
-        words, back = code.words, []
+        words = code.words
+        uploaded: list[tuple[Any, Any, bool]] = []  # kept until the launch: memory given back may be handed out again
         for at, field in enumerate(code.fields.check(arguments)):
             argument = arguments[field.name]
             if type(argument) is int:
@@ -361,15 +368,15 @@ class CudaBackend:
             column: Any = argument
             if isinstance(column, np.ndarray):
                 column = self._upload(column)
-                if field.is_stored_to:
-                    back.append((column, argument))
+                uploaded.append((column, argument, field.is_stored_to))
             assert field.dtype in (None, column.dtype), f"{code.fields.kernel}.{field.name} is {column.dtype}"
             assert column.flags.c_contiguous
             words[at] = column.data.ptr
         # One thread an item or lane: stores to PM from many short threads go faster than from few long ones.
         code.code((-(-items * code.lanes // _THREADS),), (_THREADS,), (code.struct, np.uint64(items)))
-        for device, host in back:
-            device.get(out=host)
+        for device, host, is_stored_to in uploaded:
+            if is_stored_to:
+                device.get(out=host)
 
     def _run_on_host(self, code: _Kernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
@@ -427,6 +434,15 @@ class CudaBackend:
             if not collisions or position.dtype == np.uint64:
                 return order, chain_of, chain_start[: chains + 1], last_write
             position = cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64)
+
+    def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
+        """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
+        self._follow(self._kernel(kernel), items, arguments)
+
+    def mirror(self, index: int) -> NDArray[np.uint8]:
+        """Return the mirror of the index at an address, on the device."""
+        mirror: NDArray[np.uint8] = self._mirrors[index]
+        return mirror
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.

@@ -24,7 +24,7 @@ from gpkvs.bench.machine import describe_run
 from gpkvs.bench.results import Measurement, Run, latencies_ms
 from gpkvs.bench.tables import Rows
 from gpkvs.config import GIB, MIB, Limits
-from gpkvs.layout import U64
+from gpkvs.layout import LOG_ENTRIES_OFFSET, U64
 from gpkvs.recovery.recover import undo, verify_log
 
 PARTS = ("numbers", "small", "records", "recovery")
@@ -65,7 +65,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
     """Run the benchmark; return everything that was found."""
     folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpu-", dir=options.directory))
     try:
-        bench = _GpuBench(folder / "store", options, progress)
+        bench = GpuBench(folder / "store", options, progress)
         try:
             bench.run()
         finally:
@@ -108,7 +108,7 @@ def gpu_tables(result: dict[str, Any]) -> list[Rows]:
     return [limits, rates, facts]
 
 
-class _GpuBench:
+class GpuBench:
     """One store, and what was measured of it."""
 
     def __init__(self, path: Path, options: GpuOptions, progress: Progress) -> None:
@@ -122,9 +122,9 @@ class _GpuBench:
         self.measurements: list[Measurement] = []
         self.facts: dict[str, Any] = {}
         progress("measuring the GPU and its link")
-        memory = self._backend.registered(self._index().address)
+        memory = self.backend.registered(self.index.address)
         limits = import_module("gpkvs.bench.gpu_limits")
-        self.limits = limits.measure_limits(self._backend, memory, options.batch)
+        self.limits = limits.measure_limits(self.backend, memory, options.batch)
 
     def _open(self) -> gpkvs.Store:
         return gpkvs.open(
@@ -137,23 +137,49 @@ class _GpuBench:
         )
 
     @property
-    def _backend(self) -> Any:
+    def backend(self) -> Any:
+        """What runs the kernels."""
         return self.store._backend  # columns and launches of the engine itself are timed
 
-    def _index(self) -> Any:
+    @property
+    def index(self) -> Any:
+        """The table's mapped index."""
         files = self.store._files
         return files.indexes[self.store.table(_TABLE).id]
 
     def run(self) -> None:
         """Measure every part."""
-        rng = np.random.default_rng(1)
-        self._columns = [(self._random(rng), self._random(rng)) for _ in range(self._options.batches)]
+        self.make_columns()
         for part in PARTS:
             if part in self._options.parts:
                 getattr(self, f"_measure_{part}")()
 
+    def make_columns(self) -> None:
+        """Make the keys and values of all batches, in memory that crosses the link at full speed."""
+        rng = np.random.default_rng(1)
+        self._columns = [(self._random(rng), self._random(rng)) for _ in range(self._options.batches)]
+
+    def load(self) -> None:
+        """Store all batches once."""
+        for keys, values in self._columns:
+            self.store.set_many(keys, values, table=_TABLE)
+        self._mixed_batches = [self._mixed(*pair, seed=seed) for seed, pair in enumerate(self._columns)]
+
+    def set_again(self, number: int) -> None:
+        """Store the keys of one batch with the values of another."""
+        self.store.set_many(self._columns[number][0], self._columns[number - 1][1], table=_TABLE)
+
+    def mixed_again(self, number: int) -> None:
+        """Run one batch of 95 % GET and 5 % SET."""
+        self.store.execute_requests(self._mixed_batches[number])
+
+    @property
+    def log_address(self) -> int:
+        """Where the entries of the log begin."""
+        return int(self.store._files.log.address) + LOG_ENTRIES_OFFSET
+
     def _random(self, rng: np.random.Generator) -> Any:
-        column = self._backend.pinned(self._options.batch, np.uint64)
+        column = self.backend.pinned(self._options.batch, np.uint64)
         column[:] = rng.integers(0, 1 << 64, len(column), np.uint64)
         return column
 
@@ -166,7 +192,7 @@ class _GpuBench:
         for number in range(self._options.batches):
             begin = perf_counter()
             run(number)
-            self._backend.wait()
+            self.backend.wait()
             runs.append(Run(self._options.batch, perf_counter() - begin))
         self.measurements.append(Measurement(task, where, runs))
 
@@ -183,7 +209,7 @@ class _GpuBench:
         self._time("GET", "host arrays", lambda i: store.get_many(columns[i][0], table=_TABLE))
         mixed = [self._mixed(*columns[i], seed=i) for i in range(len(columns))]
         self._time("95:5 GET:SET", "host arrays", lambda i: store.execute_requests(mixed[i]))
-        on_device = [tuple(self._backend.upload(column) for column in pair) for pair in columns]
+        on_device = [tuple(self.backend.upload(column) for column in pair) for pair in columns]
         self._time("SET, keys that are there", "device arrays", lambda i: store.set_many(*on_device[i], table=_TABLE))
         self._time("GET", "device arrays", lambda i: store.get_many(on_device[i][0], table=_TABLE))
         self._time_look(on_device[0][0])
@@ -205,12 +231,12 @@ class _GpuBench:
 
     def _time_look(self, keys: Any) -> None:
         """Time the two kernels of a GET alone."""
-        backend, xp = self._backend, self._backend.xp
+        backend, xp = self.backend, self.backend.xp
         count, key_bytes = len(keys), keys.view(np.uint8)
         word0, word1, found = (xp.empty(count, np.uint64) for _ in range(3))
         status = xp.empty(count, np.uint8)
         key0, key1 = self.store._files.root.hash_keys
-        index = self._index()
+        index = self.index
         seconds = {
             "route": backend.seconds(
                 lambda: backend.launch(
@@ -243,11 +269,11 @@ class _GpuBench:
 
     def _measure_small(self) -> None:
         keys, values = (np.array(column) for column in self._columns[0])
-        threshold = self._backend.small_ops_max
+        threshold = self.backend.small_ops_max
         self.facts["small_ops_max"] = threshold
         for size in _SMALL:
             for where, largest in (("host threads", 1 << 62), ("GPU", 0)):
-                self._backend.small_ops_max = largest
+                self.backend.small_ops_max = largest
                 for task, call in (
                     ("SET", lambda k, v: self.store.set_many(k, v, table=_TABLE)),
                     ("GET", lambda k, _: self.store.get_many(k, table=_TABLE)),
@@ -262,7 +288,7 @@ class _GpuBench:
                         seconds.append(perf_counter() - begin)
                     run = Run(size * len(seconds), sum(seconds), latencies_ms(seconds, 50, 99))
                     self.measurements.append(Measurement(f"{task} of {size:,}", where, [run]))
-        self._backend.small_ops_max = threshold
+        self.backend.small_ops_max = threshold
 
     def _measure_records(self) -> None:
         count = self._options.batch // 4
@@ -294,7 +320,17 @@ class _GpuBench:
             self.measurements.append(Measurement(task, "host arrays, 16 B keys, 100 B values", runs[4:]))
 
     def _measure_recovery(self) -> None:
-        """Undo the last batch by its log, which stays until the next one; then open the store again."""
+        """Undo the last batch, then open the store again."""
+        self.undo()
+        self._progress("opening it again")
+        self.store.close()
+        begin = perf_counter()
+        self.store = self._open()
+        self.facts["recovery"]["open_seconds"] = perf_counter() - begin
+        self.facts["recovery"]["index_bytes"] = self._options.index_bytes
+
+    def undo(self) -> None:
+        """Time the undo of a whole batch by its log, which stays until the next one."""
         self.store.set_many(*self._columns[0], table=_TABLE)
         files = self.store._files
         descriptor = self.store._engine.transaction.current
@@ -302,10 +338,10 @@ class _GpuBench:
         seconds: dict[str, list[float]] = {"verify": [], "undo": []}
         for _ in range(5):
             begin = perf_counter()
-            verify_log(files, self._backend, descriptor)
+            verify_log(files, self.backend, descriptor)
             between = perf_counter()
-            undo(files, self._backend, run)
-            self._backend.wait()
+            undo(files, self.backend, run)
+            self.backend.wait()
             seconds["verify"].append(between - begin)
             seconds["undo"].append(perf_counter() - between)
         median = {name: float(np.median(values)) for name, values in seconds.items()}
@@ -318,9 +354,3 @@ class _GpuBench:
             "undo_limit_ms": limit * 1e3,
             "undo_over_limit": median["undo"] / limit,
         }
-        self._progress("opening it again")
-        self.store.close()
-        begin = perf_counter()
-        self.store = self._open()
-        self.facts["recovery"]["open_seconds"] = perf_counter() - begin
-        self.facts["recovery"]["index_bytes"] = self._options.index_bytes

@@ -17,6 +17,7 @@ from gpkvs.bench.contender import Promise
 from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
 from gpkvs.bench.gpu import PARTS as GPU_PARTS
 from gpkvs.bench.gpu import GpuOptions, gpu_tables, run_gpu
+from gpkvs.bench.paper import paper_tables, run_paper
 from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
@@ -201,6 +202,34 @@ def gpu_command(
         result = run_gpu(options, show)
     console = Console(highlight=False)
     for rows in gpu_tables(result):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
+
+
+@app.command("paper")
+def paper_command(
+    directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
+    batches: Annotated[int, typer.Option(help="Different ones.", min=4)] = GpuOptions.batches,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.
+
+    Who makes results durable: the host after a copy of the table (CAP-fs, CAP-mm: mock-ups), the host after the GPU
+    stored (GPM-NDP), or the GPU (GPM); a coalesced log against one with locks; write amplification; restoration. Needs
+    an NVIDIA GPU and CuPy; docs/gpu.md has the figures beside the paper's. With the defaults it takes a minute.
+
+    Exit status: 0, 1 if something is missing, 2 wrong options.
+
+    Example: gpkvs bench paper --json bench/results/paper.json
+    """
+    options = GpuOptions(directory, index_bytes, batch, batches, ())
+    with failures_exit(1), _shown() as show:
+        result = run_paper(options, show)
+    console = Console(highlight=False)
+    for rows in paper_tables(result):
         console.print(rows.rich())
     if json_file:
         write_result(json_file, result)
