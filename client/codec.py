@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import Batch, Op, RequestResult, is_constant
 from gpkvs.client.errors import ServerError
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
@@ -67,7 +67,7 @@ def encode_lists(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes], tab
 
 def _lengths(lengths: NDArray[np.uint32]) -> tuple[bytes, int]:
     """Return a column of lengths as (bytes, 0), or as (b"", size) where all are the same."""
-    if len(lengths) and lengths[0] > 0 and (lengths == lengths[0]).all():
+    if len(lengths) and lengths[0] > 0 and (is_constant(lengths) or (lengths == lengths[0]).all()):
         return b"", int(lengths[0])
     return lengths.astype("<u4", copy=False).tobytes(), 0
 
@@ -90,14 +90,14 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     if response.code:
         raise ServerError(f"status {response.code}: {response.message}")
     n, gets = len(ops), ops.count(Op.GET)
-    if len(response.status) != n or len(response.versions) != 8 * n or len(response.value_lengths) != 4 * gets:
+    if len(response.status) != n or len(response.versions) not in (0, 8 * n) or len(response.value_lengths) != 4 * gets:
         raise ServerError(
             f"an answer of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
             f"{len(response.value_lengths)} bytes of value lengths to {n} operations with {gets} GETs"
         )
     result = RequestResult(
         status=np.frombuffer(response.status, np.uint8),
-        versions=np.frombuffer(response.versions, "<u8"),
+        versions=np.frombuffer(response.versions, "<u8") if response.versions else np.broadcast_to(np.uint64(0), n),
         value_lengths=np.frombuffer(response.value_lengths, "<u4"),
         values=np.frombuffer(response.values, np.uint8),
     )

@@ -15,7 +15,7 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.operations import check_message_bytes
-from gpkvs.client.retry import EXECUTED_KEY, NOT_EXECUTED, Failure, classify, classify_error
+from gpkvs.client.retry import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED, Failure, classify, classify_error
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
@@ -189,7 +189,9 @@ class AsyncPipeline:
         self._room.release()
         if response.code:
             code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)
-            trailing = {EXECUTED_KEY: NOT_EXECUTED} if code in _REFUSED else {}
+            trailing = {FULL_KEY: response.full}
+            if code in _REFUSED:
+                trailing[EXECUTED_KEY] = NOT_EXECUTED
             self._give(sent, classify(code, response.message, trailing, self._target).raised(is_write=sent.is_write))
         else:
             try:

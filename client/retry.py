@@ -34,6 +34,7 @@ from gpkvs.errors import (
 
 EXECUTED_KEY = "gpkvs-executed"
 NOT_EXECUTED = "no"
+FULL_KEY = "gpkvs-full"
 
 # What the gRPC library says of a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
@@ -55,7 +56,8 @@ _INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
     StatusCode.NOT_FOUND: UnknownTableError,
     StatusCode.ALREADY_EXISTS: TableExistsError,
 }
-_STORE_FULL = re.compile(r"^(heap|index|log|disk) full: (.*)$", re.DOTALL)
+# What is full of the server, and not of the store: it has room again a moment later.
+_FULL_FOR_A_MOMENT = ("", "queue", "answers")
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,9 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         The server's address, for the message.
     """
     never_sent = any(text in details for text in _NEVER_SENT)
-    said = trailing.get(EXECUTED_KEY)
-    executed = not (never_sent or code in _BEFORE_EXECUTION or said in (NOT_EXECUTED, NOT_EXECUTED.encode()))
+    said = _text(trailing.get(EXECUTED_KEY, ""))
+    executed = not (never_sent or code in _BEFORE_EXECUTION or said == NOT_EXECUTED)
+    full = _text(trailing.get(FULL_KEY, ""))
     transient = False
     error: GpkvsError
     match code:
@@ -161,8 +164,8 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
                 f"{details.removeprefix('SERVER: ')} (message_bytes_max): split it", field="message"
             )
             executed = False
-        case StatusCode.RESOURCE_EXHAUSTED if full := _STORE_FULL.match(details):
-            error = NoSpaceError(full[1], full[2])
+        case StatusCode.RESOURCE_EXHAUSTED if full not in _FULL_FOR_A_MOMENT:
+            error = NoSpaceError(full, details.removeprefix(f"{full} full: "))
         case StatusCode.RESOURCE_EXHAUSTED:
             error, transient = ServerBusyError(details), True
         case _ if kind := _INVALID.get(code):
@@ -178,6 +181,11 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case _:
             error = ServerError(f"{code.name}: {details}")
     return Failure(error, executed, transient)
+
+
+def _text(value: str | bytes) -> str:
+    """Return what trailing metadata says: grpc gives it as either."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _invalid(kind: type[InvalidArgumentError], details: str) -> InvalidArgumentError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
 from gpkvs.errors import GpkvsError
-from gpkvs.plan import Chains
+from gpkvs.plan import Plan
 
 
 class DoesNotFitError(Exception):
@@ -35,11 +35,11 @@ def request_of_op(batch: Batch) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
 
 
-def sets_of_chains(batch: Batch, chains: Chains) -> tuple[NDArray[np.int64], U32]:
+def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
     """Return the SETs in arrival order, and the chain of each."""
-    chain = np.empty(len(batch), np.uint32)
-    chain[chains.order] = chains.chain_of
-    sets = np.flatnonzero(batch.ops == Op.SET)
+    chain = np.empty_like(plan.chains.order)
+    chain[plan.chains.order] = plan.chains.chain_of
+    sets = np.flatnonzero(plan.ops == Op.SET.value)
     return sets, chain[sets]
 
 
@@ -50,5 +50,7 @@ def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:
 
 def cut_to_tables(batch: Batch, tables_max: int) -> int:
     """Return how many whole requests, from the first on, touch no more than so many tables."""
+    if len(batch.request_tables) <= tables_max:
+        return len(batch.request_ops)
     tables, first = np.unique(batch.request_tables, return_index=True)
     return len(batch.request_ops) if len(tables) <= tables_max else int(np.sort(first)[tables_max])

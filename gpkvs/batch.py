@@ -7,10 +7,11 @@ the socket and the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,10 @@ U64 = NDArray[np.uint64]
 
 
 class Op(IntEnum):
-    """What an operation does; the numbers are those of the protocol."""
+    """What an operation does; the numbers are those of the protocol.
+
+    Columns are compared with ``Op.GET.value``: NumPy takes ten microseconds to see that a member is a number.
+    """
 
     GET = 1
     SET = 2
@@ -61,7 +65,7 @@ class Batch:
     keys : (sum of key_lengths,) uint8
         All keys, concatenated.
     key_lengths : (n,) uint32
-        Bytes in each key.
+        Bytes in each key. Here as in `value_lengths` one number may stand for all (`is_constant`).
     values : (sum of value_lengths,) uint8
         The values of the SETs in order, concatenated.
     value_lengths : (number of SETs,) uint32
@@ -92,7 +96,22 @@ class Batch:
     @cached_property
     def has_writes(self) -> bool:
         """Whether any operation is a SET or a DELETE."""
-        return bool((self.ops != Op.GET).any())
+        return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def has_reads(self) -> bool:
+        """Whether any operation is a GET."""
+        return bool((self._kinds == Op.GET.value).any())
+
+    @property
+    def has_only_sets(self) -> bool:
+        """Whether all operations are SETs."""
+        return len(self.value_lengths) == len(self.ops)
+
+    @property
+    def _kinds(self) -> U8:
+        """The operations; one of them where all are the same number, broadcast."""
+        return self.ops[:1] if self.ops.strides == (0,) else self.ops
 
     @staticmethod
     def of(operations: Sequence[tuple[Op, bytes] | tuple[Op, bytes, bytes]]) -> Batch:
@@ -108,6 +127,19 @@ class Batch:
             key_lengths=np.array([len(key) for key in keys], np.uint32),
             values=np.frombuffer(b"".join(values), np.uint8),
             value_lengths=np.array([len(value) for value in values], np.uint32),
+        )
+
+    @staticmethod
+    def of_numbers(op: Op, keys: U8, values: U8) -> Batch:
+        """Build one request of one kind of operation on 8-byte keys (SETs: and 8-byte values); nothing is copied."""
+        count = len(keys) // 8
+        lengths = np.broadcast_to(np.uint32(8), count)
+        return Batch(
+            ops=np.broadcast_to(np.uint8(op), count),
+            keys=keys,
+            key_lengths=lengths,
+            values=values,
+            value_lengths=lengths[: len(values) // 8],
         )
 
     @staticmethod
@@ -128,7 +160,7 @@ class Batch:
     def take(self, requests: NDArray[np.bool_]) -> Batch:
         """Return the batch of the requests that a mask selects, in the same order."""
         ops = np.repeat(requests, self.request_ops)
-        set_ops = ops[self.ops == Op.SET]
+        set_ops = ops[self.ops == Op.SET.value]
         return Batch(
             ops=self.ops[ops],
             keys=self.keys[np.repeat(ops, self.key_lengths)],
@@ -148,8 +180,37 @@ class Batch:
             Naming the first operation at fault, the field and the limit.
         """
         self._check_types()
+        self.check_size(limits)
         n = len(self.ops)
-        if n == 0:
+        unknown = (self.ops < Op.GET.value) | (self.ops > Op.DELETE.value)
+        if unknown.any():
+            i = int(unknown.argmax())
+            raise InvalidArgumentError(
+                f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
+            )
+        sets = int(np.count_nonzero(self.ops == Op.SET.value))
+        _check_column(
+            "key", self.key_lengths, self.keys, n, lambda: np.arange(n), limits.key_bytes_min, limits.key_bytes_max
+        )
+        _check_column(
+            "value",
+            self.value_lengths,
+            self.values,
+            sets,
+            lambda: np.flatnonzero(self.ops == Op.SET.value),
+            limits.value_bytes_min,
+            limits.value_bytes_max,
+        )
+
+    def check_size(self, limits: Limits) -> None:
+        """Check the number of operations of each request.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is none, or more than `Limits.request_ops_max`.
+        """
+        if len(self.ops) == 0:
             raise InvalidArgumentError("a request needs at least one operation", field="ops")
         if int(self.request_ops.max()) > limits.request_ops_max:
             raise InvalidArgumentError(
@@ -157,17 +218,6 @@ class Batch:
                 f"{limits.request_ops_max:,} (request_ops_max): split it",
                 field="ops",
             )
-        unknown = (self.ops < Op.GET) | (self.ops > Op.DELETE)
-        if unknown.any():
-            i = int(unknown.argmax())
-            raise InvalidArgumentError(
-                f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
-            )
-        sets = np.flatnonzero(self.ops == Op.SET)
-        _check_column("key", self.key_lengths, len(self.keys), np.arange(n), limits.key_bytes_min, limits.key_bytes_max)
-        _check_column(
-            "value", self.value_lengths, len(self.values), sets, limits.value_bytes_min, limits.value_bytes_max
-        )
 
     def _check_types(self) -> None:
         """Kernels read the arrays as they lie in memory: another type would be read as garbage."""
@@ -182,31 +232,43 @@ class Batch:
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
 
+def is_constant(column: NDArray[Any]) -> bool:
+    """Whether a column is one number for all operations, which takes no memory (`numpy.broadcast_to`)."""
+    return column.strides == (0,)
+
+
 def _check_column(
-    name: str, lengths: U32, total: int, operations: NDArray[np.int64], bytes_min: int, bytes_max: int
+    name: str,
+    lengths: U32,
+    column: U8,
+    count: int,
+    operations: Callable[[], NDArray[np.int64]],
+    bytes_min: int,
+    bytes_max: int,
 ) -> None:
-    """Check one column of byte strings; `operations` are the numbers of the operations that have one."""
-    if len(lengths) != len(operations):
+    """Check one column of `count` byte strings; `operations` gives the numbers of the operations that have one."""
+    if len(lengths) != count:
         raise InvalidArgumentError(
-            f"{len(lengths):,} lengths for {len(operations):,} {name}s",
+            f"{len(lengths):,} lengths for {count:,} {name}s",
             field=f"{name}_lengths",
-            index=int(operations[len(lengths)]) if len(lengths) < len(operations) else None,
+            index=int(operations()[len(lengths)]) if len(lengths) < count else None,
         )
-    wrong = (lengths < bytes_min) | (lengths > bytes_max)
+    looked = lengths[:1] if is_constant(lengths) else lengths
+    wrong = (looked < bytes_min) | (looked > bytes_max)
     if wrong.any():
         i = int(wrong.argmax())
         raise InvalidArgumentError(
             f"a {name} of {int(lengths[i]):,} bytes, {allowed_bytes(name, bytes_min, bytes_max)}",
             field=f"{name}s",
-            index=int(operations[i]),
+            index=int(operations()[i]),
         )
-    wanted = int(lengths.sum(dtype=np.uint64))
-    if wanted != total:
-        short = int(np.searchsorted(np.cumsum(lengths, dtype=np.uint64), total, side="right"))
+    wanted = int(looked.sum(dtype=np.uint64)) * (count if is_constant(lengths) else 1)
+    if wanted != len(column):
+        short = int(np.searchsorted(np.cumsum(lengths, dtype=np.uint64), len(column), side="right"))
         raise InvalidArgumentError(
-            f"the lengths add up to {wanted:,} bytes, the column has {total:,}",
+            f"the lengths add up to {wanted:,} bytes, the column has {len(column):,}",
             field=f"{name}s",
-            index=int(operations[short]) if short < len(operations) else None,
+            index=int(operations()[short]) if short < count else None,
         )
 
 
@@ -226,7 +288,7 @@ class RequestResult:
     status : (n,) uint8
         `Status` of each operation.
     versions : (n,) uint64
-        The version read, written or deleted; 0 for a miss.
+        The version read, written or deleted; 0 for a miss, and constant 0 where the table has none.
     value_lengths : (number of GETs,) uint32
         Bytes in each GET's value; 0 for a miss.
     values : uint8
@@ -266,8 +328,11 @@ class BatchPart:
     def requests(self) -> Iterator[RequestResult]:
         """Cut the results into those of the requests."""
         result = self.result
+        if len(self.numbers) == 1:
+            yield result
+            return
         op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
-        get_bounds = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET)])[op_bounds]
+        get_bounds = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET.value)])[op_bounds]
         byte_bounds = np.concatenate([[0], np.cumsum(result.value_lengths, dtype=np.int64)])[get_bounds]
         bounds = (op_bounds.tolist(), get_bounds.tolist(), byte_bounds.tolist())
         for number in range(len(self.numbers)):

@@ -50,7 +50,7 @@ class StoreConfig:
     threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
     sizes: Sizes = field(default_factory=Sizes)
     limits: Limits = field(default_factory=Limits)
-    batch_reply_bytes_max: int = 256 * MIB  # values that one transaction may read; the rest of a batch waits
+    batch_reply_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class ServerConfig:
     message_bytes_max: int = 64 * MIB
     queue_requests_max: int = 65_536
     queue_bytes_max: int = 512 * MIB
+    answer_bytes_max: int = 512 * MIB  # that wait to be read; a connection may hold as much as it leaves free
     batch_ops_max: int = 1 << 20
     batch_bytes_max: int = 256 * MIB
     stream_requests_max: int = 64  # of one Pipeline: read and not yet answered

@@ -221,7 +221,9 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
     root = _first_root(sizes, catalog)
     marker = path / CREATING_FILE
     _remove_leftovers(path)
-    write_file(marker, b"")
+    # Under its own name from the start: a temporary one that is left behind would pass for somebody else's file.
+    marker.touch()
+    sync_directory(path)
     try:
         reserve_file(path / LOG_FILE, sizes.log_bytes, _first_log())
         on_progress("reserving the index", 0.1)
@@ -231,6 +233,8 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
         write_file(path / catalog_file_name(0), catalog.pack())
         write_file(path / ROOT_FILE, _root_file(root))
     except OSError as error:
+        # The root goes first: it may be there already, and beside it nothing may be missing.
+        (path / ROOT_FILE).unlink(missing_ok=True)
         _remove_leftovers(path)
         marker.unlink(missing_ok=True)
         if error.errno in _NO_SPACE:
@@ -311,7 +315,7 @@ def reserve_file(path: Path, size: int, start: bytes) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(file, 0, size)
-        os.pwrite(file, start, 0)
+        _write_all(file, start)
         os.fsync(file)
     finally:
         os.close(file)
@@ -322,14 +326,19 @@ def write_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        remaining = memoryview(data)
-        while remaining:
-            remaining = remaining[os.write(file, remaining) :]
+        _write_all(file, data)
         os.fsync(file)
     finally:
         os.close(file)
     temporary.rename(path)
     sync_directory(path.parent)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Write from the start of a new file; the operating system may take less than it is given."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(file, remaining) :]
 
 
 def sync_directory(path: Path) -> None:

@@ -2,6 +2,8 @@
 
     route -> order -> find -> fold -> place -> record -> log -> ACTIVE -> apply -> IDLE -> reply
 
+A batch that only reads goes route -> look -> reply.
+
 Decisions are here and in `gpkvs.table`, loops over keys are in the kernels. The transactional shape (undo log first,
 flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and figure 6).
 """
@@ -16,7 +18,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U64, Batch, BatchPart, BatchResult, Op
+from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -98,6 +100,7 @@ class Engine:
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
+            self._backend.begin(part)
             try:
                 plans = self._transact(part)
             except DoesNotFitError as unfit:
@@ -119,18 +122,23 @@ class Engine:
 
     def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
         """Reject requests whose table was dropped after they were checked."""
-        gone = np.flatnonzero(~np.isin(batch.request_tables[:requests], list(self.tables)))
+        tables = batch.request_tables[:requests]
+        if requests == 1 and int(tables[0]) in self.tables:
+            return {}
+        gone = np.flatnonzero(~np.isin(tables, list(self.tables)))
         return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
 
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
         tail = None
-        if batch.has_writes:
-            for_each_table(plans, Table.place)
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in plans):
-                tail = self._allocate(batch, plans)
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                tail = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -139,7 +147,7 @@ class Engine:
             plan.result = table.result(plan)
         self.meter.lap("reply")
         if tail is not None:
-            self._write(batch, plans, tail)
+            self._write(batch, writers, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -148,17 +156,18 @@ class Engine:
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
-            plans.append((self.tables[table_id], Plan(part, np.flatnonzero(mask), first_sequence)))
-            first_sequence += len(part)
+            plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
+            first_sequence += len(part) if part.has_writes else 0
         return plans
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
+        total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for _, plan in plans:
-                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
+                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(plan.get_lengths)
+                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
     def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail) -> None:
@@ -166,8 +175,8 @@ class Engine:
             table.stage(plan)
         runs = self._runs(plans)
         self._check_log(batch, runs)
-        added = np.concatenate([plan.reference[plan.put_op] for _, plan in plans])
-        removed = np.concatenate([table.freed(plan) for table, plan in plans])
+        added = np.concatenate([plan.put_reference for _, plan in plans])
+        removed = np.concatenate([self._backend.download(table.freed(plan)) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
         stored = self._bytes_stored(plans, runs, added)
@@ -188,7 +197,7 @@ class Engine:
         user_bytes = index_bytes = log_bytes = 0
         for (_, plan), run in zip(plans, runs, strict=True):
             user_bytes += write_bytes(plan.batch)
-            index_bytes += plan.changes.contents.nbytes
+            index_bytes += int(plan.changes.contents.nbytes)
             log_bytes += run.count * run.entry_bytes
         heap_units = int((added & np.uint64(RECORD_UNITS_MAX)).sum())
         flag_bytes = 2 * 8  # ACTIVE and IDLE
@@ -198,37 +207,44 @@ class Engine:
         """Find room in the heap for the records that are kept."""
         for table, plan in plans:
             plan.put_op = table.kept_records(plan)
-        units = [
-            record_units(plan.batch.key_lengths[plan.put_op], plan.value_lengths[plan.put_op]) for _, plan in plans
-        ]
+        units = [self._units(plan, plan.put_op) for _, plan in plans]
         try:
             references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
-            owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
+            download = self._backend.download
+            owner = np.concatenate(
+                [plan.numbers[request_of_op(plan.batch)[download(plan.put_op)]] for _, plan in plans]
+            )
             # If all bytes would fit, it is the end of a segment that a record cannot cross.
             refused = self._admit_records(batch, plans) or [int(owner[full.record])]
             raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
         first = 0
         for _, plan in plans:
             last = first + len(plan.put_op)
-            plan.reference = np.zeros(len(plan.batch), np.uint64)
-            plan.reference[plan.put_op] = references[first:last]
+            plan.put_reference = references[first:last]
             first = last
         return tail
 
+    def _units(self, plan: Plan, sets: U32) -> U64:
+        """Return the size of the records of some SETs, for the host."""
+        if len(sets) == 0:
+            return np.empty(0, np.uint64)
+        return self._backend.download(record_units(plan.key_lengths[sets], plan.value_lengths[sets]))
+
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
+        download = self._backend.download
         chain, request, units = [], [], []
         chains = 0
         for _, plan in plans:
             if len(plan.put_op) == 0:
                 continue
-            sets, set_chain = sets_of_chains(plan.batch, plan.chains)
-            stays = plan.folded.change[set_chain] == Change.PUT
+            sets, set_chain = sets_of_chains(plan)
+            stays = plan.folded.change[set_chain] == Change.PUT.value
             sets = sets[stays]
-            chain.append(set_chain[stays] + np.uint32(chains))
-            request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
-            units.append(record_units(plan.batch.key_lengths[sets], plan.value_lengths[sets]))
+            chain.append(download(set_chain[stays]) + np.uint32(chains))
+            request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))
+            units.append(self._units(plan, sets))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
         refused = np.zeros(len(batch.request_ops), np.uint8)
@@ -321,10 +337,10 @@ class Engine:
                 "record",
                 last - first,
                 put_op=plan.put_op[first:last],
-                reference=plan.reference,
+                reference=plan.put_reference[first:last],
                 keys=plan.batch.keys,
                 key_offsets=plan.key_offsets,
-                key_lengths=plan.batch.key_lengths,
+                key_lengths=plan.host_key_lengths,
                 values=plan.batch.values,
                 value_offsets=plan.value_offsets,
                 value_lengths=plan.value_lengths,
@@ -333,11 +349,12 @@ class Engine:
                 heap=self._files.heap.address,
             )
 
-        split("mid_record", len(plan.put_op), store)
+        if len(plan.put_op):
+            split("mid_record", len(plan.put_op), store)
 
     def _store_log(self, table: Table, plan: Plan, run: LogRun, epoch: int) -> int:
         """Store one table's run of undo entries; return the sum of their digests."""
-        digest = np.empty(run.count, np.uint64)
+        digest = self._backend.scratch(run.count, np.uint64)
         split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
         return int(digest.sum(dtype=np.uint64))
 
@@ -362,7 +379,7 @@ def write_bytes(batch: Batch) -> int:
     """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
     if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
         return len(batch.keys) + len(batch.values)
-    return int(batch.key_lengths[batch.ops != Op.GET].sum(dtype=np.uint64)) + len(batch.values)
+    return int(batch.key_lengths[batch.ops != Op.GET.value].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

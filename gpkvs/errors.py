@@ -6,7 +6,7 @@ The tree::
     ├── InvalidArgumentError     your request is wrong; nothing was written
     │   ├── UnknownTableError
     │   └── TableExistsError
-    ├── NoSpaceError             it does not fit (heap, index, log, disk, queue); nothing was written
+    ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, answers); nothing was written
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it
@@ -62,7 +62,7 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log``, ``disk`` or a server's ``queue``.
+        What is full: ``heap``, ``index``, ``log``, ``disk``, or a server's ``queue`` or ``answers``.
     message
         What was needed, what there is, and what to do.
     """

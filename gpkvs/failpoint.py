@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 VARIABLE = "GPKVS_FAILPOINT"
 
@@ -62,12 +63,14 @@ def arm(specification: str) -> None:
     Raises
     ------
     ValueError
-        If there is no failpoint of that name.
+        If there is no failpoint of that name, or `n` is no number above 0.
     """
     global _armed, _remaining
     name, _, count = specification.partition(":")
     if name and name not in ALL:
         raise ValueError(f"{VARIABLE}: no failpoint named {name!r}; there are {', '.join(ALL)}")
+    if count and not (count.isascii() and count.isdigit() and 0 < len(count) < 10 and int(count)):
+        raise ValueError(f"{VARIABLE}: {count!r} after {name}: is no number above 0")
     _armed, _remaining = name, int(count or 1)
 
 
@@ -85,4 +88,7 @@ def hit(name: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-arm(os.environ.get(VARIABLE, ""))
+try:
+    arm(os.environ.get(VARIABLE, ""))
+except ValueError as error:
+    sys.exit(f"gpkvs: {error}")  # only tests set it: no caller could do anything else

@@ -14,6 +14,8 @@ TRACE_VARIABLE = "GPKVS_TRACE"
 IS_TRACED = TRACE_VARIABLE in os.environ
 
 _NAME = "_kernels_trace.so" if IS_TRACED else "_kernels.so"
+# Another build of the same kernels, for tests: with sanitizers, or counting what was run (Makefile).
+_VARIABLE = "GPKVS_KERNELS"
 
 
 class KernelSymbol(ctypes.Structure):
@@ -27,6 +29,8 @@ class KernelSymbol(ctypes.Structure):
 
 
 def _library_path() -> Path:
+    if _VARIABLE in os.environ:
+        return Path(os.environ[_VARIABLE])
     beside = Path(__file__).parent / _NAME
     if beside.exists():
         return beside
@@ -53,7 +57,7 @@ library.gpkvs_run.argtypes = [
     ctypes.c_uint64,
 ]
 library.gpkvs_run.restype = None
-library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
+library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, *[ctypes.c_uint64] * 2, *[ctypes.c_void_p] * 4]
 library.gpkvs_order.restype = ctypes.c_uint64
 library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
 library.gpkvs_pm_store.restype = None
@@ -65,6 +69,10 @@ library.gpkvs_lines_written_back.argtypes = []
 library.gpkvs_lines_written_back.restype = ctypes.c_uint64
 library.gpkvs_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
 library.gpkvs_crc32c.restype = ctypes.c_uint32
+library.gpkvs_mapped.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p]
+library.gpkvs_mapped.restype = None
+library.gpkvs_unmapped.argtypes = [ctypes.c_uint64]
+library.gpkvs_unmapped.restype = None
 library.gpkvs_filesystem.argtypes = [ctypes.c_int]
 library.gpkvs_filesystem.restype = ctypes.c_uint64
 

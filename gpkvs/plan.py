@@ -1,13 +1,26 @@
-"""What a transaction is going to do to one table: the columns that its phases hand on to each other."""
+"""What a transaction is going to do to one table: the columns that its phases hand on to each other.
+
+Columns live where the backend's kernels run, in its array module (`Backend.xp`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.backends.base import Backend
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """The keyed fingerprint of each operation's key, in two words."""
+
+    word0: U64
+    word1: U64
 
 
 @dataclass(frozen=True)
@@ -23,20 +36,26 @@ class Chains:
     block: U32
     slot: U64  # as found; NO_SLOT if the key is not there
     old_word: U64  # the record's reference; in a u64 table the value
-    old_meta: U64
+    old_meta: U64  # empty in a u64 table
 
     def __len__(self) -> int:
         return len(self.slot)
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What each operation sees (by operation) and what each chain leaves (by chain)."""
+class Seen:
+    """What each operation sees."""
 
     status: U8
-    versions: U64
-    source_word: U64
-    source_op: U32
+    versions: U64  # empty in a u64 table
+    source_word: U64  # what the table holds: a record's reference, or a number; 0 if a GET sees none of it
+    source_op: U32  # the SET of this batch that a GET sees, or NO_OP; empty if the batch only reads
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What each chain leaves."""
+
     change: U8
     final_op: U32
 
@@ -47,7 +66,8 @@ class Placed:
 
     chain: U32
     slot: U64  # of every chain
-    moved_to: U64  # of each changing chain: where the occupant of its slot goes; NO_SLOT if there is none
+    new_keys: int
+    moved_to: U64 | None  # of each changing chain: where its slot's occupant goes, or NO_SLOT; None: none moves
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,8 @@ class Plan:
 
     Parameters
     ----------
+    backend
+        Whose kernels will read the columns.
     batch
         The operations on this table.
     numbers : (r,) int64
@@ -75,23 +97,67 @@ class Plan:
     """
 
     chains: Chains
+    seen: Seen
     folded: Folded
     get_op: U32  # the GETs, in order
     get_lengths: U32  # bytes of each GET's value
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    reference: U64  # of every operation's new record; 0 where there is none
+    put_reference: U64  # their new records, on the host
     changes: Changes
     result: RequestResult
 
-    def __init__(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
+    def __init__(self, backend: Backend, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
+        self._backend = backend
         self.batch = batch
         self.numbers = numbers
         self.first_sequence = first_sequence
-        self.value_lengths = np.zeros(len(batch), np.uint32)  # of every operation; 0 but for SETs
-        self.value_lengths[batch.ops == Op.SET] = batch.value_lengths
-        self.key_offsets = offsets_of(batch.key_lengths)
-        self.value_offsets = offsets_of(self.value_lengths)
+        self.ops = backend.upload(batch.ops)
+        self.keys = backend.upload(batch.keys)
+
+    def fetch_values(self) -> None:
+        """Begin to bring the values where kernels run, while other things are done."""
+        self._fetched = self._backend.upload_later(self.batch.values)
+
+    @cached_property
+    def values(self) -> U8:
+        """The values of the SETs, one after the other; after `fetch_values`."""
+        return self._fetched()
+
+    @cached_property
+    def reply_bytes(self) -> int:
+        """Bytes of the values of all GETs."""
+        return int(self.get_lengths.sum(dtype=np.uint64)) if len(self.get_op) else 0
+
+    @cached_property
+    def host_key_lengths(self) -> U32:
+        """Of every operation, on the host, written out even if they are one number."""
+        return np.ascontiguousarray(self.batch.key_lengths)
+
+    @cached_property
+    def key_lengths(self) -> U32:
+        """Of every operation."""
+        return self._backend.upload(self.host_key_lengths)
+
+    @cached_property
+    def key_offsets(self) -> U64:
+        """Of every operation."""
+        return offsets_of(self.key_lengths)
+
+    @cached_property
+    def value_lengths(self) -> U32:
+        """Of every operation; 0 but for SETs."""
+        lengths = self._backend.upload(self.batch.value_lengths)
+        if len(lengths) == len(self.batch):
+            return lengths
+        all_lengths: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
+        all_lengths[self.ops == Op.SET.value] = lengths
+        return all_lengths
+
+    @cached_property
+    def value_offsets(self) -> U64:
+        """Of every operation."""
+        return offsets_of(self.value_lengths)
 
     @property
     def has_sets(self) -> bool:
@@ -101,5 +167,5 @@ class Plan:
 
 def offsets_of(lengths: U32) -> U64:
     """Return where each of the concatenated byte strings begins."""
-    ends: U64 = np.cumsum(lengths, dtype=np.uint64)
+    ends: U64 = lengths.cumsum(dtype=np.uint64)
     return ends - lengths

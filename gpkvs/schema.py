@@ -7,14 +7,17 @@ catalogue names are removed at the next opening. The flag is IDLE throughout; no
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, round_up, write_file
-from gpkvs.errors import InvalidArgumentError, TableExistsError
+from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
+from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
 from gpkvs.native import crc32c
@@ -70,31 +73,37 @@ def create_table(
         If the file system refuses or has no space; nothing was changed then.
     """
     path = files.path / entry.file_name
+    index: Region | None = None
     try:
         reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
-    except OSError:
-        path.unlink(missing_ok=True)
+        index = Region(path, domain)
+        backend.attach(index, mirrored=True)
+        if entry.slot_layout is U64:
+            key0, key1 = root.hash_keys
+            backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
+            index.persist()
+        catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
+        root = _write_catalog(files, root, catalog)
+    except (OSError, BackendError):
+        if index:
+            backend.detach(index)
+            index.close()
+        _remove(path)
         raise
-    index = Region(path, domain)
-    if entry.slot_layout is U64:
-        key0, key1 = root.hash_keys
-        backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
-        index.persist()
-    catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
-    root = _write_catalog(files, root, catalog)
     files.indexes[entry.id] = index
     return root, index
 
 
-def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+def drop_table(files: StoreFiles, root: Root, backend: Backend, entry: TableEntry) -> Root:
     """Remove a table; return the new root. Its id is never given again."""
     if entry.name == DEFAULT_TABLE:
         raise InvalidArgumentError("the default table cannot be dropped", field="name")
     tables = tuple(table for table in files.catalog.tables if table is not entry)
     root = _write_catalog(files, root, replace(files.catalog, tables=tables))
     index = files.indexes.pop(entry.id)
+    backend.detach(index)
     index.close()
-    index.path.unlink()
+    _remove(index.path)
     return root
 
 
@@ -110,11 +119,21 @@ def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
     failpoint.hit("before_catalog")
     write_file(files.path / catalog_file_name(changed.catalog_generation), packed)
     failpoint.hit("before_catalog_root")
-    write_roots(files.root_region, changed)
+    try:
+        write_roots(files.root_region, changed)
+    except OSError as error:
+        # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
+        stop_process("the roots could not be written", error)
     failpoint.hit("after_catalog_root")
-    (files.path / catalog_file_name(root.catalog_generation)).unlink(missing_ok=True)
+    _remove(files.path / catalog_file_name(root.catalog_generation))
     files.catalog = catalog
     return changed
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that no root names; if it cannot be, the next start tries again (`remove_orphans`)."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def remove_orphans(files: StoreFiles) -> list[str]:

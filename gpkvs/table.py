@@ -1,27 +1,29 @@
 """One table: the phases of a transaction that look at its index and decide, in volatile memory.
 
-route -> order -> find -> fold -> measure, then for writes place -> stage. Nothing here stores to PM but `log` and
-`apply`, which the engine calls when it is their turn. What depends on the layout is in `gpkvs.table_bytes` and
-`gpkvs.table_u64`; each kernel of theirs exists once for each layout.
+route -> order -> find -> fold -> measure, then place -> stage; a batch that only reads goes route -> look -> measure.
+Nothing here stores to PM but `log` and `apply`, which the engine calls when it is their turn. What depends on the
+layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs exists once for each layout.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
-from gpkvs.backends.base import Argument, Backend
+from gpkvs.backends.base import Argument, Backend, Column
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
-from gpkvs.plan import Chains, Changes, Folded, Placed, Plan, offsets_of
+from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
 from gpkvs.pm.region import Region
 
 
@@ -64,13 +66,28 @@ class Table(ABC):
         self.records = records
         self._meter = meter
 
+    @property
+    def _xp(self) -> ModuleType:
+        return self._backend.xp
+
     def read(self, plan: Plan) -> None:
-        """Find every key and fold its operations; PM is only read."""
-        plan.chains = self._find(plan)
-        failpoint.hit("before_fold")
-        plan.folded = self._fold(plan)
-        self._meter.lap("fold")
-        plan.get_op, plan.get_lengths = self._measure(plan)
+        """Find every key and what each operation sees; PM is only read."""
+        failpoint.hit("before_route")
+        self._fetch(plan)
+        fingerprints = self._route(plan)
+        self._meter.lap("route")
+        if plan.batch.has_writes:
+            plan.chains = self._find(plan, fingerprints)
+            failpoint.hit("before_fold")
+            plan.seen, plan.folded = self._fold(plan)
+            self._meter.lap("fold")
+            reads = plan.batch.has_reads
+            plan.get_op = self._numbers_where(plan.ops == Op.GET.value) if reads else self._xp.empty(0, np.uint32)
+        else:
+            plan.seen = self._look(plan, fingerprints)
+            self._meter.lap("find")
+            plan.get_op = self._xp.arange(len(plan.batch), dtype=np.uint32)
+        plan.get_lengths = self._lengths(plan)
         self._meter.lap("measure")
 
     def place(self, plan: Plan) -> None:
@@ -81,94 +98,121 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = np.flatnonzero(plan.folded.change != Change.NONE).astype(np.uint32)
+        if plan.batch.has_only_sets:
+            changed = self._xp.arange(len(plan.chains), dtype=np.uint32)
+        else:
+            changed = self._numbers_where(plan.folded.change != Change.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
 
-    def _find(self, plan: Plan) -> Chains:
-        batch = plan.batch
-        failpoint.hit("before_route")
-        fingerprint0, fingerprint1 = np.empty(len(batch), np.uint64), np.empty(len(batch), np.uint64)
-        self._backend.launch(
+    def _numbers_where(self, mask: NDArray[np.bool_]) -> U32:
+        numbers: U32 = self._xp.flatnonzero(mask).astype(np.uint32)
+        return numbers
+
+    def _scratch(self, count: int, *types: type[np.generic]) -> list[NDArray[Any]]:
+        """Return new columns, one of each type, that last as long as the transaction."""
+        return [self._backend.scratch(count, dtype) for dtype in types]
+
+    def _route(self, plan: Plan) -> Fingerprints:
+        word0, word1 = self._scratch(len(plan.batch), np.uint64, np.uint64)
+        self._launch(
             "route",
-            len(batch),
-            keys=batch.keys,
-            key_offsets=plan.key_offsets,
-            key_lengths=batch.key_lengths,
+            len(plan.batch),
+            **self._route_arguments(plan),
+            keys=plan.keys,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
-            fingerprint0=fingerprint0,
-            fingerprint1=fingerprint1,
+            fingerprint0=word0,
+            fingerprint1=word1,
         )
-        self._meter.lap("route")
+        return Fingerprints(word0, word1)
+
+    def _find(self, plan: Plan, fingerprints: Fingerprints) -> Chains:
         failpoint.hit("before_order")
-        order, chain_of, start, last_write = self._backend.order(fingerprint0, fingerprint1, batch.ops)
+        order, chain_of, start, last_write = self._backend.order(fingerprints.word0, fingerprints.word1, plan.ops)
         count = len(start) - 1
-        words = [np.empty(count, np.uint64) for _ in range(5)]
-        block = np.empty(count, np.uint32)
-        chains = Chains(order, chain_of, start, last_write, words[0], words[1], block, *words[2:])
+        word0, word1, slot, old_word = self._scratch(count, *[np.uint64] * 4)
+        (block,) = self._scratch(count, np.uint32)
+        (old_meta,) = self._scratch(count if self._has_versions else 0, np.uint64)
+        chains = Chains(order, chain_of, start, last_write, word0, word1, block, slot, old_word, old_meta)
         self._meter.lap("order")
         failpoint.hit("before_find")
-        self._launch_slots(
+        self._launch(
             "find",
             count,
-            **self._find_arguments(plan),
+            **self._key_arguments(plan),
+            **({"old_meta": old_meta} if self._has_versions else {}),
             order=order,
             chain_start=start,
-            fingerprint0=fingerprint0,
-            fingerprint1=fingerprint1,
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
             index=self.index.address,
             buckets=self.entry.buckets,
-            chain_fingerprint0=chains.fingerprint0,
-            chain_fingerprint1=chains.fingerprint1,
-            block=chains.block,
-            slot=chains.slot,
-            old_word=chains.old_word,
-            old_meta=chains.old_meta,
+            chain_fingerprint0=word0,
+            chain_fingerprint1=word1,
+            block=block,
+            slot=slot,
+            old_word=old_word,
         )
         self._meter.lap("find")
         return chains
 
-    def _launch_slots(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
+    def _look(self, plan: Plan, fingerprints: Fingerprints) -> Seen:
+        """Look up the keys of a batch that only reads."""
+        count = len(plan.batch)
+        status, versions = self._result_columns(count)
+        source_word = self._xp.empty(count, np.uint64)  # in a u64 table these are the values of the reply
+        self._launch(
+            "look",
+            count,
+            **self._key_arguments(plan),
+            **({"versions": versions} if self._has_versions else {}),
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            index=self.index.address,
+            buckets=self.entry.buckets,
+            status=status,
+            source_word=source_word,
+        )
+        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
+
+    def _result_columns(self, count: int) -> tuple[U8, U64]:
+        """Return columns for status and, where there are any, versions; they outlive the transaction."""
+        return self._xp.empty(count, np.uint8), self._xp.empty(count if self._has_versions else 0, np.uint64)
+
+    def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
         self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
-    def _fold(self, plan: Plan) -> Folded:
+    def _fold(self, plan: Plan) -> tuple[Seen, Folded]:
         n, chains = len(plan.batch), plan.chains
-        folded = Folded(
-            status=np.empty(n, np.uint8),
-            versions=np.empty(n, np.uint64),
-            source_word=np.empty(n, np.uint64),
-            source_op=np.empty(n, np.uint32),
-            change=np.empty(len(chains), np.uint8),
-            final_op=np.empty(len(chains), np.uint32),
-        )
-        self._backend.launch(
+        status, versions = self._result_columns(n)
+        source_word, source_op = self._scratch(n, np.uint64, np.uint32)
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
+        of_versions: dict[str, Argument] = {
+            "old_meta": chains.old_meta,
+            "first_sequence": plan.first_sequence,
+            "versions": versions,
+        }
+        self._launch(
             "fold",
             n,
+            **(of_versions if self._has_versions else {}),
             order=chains.order,
             chain_of=chains.chain_of,
             chain_start=chains.start,
             last_write=chains.last_write,
-            ops=plan.batch.ops,
+            ops=plan.ops,
             slot=chains.slot,
             old_word=chains.old_word,
-            old_meta=chains.old_meta,
-            first_sequence=plan.first_sequence,
-            status=folded.status,
-            versions=folded.versions,
-            source_word=folded.source_word,
-            source_op=folded.source_op,
-            change=folded.change,
-            final_op=folded.final_op,
+            status=status,
+            source_word=source_word,
+            source_op=source_op,
+            change=change,
+            final_op=final_op,
         )
-        return folded
-
-    def _measure(self, plan: Plan) -> tuple[U32, U32]:
-        """Return the GETs and the length of each one's value."""
-        get_op = np.flatnonzero(plan.batch.ops == Op.GET).astype(np.uint32)
-        return get_op, self._lengths(plan, get_op)
+        return Seen(status, versions, source_word, source_op), Folded(change, final_op)
 
     def check_replies(self, plan: Plan) -> None:
         """Refuse requests that would return too much.
@@ -179,9 +223,10 @@ class Table(ABC):
             With these requests.
         """
         limit = self._reply_bytes_max
-        if int(plan.get_lengths.sum(dtype=np.uint64)) <= limit:
+        if plan.reply_bytes <= limit:
             return
-        reply_bytes = reply_bytes_by_request(plan.batch, plan.get_op, plan.get_lengths)
+        download = self._backend.download
+        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
@@ -197,32 +242,33 @@ class Table(ABC):
 
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
-        is_new = chains.slot[changed] == NO_SLOT
-        if not is_new.any():
-            return Placed(changed, chains.slot, np.full(len(changed), NO_SLOT, np.uint64))
-        placed = self._run_place(chains, changed)
+        is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
+        new_keys = int(is_new.sum())
+        if not new_keys:
+            return Placed(changed, chains.slot, 0, None)
+        placed = self._run_place(chains, changed, new_keys)
         if (placed.slot[changed] != NO_SLOT).all():
             return placed
         return self._admit(plan, changed, is_new)
 
     def _admit(self, plan: Plan, changed: U32, is_new: NDArray[np.bool_]) -> Placed:
         """Place in arrival order, where it is clear which requests are too much."""
-        batch, chains = plan.batch, plan.chains
-        change_of_chain = np.full(len(chains), NO_OP, np.uint32)
-        change_of_chain[changed[is_new]] = np.flatnonzero(is_new)
-        sets, set_chain = sets_of_chains(batch, chains)
+        xp, batch, chains = self._xp, plan.batch, plan.chains
+        change_of_chain = xp.full(len(chains), NO_OP, np.uint32)
+        change_of_chain[changed[is_new]] = xp.flatnonzero(is_new)
+        sets, set_chain = sets_of_chains(plan)
         set_change = change_of_chain[set_chain]
         new = set_change != NO_OP
         sets, set_change = sets[new], set_change[new]
-        blocks, change_block = np.unique(chains.block[changed], return_inverse=True)
-        slot, moved_to = chains.slot.copy(), np.full(len(changed), NO_SLOT, np.uint64)
-        refused = np.zeros(len(batch.request_ops), np.uint8)
-        self._launch_slots(
+        blocks, change_block = xp.unique(chains.block[changed], return_inverse=True)
+        slot, moved_to = chains.slot.copy(), xp.full(len(changed), NO_SLOT, np.uint64)
+        refused = xp.zeros(len(batch.request_ops), np.uint8)
+        self._launch(
             "admit",
             1,
             sets=len(sets),
             set_change=set_change,
-            set_request=request_of_op(batch)[sets].astype(np.uint32),
+            set_request=self._backend.upload(request_of_op(batch).astype(np.uint32))[sets],
             changes=len(changed),
             changed_chain=changed,
             change_block=change_block.astype(np.uint32),
@@ -232,16 +278,17 @@ class Table(ABC):
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
-            taken=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
-            pinned=np.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
-            placed=np.empty(len(sets), np.uint32),
+            taken=xp.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            pinned=xp.zeros(len(blocks) * self._layout.block_buckets, np.uint8),
+            placed=xp.empty(len(sets), np.uint32),
             slot=slot,
             moved_to=moved_to,
             refused=refused,
         )
-        if refused.any():
-            raise DoesNotFitError(dict.fromkeys(np.flatnonzero(refused).tolist(), self._index_full()))
-        return Placed(changed, slot, moved_to)
+        requests = np.flatnonzero(self._backend.download(refused)).tolist()
+        if requests:
+            raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
+        return Placed(changed, slot, int(is_new.sum()), moved_to)
 
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -251,13 +298,15 @@ class Table(ABC):
             "the data",
         )
 
-    def _run_place(self, chains: Chains, changed: U32) -> Placed:
-        slot, moved_to = chains.slot.copy(), np.empty(len(changed), np.uint64)
+    def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> Placed:
+        xp = self._xp
+        slot, moved_to = chains.slot.copy(), self._backend.scratch(len(changed), np.uint64)
         block = chains.block[changed]
-        starts = np.flatnonzero(block[1:] != block[:-1]) + 1
-        block_first = np.concatenate([[0], starts, [len(changed)]]).astype(np.uint32)
+        begins = xp.ones(len(changed), np.bool_)
+        begins[1:] = block[1:] != block[:-1]
+        block_first = xp.append(xp.flatnonzero(begins), len(changed)).astype(np.uint32)
         blocks = len(block_first) - 1
-        self._launch_slots(
+        self._launch(
             "place",
             blocks,
             1 + len(changed) // blocks,
@@ -272,16 +321,17 @@ class Table(ABC):
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, moved_to)
+        return Placed(changed, slot, new_keys, moved_to if (moved_to != NO_SLOT).any() else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
         placed = plan.placed
         m = len(placed.chain)
-        moved = np.flatnonzero(placed.moved_to != NO_SLOT)
-        changed_slot = np.empty(m + len(moved), np.uint64)
-        contents = np.empty((m + len(moved), self._layout.slot_bytes // 8), np.uint64)
-        self._launch_slots(
+        moved = placed.chain[:0] if placed.moved_to is None else self._numbers_where(placed.moved_to != NO_SLOT)
+        words = self._layout.slot_bytes // 8
+        changed_slot = self._backend.scratch(m + len(moved), np.uint64)
+        contents = self._backend.scratch((m + len(moved)) * words, np.uint64).reshape(-1, words)
+        self._launch(
             "stage",
             m,
             **self._stage_arguments(plan),
@@ -292,20 +342,21 @@ class Table(ABC):
             changed_slot=changed_slot,
             contents=contents,
         )
-        self._launch_slots(
-            "stage_moved",
-            len(moved),
-            vacated=changed_slot[moved],
-            moved_to=placed.moved_to[moved],
-            index=self.index.address,
-            changed_slot=changed_slot[m:],
-            contents=contents[m:],
-        )
+        if placed.moved_to is not None:
+            self._launch(
+                "stage_moved",
+                len(moved),
+                vacated=changed_slot[moved],
+                moved_to=placed.moved_to[moved],
+                index=self.index.address,
+                changed_slot=changed_slot[m:],
+                contents=contents[m:],
+            )
         plan.changes = Changes(changed_slot, contents)
 
     def log(self, plan: Plan, epoch: int, log_address: int, digest: U64, first: int, last: int) -> None:
         """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`."""
-        self._launch_slots(
+        self._launch(
             "log_undo",
             last - first,
             changed_slot=plan.changes.slot[first:last],
@@ -318,7 +369,7 @@ class Table(ABC):
 
     def apply(self, plan: Plan, first: int, last: int) -> None:
         """Store the slots `first` to `last - 1` of a plan in place."""
-        self._launch_slots(
+        self._launch(
             "apply",
             last - first,
             changed_slot=plan.changes.slot[first:last],
@@ -326,60 +377,82 @@ class Table(ABC):
             index=self.index.address,
         )
 
-    def freed(self, plan: Plan) -> U64:
-        """Return the references that no slot will hold any more."""
-        chain = plan.placed.chain
-        return self._old_records(plan, chain[plan.chains.slot[chain] != NO_SLOT])
-
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
-        chain = plan.placed.chain
-        put = plan.folded.change[chain] == Change.PUT
-        old = plan.chains.slot[chain] != NO_SLOT
-        return self.records + int((put & ~old).sum()) - int((~put).sum())
+        removes = not plan.batch.has_only_sets
+        removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
+        return self.records + plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:
-        """Return the results of a plan, with the values of its GETs."""
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = np.empty(total, np.uint8)
-        self._launch_slots(
+        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
+        seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
+        download = self._backend.download if on_host else _as_it_is
+        versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
+        values = download(self._values(plan))
+        alike = not self._has_versions and plan.reply_bytes == 8 * len(plan.get_op)
+        lengths = np.broadcast_to(np.uint32(8), len(plan.get_op)) if alike else download(plan.get_lengths)
+        return RequestResult(download(seen.status), versions, lengths, values)
+
+    def _gather(self, plan: Plan, **arguments: Argument) -> U8:
+        """Copy the values of the GETs together."""
+        values: U8 = self._xp.empty(plan.reply_bytes, np.uint8)
+        if not plan.reply_bytes:
+            return values
+        reads_only = not plan.batch.has_writes
+        self._launch(
             "gather",
-            len(plan.get_op) if total else 0,
-            **self._gather_arguments(),
+            len(plan.get_op),
             get_op=plan.get_op,
-            source_word=plan.folded.source_word,
-            source_op=plan.folded.source_op,
-            values=plan.batch.values,
-            value_offsets=plan.value_offsets,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            value_offsets=0 if reads_only else plan.value_offsets,
             length=plan.get_lengths,
             offset=offsets_of(plan.get_lengths),
             out=values,
+            **arguments,
         )
-        return RequestResult(plan.folded.status, plan.folded.versions, plan.get_lengths, values)
+        return values
+
+    @property
+    @abstractmethod
+    def _has_versions(self) -> bool:
+        """Whether slots hold versions."""
 
     @abstractmethod
-    def _find_arguments(self, plan: Plan) -> dict[str, Argument]:
-        """Return what the layout's `find` takes beside the rest."""
+    def _fetch(self, plan: Plan) -> None:
+        """Begin to bring columns over that are needed later."""
+
+    @abstractmethod
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `route` takes beside the rest."""
+
+    @abstractmethod
+    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `find` and `look` take to know a key."""
 
     @abstractmethod
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         """Return what the layout's `stage` takes beside the rest."""
 
     @abstractmethod
-    def _gather_arguments(self) -> dict[str, Argument]:
-        """Return what the layout's `gather` takes beside the rest."""
+    def _lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value, after checking where it comes from."""
 
     @abstractmethod
-    def _lengths(self, plan: Plan, get_op: U32) -> U32:
-        """Return the length of each GET's value, after checking where it comes from."""
+    def _values(self, plan: Plan) -> U8:
+        """Return the values of the GETs, one after the other."""
 
     @abstractmethod
     def kept_records(self, plan: Plan) -> U32:
         """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
 
     @abstractmethod
-    def _old_records(self, plan: Plan, chain: U32) -> U64:
-        """Return the records that the slots of chains held before."""
+    def freed(self, plan: Plan) -> U64:
+        """Return the references that no slot will hold any more."""
+
+
+def _as_it_is(column: Column) -> Column:
+    return column
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U32, U64
-from gpkvs.layout import Change
+from gpkvs.batch import U8, U32, U64
+from gpkvs.layout import NO_SLOT, Change
 from gpkvs.plan import Plan
 from gpkvs.table import Table
 
@@ -14,50 +14,60 @@ from gpkvs.table import Table
 class BytesTable(Table):
     """A table whose slots refer to records."""
 
-    def _find_arguments(self, plan: Plan) -> dict[str, Argument]:
+    _has_versions = True
+
+    def _fetch(self, plan: Plan) -> None:
+        del plan  # the values go from the host to the heap
+
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
+
+    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
         del plan
         return {}
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
+        reference = self._backend.scratch(len(plan.batch), np.uint64)
+        reference[plan.put_op] = self._backend.upload(plan.put_reference)
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
-            "reference": plan.reference,
+            "reference": reference,
             "first_sequence": plan.first_sequence,
         }
 
-    def _gather_arguments(self) -> dict[str, Argument]:
-        return {"heap": self._files.heap.address}
-
-    def _lengths(self, plan: Plan, get_op: U32) -> U32:
-        lengths = np.empty(len(get_op), np.uint32)
-        heap = self._files.heap
+    def _lengths(self, plan: Plan) -> U32:
+        lengths: U32 = self._xp.empty(len(plan.get_op), np.uint32)
+        heap, reads_only = self._files.heap, not plan.batch.has_writes
         self._backend.launch(
             "measure",
-            len(get_op),
-            get_op=get_op,
-            source_word=plan.folded.source_word,
-            source_op=plan.folded.source_op,
-            value_lengths=plan.value_lengths,
+            len(plan.get_op),
+            get_op=plan.get_op,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            value_lengths=0 if reads_only else plan.value_lengths,
             keys=plan.batch.keys,
             key_offsets=plan.key_offsets,
-            key_lengths=plan.batch.key_lengths,
+            key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
             table_id=self.entry.id,
-            status=plan.folded.status,
-            versions=plan.folded.versions,
+            status=plan.seen.status,
+            versions=plan.seen.versions,
             length=lengths,
         )
         return lengths
 
+    def _values(self, plan: Plan) -> U8:
+        return self._gather(plan, values=plan.batch.values, heap=self._files.heap.address)
+
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""
-        final_op = plan.folded.final_op[plan.placed.chain]
-        kept = np.zeros(len(plan.batch), np.bool_)
-        kept[final_op[plan.folded.change[plan.placed.chain] == Change.PUT]] = True
-        return np.flatnonzero(kept).astype(np.uint32)
+        kept = self._xp.zeros(len(plan.batch), np.bool_)
+        kept[plan.folded.final_op[plan.folded.change == Change.PUT.value]] = True
+        return self._numbers_where(kept)
 
-    def _old_records(self, plan: Plan, chain: U32) -> U64:
-        freed: U64 = plan.chains.old_word[chain]
+    def freed(self, plan: Plan) -> U64:
+        """See `Table.freed`."""
+        freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != Change.NONE.value)]
         return freed

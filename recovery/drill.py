@@ -14,18 +14,18 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.ledger import Ledger
-from gpkvs.recovery.rounds import SIGKILL, Round, plan
-from gpkvs.recovery.server_process import ServerOptions, ServerProcess, run_gpkvs
+from gpkvs.recovery.lives import Lives
+from gpkvs.recovery.rounds import Round, plan
+from gpkvs.recovery.server_process import ServerOptions, run_gpkvs
 from gpkvs.recovery.witness import Counts, Witnesses, WitnessOptions
 
-_FAILPOINT_SECONDS_MAX = 30.0
 _PROBLEMS_SHOWN_MAX = 20
 
 
@@ -62,7 +62,7 @@ class RoundResult:
     """What happened in a round that found nothing wrong."""
 
     round: Round
-    kills: tuple[str, ...]  # `SIGKILL` or failpoints, in order
+    kills: tuple[str, ...]  # `rounds.SIGKILL` or failpoints, in order
     counts: Counts
     keys_read_back: int
     undone: bool
@@ -168,9 +168,9 @@ class _StoreDrill:
 
     def __init__(self, options: DrillOptions, first_round: int) -> None:
         self.path = options.directory / f"store-{first_round}"
-        self._server_options = options.server
         self._ledger = Ledger()
         self._witnesses = Witnesses(self._ledger, options.witness, f"{options.seed} {first_round}")
+        self._lives = Lives(self.path, options.server, self._witnesses)
 
     @property
     def violations(self) -> list[str]:
@@ -184,15 +184,8 @@ class _StoreDrill:
     async def run(self, round: Round) -> RoundResult:
         begin = time.monotonic()
         self._witnesses.counts = Counts()
-        kills = [round.engine_point or SIGKILL]
-        if round.kind == SIGKILL:
-            await self._kill(round.load_seconds)
-        else:
-            await self._die(f"{round.engine_point}:{round.hit}")
-        for _ in range(round.recovery_kills):
-            await self._die_in_recovery(round.kind)
-            kills.append(round.kind)
-        with closing(self._server()) as server:
+        kills = await self._lives.die(round)
+        with closing(self._lives.server()) as server:
             await server.ready()
             undone_entries = self._undone_entries(round)
             keys = await self._witnesses.read_back(server.target)
@@ -200,45 +193,8 @@ class _StoreDrill:
         await self._check()
         seconds = time.monotonic() - begin
         return RoundResult(
-            round, tuple(kills), self._witnesses.counts, keys, undone_entries is not None, undone_entries or 0, seconds
+            round, kills, self._witnesses.counts, keys, undone_entries is not None, undone_entries or 0, seconds
         )
-
-    def _server(self, armed: str = "") -> ServerProcess:
-        return ServerProcess(self.path, self._server_options, armed=armed)
-
-    @asynccontextmanager
-    async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
-        """Start a server and the clients; at the end the server is gone and all clients have noticed."""
-        with closing(self._server(armed)) as server:
-            await server.ready()
-            load = asyncio.create_task(self._witnesses.run(server.target))
-            try:
-                yield server, load
-            finally:
-                server.close()
-                await load
-
-    async def _kill(self, load_seconds: float) -> None:
-        """Kill the server with SIGKILL at a moment that it does not choose."""
-        async with self._under_load() as (server, load):
-            done, _ = await asyncio.wait([load], timeout=load_seconds)
-            if done or not server.alive:
-                raise server.error(f"the clients lost a server that nobody killed ({self._witnesses.last_error})")
-            server.kill()
-
-    async def _die(self, armed: str) -> None:
-        """Let the server kill itself at a failpoint."""
-        async with self._under_load(armed) as (server, _):
-            if not await server.dead(_FAILPOINT_SECONDS_MAX):
-                raise server.error(f"failpoint {armed} was not reached in {_FAILPOINT_SECONDS_MAX:.0f} s of load")
-            if not server.killed:
-                raise server.error(f"the server did not die at failpoint {armed}")
-
-    async def _die_in_recovery(self, point: str) -> None:
-        """Start the server with a failpoint armed that it must not survive."""
-        with closing(self._server(point)) as server:
-            if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:
-                raise server.error(f"the server did not die at failpoint {point} while it started")
 
     def _undone_entries(self, round: Round) -> int | None:
         """Return how many slots the last start restored; None if there was no batch to undo."""

@@ -153,7 +153,7 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     on_progress("rolling back", 0.3)
     failpoint.hit("before_undo")
     for run in descriptor.runs:
-        _undo(files, backend, run)
+        undo(files, backend, run)
     failpoint.hit("before_undo_persist")
     for run in descriptor.runs:
         files.indexes[run.table_id].persist()
@@ -161,7 +161,8 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     return before, sum(run.count for run in descriptor.runs)
 
 
-def _undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+    """Restore every slot of a run of the log, which was verified; not durable before `Region.persist`."""
     # In two parts, so that a test can die between them.
     half = run.count // 2
     for first, last in ((0, half), (half, run.count)):

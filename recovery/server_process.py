@@ -62,25 +62,38 @@ class ServerProcess:
         The gRPC address; port 0 picks a free one.
     armed
         A failpoint to arm, ``name:n``; "" for none.
+    program
+        What is started; a benchmark measures variants of it.
 
     Attributes
     ----------
     target : str
         The gRPC address once `ready` has returned.
+    ready_seconds : float
+        What `ready` returned.
     log : Path
         What the server wrote on standard output and error in all of its lives, beside the store.
     """
 
-    def __init__(self, data: Path, options: ServerOptions, *, listen: str = "127.0.0.1:0", armed: str = "") -> None:
+    def __init__(
+        self,
+        data: Path,
+        options: ServerOptions,
+        *,
+        listen: str = "127.0.0.1:0",
+        armed: str = "",
+        program: tuple[str, ...] = GPKVS,
+    ) -> None:
         self.log = data.with_name(data.name + ".server.log")
         self.target = ""
+        self.ready_seconds = 0.0
         self.metrics = ""
         self._ready_file = data.with_name(data.name + ".ready")
         self._ready_file.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
         if armed:
             environment[failpoint.VARIABLE] = armed
-        command = [*GPKVS, "serve", f"--data={data}", f"--listen={listen}", "--metrics=127.0.0.1:0"]
+        command = [*program, "serve", f"--data={data}", f"--listen={listen}", "--metrics=127.0.0.1:0"]
         command += [f"--ready-file={self._ready_file}", *options.arguments()]
         self.started = time.monotonic()
         with self.log.open("ab") as log:
@@ -118,7 +131,8 @@ class ServerProcess:
                 raise self.error(f"the server does not serve after {seconds_max:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
         self.target, self.metrics = self._ready_file.read_text().split()[:2]
-        return time.monotonic() - self.started
+        self.ready_seconds = time.monotonic() - self.started
+        return self.ready_seconds
 
     async def dead(self, seconds_max: float) -> bool:
         """Wait until the process has ended; return whether it did within `seconds_max`."""

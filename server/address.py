@@ -44,10 +44,10 @@ def parse_address(text: str, option: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
     if not colon or not host or not is_port or (":" in host) != bracketed:
         raise InvalidArgumentError(
-            f"{text!r} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
+            f"{text[:100]!r} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
             field=option,
         )
     return Address(host, int(port))
@@ -69,8 +69,8 @@ def require_free(address: Address, option: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        reason = getattr(error, "strerror", None) or error
         raise ListenError(
-            f"cannot listen on {address} ({option}): {error.strerror or error}; choose another address, or port 0 for "
-            "a free one"
+            f"cannot listen on {address} ({option}): {reason}; choose another address, or port 0 for a free one"
         ) from error

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-import grpc
-
 from gpkvs.config import Sizes
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.layout import BYTES
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.gate import Gate
+from gpkvs.server.rpc import Call
 
 
 class AdminService:
@@ -21,14 +20,14 @@ class AdminService:
         self._gate = gate
 
     async def Info(  # noqa: N802
-        self, _message: admin_pb2.InfoRequest, _context: grpc.aio.ServicerContext
+        self, _message: admin_pb2.InfoRequest, _call: Call
     ) -> admin_pb2.InfoResponse:
         """Describe the store and the limits in force."""
         serving = self._gate.serving()
         return to_message(serving.store.info(), serving.message_bytes_max)
 
     async def CreateTable(  # noqa: N802
-        self, message: admin_pb2.CreateTableRequest, _context: grpc.aio.ServicerContext
+        self, message: admin_pb2.CreateTableRequest, _call: Call
     ) -> admin_pb2.CreateTableResponse:
         """Make an empty table, between two transactions."""
         serving = self._gate.serving()
@@ -43,13 +42,13 @@ class AdminService:
         return admin_pb2.CreateTableResponse(table=_table(made))
 
     async def ListTables(  # noqa: N802
-        self, _message: admin_pb2.ListTablesRequest, _context: grpc.aio.ServicerContext
+        self, _message: admin_pb2.ListTablesRequest, _call: Call
     ) -> admin_pb2.ListTablesResponse:
         """Describe every table."""
         return admin_pb2.ListTablesResponse(tables=map(_table, self._gate.serving().store.info().tables))
 
     async def DropTable(  # noqa: N802
-        self, message: admin_pb2.DropTableRequest, _context: grpc.aio.ServicerContext
+        self, message: admin_pb2.DropTableRequest, _call: Call
     ) -> admin_pb2.DropTableResponse:
         """Remove a table with all it holds, between two transactions."""
         serving = self._gate.serving()

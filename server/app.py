@@ -22,7 +22,8 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.config import DEFAULT_TABLE, ServerConfig, Sizes, StoreConfig
+from gpkvs.directory import checked_sizes
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server import exporter
@@ -33,6 +34,7 @@ from gpkvs.server.codec import message_limits
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.interceptor import CallMetrics
+from gpkvs.server.outbox import Outbox
 from gpkvs.server.rpc import add_service
 from gpkvs.server.service import KVService
 from gpkvs.store import Store
@@ -41,6 +43,11 @@ _log = logging.getLogger("gpkvs.server")
 
 # For streams that never end by themselves, such as a health watch, and for answers on their way to slow readers.
 _STREAM_GRACE_SECONDS = 5.0
+_CANCEL_SECONDS = 1.0
+
+# Calls of one connection at the same time, further ones wait in the client: each takes about 25 KB until its answer or
+# refusal is sent, also if nobody reads.
+_CONNECTION_CALLS_MAX = 4096
 
 # While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
 # soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -79,6 +86,7 @@ class _Server:
         self._settings = settings
         self._listen = parse_address(settings.server.listen, "listen")
         self._metrics_listen = parse_address(settings.server.metrics, "metrics")
+        self._limits = message_limits(settings.store.limits, settings.server.message_bytes_max)
         self._metrics = Metrics()
         self._health = health.aio.HealthServicer()
         # Everything that touches the store runs here, one at a time, and never in the event loop.
@@ -96,7 +104,7 @@ class _Server:
         async with AsyncExitStack() as stack:
             stack.callback(self._engine.shutdown)
             server, address = await self._start_grpc(gate)
-            stack.push_async_callback(server.stop, None)
+            stack.push_async_callback(self._stop_grpc, server, 0.0)
             metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
             stack.callback(metrics_server.server_close)
             stack.callback(metrics_server.shutdown)
@@ -116,6 +124,7 @@ class _Server:
             options=[
                 # Else two servers could share a port, each getting some of the connections.
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", _CONNECTION_CALLS_MAX),
                 ("grpc.max_receive_message_length", message_bytes_max),
                 ("grpc.max_send_message_length", message_bytes_max),
             ],
@@ -154,8 +163,7 @@ class _Server:
                 last = time.monotonic()
                 _log.info("opening: %s, %.0f %%", step, 100 * share)
 
-        limits = message_limits(settings.store.limits, settings.server.message_bytes_max)
-        return Store(settings.data, replace(settings.store, limits=limits), on_progress=log_progress)
+        return Store(settings.data, replace(settings.store, limits=self._limits), on_progress=log_progress)
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
@@ -172,18 +180,23 @@ class _Server:
     ) -> None:
         config = self._settings.server
         self._log_store(store)
+        self._warn_of_sizes(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
+        outbox = Outbox(config.answer_bytes_max)
         gate.open(
             Serving(
                 store,
                 batcher,
+                outbox,
                 self._engine,
                 config.message_bytes_max,
                 config.stream_requests_max,
                 config.stream_bytes_max,
             )
         )
-        self._metrics.attach(store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes))
+        self._metrics.attach(
+            store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes), lambda: outbox.bytes
+        )
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
             _log.info("%s on %s", what, address)
@@ -207,7 +220,33 @@ class _Server:
                 config.drain_seconds_max,
             )
             batcher.abandon()
-        await server.stop(_STREAM_GRACE_SECONDS)
+        await self._stop_grpc(server, _STREAM_GRACE_SECONDS)
+
+    async def _stop_grpc(self, server: grpc.aio.Server, grace_seconds: float) -> None:
+        """Close the port and end all calls, in bounded time: gRPC itself waits long for a connection nobody reads."""
+        stopping = asyncio.create_task(server.stop(grace_seconds))
+        await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
+        if grace_seconds and not stopping.done():
+            _log.warning("clients do not read their answers: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
+
+    def _warn_of_sizes(self, store: Store) -> None:
+        """Say which sizes were asked for and have no effect: an existing store keeps those of its creation."""
+        info, wanted = store.info(), checked_sizes(self._settings.store.sizes)
+        default_table = next((table for table in info.tables if table.name == DEFAULT_TABLE), None)
+        for name, has in (
+            ("index_bytes", default_table.index_bytes if default_table else 0),
+            ("heap_bytes", info.heap_bytes),
+            ("log_bytes", info.log_bytes),
+        ):
+            asked = getattr(wanted, name)
+            if asked != has and asked != getattr(Sizes, name):
+                _log.warning(
+                    "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
+                    "store and copy the records",
+                    name,
+                    asked,
+                    has,
+                )
 
     @staticmethod
     def _log_store(store: Store) -> None:

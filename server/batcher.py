@@ -20,6 +20,7 @@ from gpkvs.batch import Batch, BatchResult
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.codec import Answer, Request, join, split
+from gpkvs.server.outbox import Account
 
 
 class DeadlineError(GpkvsError):
@@ -39,6 +40,7 @@ class BatchObserver(Protocol):
 @dataclass(slots=True)
 class _Waiting:
     request: Request
+    account: Account
     answer: asyncio.Future[Answer]
     deadline: float  # seconds, of the monotonic clock
 
@@ -86,7 +88,7 @@ class Batcher:
         """Requests that wait for the transaction in progress to end."""
         return len(self._queue)
 
-    def submit(self, request: Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:
+    def submit(self, request: Request, account: Account, seconds_left: float | None = None) -> asyncio.Future[Answer]:
         """Queue a request; its answer is durable when it comes.
 
         Cancelling the answer drops the request if it is not yet in a batch; else the batch commits whole.
@@ -95,6 +97,9 @@ class Batcher:
         ----------
         request
             Checked columns.
+        account
+            Of the call, where the answer is counted; without room there the request fails with NoSpaceError when its
+            turn comes.
         seconds_left
             Until the client's deadline, if it has one.
 
@@ -103,11 +108,11 @@ class Batcher:
         NoSpaceError
             If the queue is full.
         """
-        size = request.payload_bytes
+        size = request.held_bytes
         if self._queue:
             self._require_room(size)
         deadline = time.monotonic() + seconds_left if seconds_left is not None else float("inf")
-        waiting = _Waiting(request, self._loop.create_future(), deadline)
+        waiting = _Waiting(request, account, self._loop.create_future(), deadline)
         self._queue.append(waiting)
         self.queue_bytes += size
         if not self._busy:
@@ -150,12 +155,14 @@ class Batcher:
             if batch and (request.operations > ops_left or size > bytes_left):
                 break
             self._queue.popleft()
-            self.queue_bytes -= size
+            self.queue_bytes -= request.held_bytes
             if waiting.answer.done():
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
                 waiting.answer.set_exception(DeadlineError("the deadline passed while the request waited"))
                 self._observer.request_dropped("deadline")
+            elif refusal := waiting.account.refusal():
+                waiting.answer.set_exception(refusal)
             else:
                 batch.append(waiting)
                 ops_left -= request.operations
@@ -179,12 +186,12 @@ class Batcher:
             error = job.exception()
             if error is not None:
                 for waiting in batch:
-                    _give(waiting.answer, error)
+                    _give(waiting, error)
             else:
                 # The batch is durable here, and not before: now its callers may hear of it.
                 done = job.result()
                 for waiting, answer in zip(batch, done.answers, strict=False):
-                    _give(waiting.answer, answer)
+                    _give(waiting, answer)
                 self._put_back(batch[done.result.requests :])
                 self._observer.batch_done(done.result, done.result.requests, done.seconds)
         finally:
@@ -193,7 +200,7 @@ class Batcher:
     def _put_back(self, rest: list[_Waiting]) -> None:
         """Return requests that the engine left for the next transaction to the front of the queue."""
         self._queue.extendleft(reversed(rest))
-        self.queue_bytes += sum(waiting.request.payload_bytes for waiting in rest)
+        self.queue_bytes += sum(waiting.request.held_bytes for waiting in rest)
 
     def abandon(self) -> None:
         """Drop everything that waits; a transaction in progress ends by itself."""
@@ -201,11 +208,12 @@ class Batcher:
             waiting.answer.cancel()
 
 
-def _give(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
+def _give(waiting: _Waiting, answer: Answer | BaseException) -> None:
     """Resolve a future, unless its caller has gone."""
-    if future.done():
+    if waiting.answer.done():
         return
     if isinstance(answer, BaseException):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+        waiting.answer.set_exception(answer)
+        return
+    waiting.account.add(answer.held_bytes)
+    waiting.answer.set_result(answer)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes
+from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes, is_constant
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
@@ -22,36 +22,57 @@ from gpkvs.proto.v1 import kv_pb2
 _ANSWER_BYTES_PER_OP = 16
 _ANSWER_BYTES = 64
 _MESSAGE_BYTES_MIN = 64 << 10
+_MESSAGE_BYTES_MAX = (1 << 31) - 1
 _MESSAGE_BYTES_PER_OP_MIN = 64
 _OP_BYTES = {op: bytes([op]) for op in Op}
 
 
 @dataclass(slots=True)
 class Request:
-    """The checked columns of one request; lengths are little-endian u32."""
+    """The checked columns of one request.
+
+    Lengths are little-endian u32, or one number for all: then their column is empty.
+    """
 
     operations: int
     gets: int
+    sets: int
     ops: bytes
     keys: bytes
     key_lengths: bytes
     values: bytes
     value_lengths: bytes
+    key_size: int = 0
+    value_size: int = 0
     table: int = 0  # its id
+    message_bytes: int = 0  # of the message it came in, with all that is not a column
 
     @property
     def payload_bytes(self) -> int:
         """Bytes of keys and values."""
         return len(self.keys) + len(self.values)
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory: its message, and the lengths that may be written out for its batch."""
+        return max(self.message_bytes, self.payload_bytes) + 8 * self.operations
+
 
 class Answer(NamedTuple):
-    """The columns of one request's results; versions are little-endian u64, value lengths u32."""
+    """The columns of one request's results.
+
+    Versions are little-endian u64, and there are none where the table has none; value lengths are u32.
+    """
 
     status: bytes
     versions: bytes
     value_lengths: bytes
     values: bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in memory or as a message."""
+        return answer_bytes(len(self.status), len(self.values))
 
 
 def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
@@ -63,11 +84,15 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     Raises
     ------
     InvalidArgumentError
-        If messages are too small for anything useful.
+        If messages are too small for anything useful, or larger than gRPC allows.
     """
     if message_bytes_max < _MESSAGE_BYTES_MIN:
         raise InvalidArgumentError(
             f"{message_bytes_max:,} bytes, it must be at least {_MESSAGE_BYTES_MIN:,}", field="message_bytes_max"
+        )
+    if message_bytes_max > _MESSAGE_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{message_bytes_max:,} bytes, gRPC takes at most {_MESSAGE_BYTES_MAX:,}", field="message_bytes_max"
         )
     request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
     reply_bytes_max = min(
@@ -81,8 +106,15 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     )
 
 
-def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0) -> Request:
+def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
     """Make a request of one operation on a table with these limits; `value` counts for a SET only.
+
+    Parameters
+    ----------
+    op, key, value, limits, table
+        The operation, and the limits and id of its table.
+    message_bytes
+        Size of the message it came in.
 
     Raises
     ------
@@ -95,14 +127,32 @@ def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0) -> Req
     if op is Op.SET and not limits.value_bytes_min <= len(value) <= limits.value_bytes_max:
         allowed = allowed_bytes("value", limits.value_bytes_min, limits.value_bytes_max)
         raise InvalidArgumentError(f"a value of {len(value):,} bytes, {allowed}", field="value")
-    key_length = len(key).to_bytes(4, "little")
-    if op is Op.SET:
-        return Request(1, 0, _OP_BYTES[op], key, key_length, value, len(value).to_bytes(4, "little"), table)
-    return Request(1, int(op is Op.GET), _OP_BYTES[op], key, key_length, b"", b"", table)
+    value = value if op is Op.SET else b""
+    return Request(
+        operations=1,
+        gets=int(op is Op.GET),
+        sets=int(op is Op.SET),
+        ops=_OP_BYTES[op],
+        keys=key,
+        key_lengths=b"",
+        values=value,
+        value_lengths=b"",
+        key_size=len(key),
+        value_size=len(value),
+        table=table,
+        message_bytes=message_bytes,
+    )
 
 
-def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Request:
+def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
     """Take the columns out of a message and check them against the limits of its table.
+
+    Parameters
+    ----------
+    message, limits, table
+        The message, and the limits and id of its table.
+    message_bytes
+        The message's size as it came.
 
     Raises
     ------
@@ -112,7 +162,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Requ
     # Each access to a field of bytes copies it: once is enough.
     ops, keys, values = message.ops, message.keys, message.values
     op_column = np.frombuffer(ops, np.uint8)
-    sets = int(np.count_nonzero(op_column == Op.SET))
+    sets = int(np.count_nonzero(op_column == Op.SET.value))
     batch = Batch(
         ops=op_column,
         keys=np.frombuffer(keys, np.uint8),
@@ -123,13 +173,17 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0) -> Requ
     batch.validate(limits)
     return Request(
         operations=len(ops),
-        gets=int(np.count_nonzero(op_column == Op.GET)),
+        gets=int(np.count_nonzero(op_column == Op.GET.value)),
+        sets=sets,
         ops=ops,
         keys=keys,
-        key_lengths=batch.key_lengths.tobytes(),
+        key_lengths=message.key_lengths,
         values=values,
-        value_lengths=batch.value_lengths.tobytes(),
+        value_lengths=message.value_lengths,
+        key_size=message.key_size,
+        value_size=message.value_size,
         table=table,
+        message_bytes=message_bytes,
     )
 
 
@@ -154,11 +208,21 @@ def join(requests: Sequence[Request]) -> Batch:
     return Batch(
         ops=np.frombuffer(b"".join([request.ops for request in requests]), np.uint8),
         keys=np.frombuffer(b"".join([request.keys for request in requests]), np.uint8),
-        key_lengths=np.frombuffer(b"".join([request.key_lengths for request in requests]), "<u4"),
+        key_lengths=_joined_lengths([(r.key_lengths, r.key_size, r.operations) for r in requests]),
         values=np.frombuffer(b"".join([request.values for request in requests]), np.uint8),
-        value_lengths=np.frombuffer(b"".join([request.value_lengths for request in requests]), "<u4"),
+        value_lengths=_joined_lengths([(r.value_lengths, r.value_size, r.sets) for r in requests]),
         request_ops=np.array([request.operations for request in requests], np.uint32),
         request_tables=np.array([request.table for request in requests], np.uint32),
+    )
+
+
+def _joined_lengths(parts: Sequence[tuple[bytes, int, int]]) -> U32:
+    """Join the lengths of several requests, each given as a column, the one length of all, and how many there are."""
+    _, first_size, _ = parts[0]
+    if all(size == first_size and not column for column, size, _ in parts):
+        return np.broadcast_to(np.uint32(first_size), sum(count for _, _, count in parts))
+    return np.frombuffer(
+        b"".join([column or size.to_bytes(4, "little") * count for column, size, count in parts]), "<u4"
     )
 
 
@@ -176,8 +240,9 @@ def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
     gets_before = [0, *accumulate(request.gets for request in requests)]
     bytes_before = np.concatenate([[0], np.cumsum(whole.value_lengths, dtype=np.int64)])[gets_before].tolist()
     status, values = whole.status.data, whole.values.data
-    versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data
-    lengths = whole.value_lengths.astype("<u4", copy=False).view(np.uint8).data
+    has_versions = not is_constant(whole.versions)
+    versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data if has_versions else memoryview(b"")
+    lengths = np.ascontiguousarray(whole.value_lengths, "<u4").view(np.uint8).data
     op = 0
     for number, request in enumerate(requests):
         op_end = op + request.operations

@@ -68,7 +68,10 @@ class Metrics:
             "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
         )
         self._queue_bytes = Gauge(
-            "gpkvs_queue_bytes", "Keys and values of the requests that wait", registry=self.registry
+            "gpkvs_queue_bytes", "What the requests that wait take in memory", registry=self.registry
+        )
+        self._answer_bytes = Gauge(
+            "gpkvs_answer_bytes", "Answers that wait to be read by their clients", registry=self.registry
         )
 
     def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
@@ -89,8 +92,15 @@ class Metrics:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
 
-    def attach(self, info: Callable[[], StoreInfo], meter: Meter, queue: Callable[[], tuple[int, int]]) -> None:
-        """Report an open store, and a queue's requests and bytes, from now on."""
+    def attach(
+        self,
+        info: Callable[[], StoreInfo],
+        meter: Meter,
+        queue: Callable[[], tuple[int, int]],
+        answer_bytes: Callable[[], int],
+    ) -> None:
+        """Report an open store, a queue's requests and bytes, and the bytes of answers unread, from now on."""
+        self._answer_bytes.set_function(answer_bytes)
         self._queue_requests.set_function(lambda: queue()[0])
         self._queue_bytes.set_function(lambda: queue()[1])
         self._store = _StoreCollector(info, meter)
@@ -190,6 +200,7 @@ def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:
     """
     try:
         server, _ = start_http_server(address.port, address.host, metrics.registry)
-    except OSError as error:
-        raise ListenError(f"cannot listen on {address} (metrics): {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        reason = getattr(error, "strerror", None) or error
+        raise ListenError(f"cannot listen on {address} (metrics): {reason}") from error
     return server, Address(address.host, server.server_port)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.batcher import Batcher
+from gpkvs.server.outbox import Outbox
 from gpkvs.store import Store
 
 
@@ -23,6 +24,7 @@ class Serving:
 
     store: Store
     batcher: Batcher
+    outbox: Outbox
     engine: Executor  # the thread in which everything that changes the store runs
     message_bytes_max: int
     stream_requests_max: int

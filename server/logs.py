@@ -7,6 +7,8 @@ import logging
 import time
 from typing import Literal
 
+from grpc._cython import cygrpc
+
 LogFormat = Literal["text", "json"]
 
 
@@ -36,8 +38,17 @@ class _Json(_Text):
         return json.dumps(line)
 
 
+class _ClientsThatStay(logging.Filter):
+    """Drops gRPC's traceback for each answer whose client went away: no fault of the server."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        return kind is None or not issubclass(kind, cygrpc.ExecuteBatchError)
+
+
 def configure(log_format: LogFormat) -> None:
     """Log everything from INFO on to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
+    handler.addFilter(_ClientsThatStay())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -5,8 +5,8 @@
 
 The next message is read only while there is room, so a client that does not read its answers is slowed down by gRPC's
 flow control; the batcher never waits for a stream, and a slow reader costs at most the room of its own stream. The
-size of an answer from a `bytes` table is an estimate until it is there: a stream whose values suddenly grow may pass
-its room once, by the answers to what is in flight then, `stream_requests_max` of them at most.
+size of an answer from a `bytes` table is an estimate until it is there. What a stream whose values suddenly grow may
+pass its room by is bounded as for single calls, by what its connection may hold (`outbox`): GETs beyond are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.codec import Answer, Request
@@ -37,6 +38,7 @@ class _InFlight:
 
     id: int
     answer: asyncio.Future[Answer]
+    message_bytes: int
     room_bytes: int  # what it may hold in memory: its columns and those of its answer
 
 
@@ -60,6 +62,7 @@ class Pipeline:
         self._serving = serving
         self._context = context
         self._metrics = metrics
+        self._account = serving.outbox.account(context)
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_InFlight] = deque()
         self._room_bytes = 0  # taken
@@ -116,13 +119,14 @@ class Pipeline:
         answer: asyncio.Future[Answer]
         try:
             table = self._serving.store.table(message.table)
-            request = codec.decode(message, table.limits, table.id)
-            answer = self._serving.batcher.submit(request)
+            request = codec.decode(message, table.limits, table.id, size)
+            answer = self._serving.batcher.submit(request, self._account)
             room_bytes += self._answer_bytes(request, table)
         except GpkvsError as error:
             answer = self._loop.create_future()
             answer.set_exception(error)
-        in_flight = _InFlight(message.id, answer, room_bytes)
+        in_flight = _InFlight(message.id, answer, size, room_bytes)
+        answer.add_done_callback(partial(self._learn, in_flight))
         self._in_flight.append(in_flight)
         self._room_bytes += room_bytes
         if len(self._in_flight) == 1:
@@ -146,6 +150,8 @@ class Pipeline:
             await self._context.write(response.SerializeToString())
             self._in_flight.popleft()
             self._room_bytes -= oldest.room_bytes
+            if not response.code:
+                self._account.sent(oldest.answer.result().held_bytes)
             self._changed.set()
 
     async def _response(self, request: _InFlight) -> kv_pb2.BatchResponse:
@@ -166,17 +172,19 @@ class Pipeline:
                 code=grpc.StatusCode.INTERNAL.value[0],
                 message="internal error: the server's log has the details",
             )
-        self._learn(request, answer)
         return codec.encode(request.id, answer)
 
-    def _learn(self, request: _InFlight, answer: Answer) -> None:
-        """Take the true size of an answer, now that it is known."""
+    def _learn(self, request: _InFlight, done: asyncio.Future[Answer]) -> None:
+        """Take the true size of an answer as soon as it is there, however many others are sent before it."""
+        if done.cancelled() or done.exception() is not None:
+            return
+        answer = done.result()
         gets = len(answer.value_lengths) // 4
         if gets:
             mean = -(-len(answer.values) // gets)
             seen = self._value_bytes if self._value_bytes < self._serving.store.limits.reply_bytes_max else 0
             self._value_bytes = max(mean, seen)
-        room_bytes = codec.answer_bytes(len(answer.status), len(answer.values))
+        room_bytes = request.message_bytes + answer.held_bytes
         self._room_bytes += room_bytes - request.room_bytes
         request.room_bytes = room_bytes
 
@@ -187,4 +195,5 @@ class Pipeline:
             self._metrics.request_refused(refused)
         else:
             _log.error("%s: %s", code.name, error)
-        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=str(error))
+        full = error.resource if isinstance(error, NoSpaceError) else ""
+        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=str(error), full=full)

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.status import status_of
 
 _log = logging.getLogger("gpkvs.server")
 
-Method = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Message]]
+
+class Call(NamedTuple):
+    """What a method of one request is told of the call."""
+
+    context: grpc.aio.ServicerContext
+    message_bytes: int  # of the request as it came
+
+
+Method = Callable[[Any, Call], Awaitable[Message]]
 StreamMethod = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
 
 # In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
 # requests that it did not answer.
 NOT_EXECUTED = (("gpkvs-executed", "no"),)
+# There too: what is full, of a request refused for want of room (`NoSpaceError.resource`).
+FULL_KEY = "gpkvs-full"
 
 
 def add_service(
@@ -31,7 +41,7 @@ def add_service(
 ) -> str:
     """Register an object that has a coroutine for each method of a service; return the service's full name.
 
-    A method of one request takes it and the context and returns the response. A method of streams takes the context,
+    A method of one request takes it and the `Call` and returns the response. A method of streams takes the context,
     reads and writes bytes there, and returns when the stream is done.
     """
 
@@ -56,16 +66,16 @@ def _answer(
     parse = request_class.FromString
 
     async def handler(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        with gate:
-            try:
-                response: bytes = (await method(parse(data), context)).SerializeToString()
+        try:
+            with gate:
+                response: bytes = (await method(parse(data), Call(context, len(data)))).SerializeToString()
                 return response
-            except DecodeError as error:
-                unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
-                await _abort(context, unreadable, method, metrics)
-            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-                await _abort(context, error, method, metrics)
-            raise AssertionError("abort always raises")
+        except DecodeError as error:
+            unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
+            await _abort(context, unreadable, method, metrics)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            await _abort(context, error, method, metrics)
+        raise AssertionError("abort always raises")
 
     return handler
 
@@ -76,11 +86,11 @@ def _stream(
     """Wrap a method of streams: errors as status codes."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
-        with gate:
-            try:
+        try:
+            with gate:
                 await method(context)
-            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-                await _abort(context, error, method, metrics)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            await _abort(context, error, method, metrics)
 
     return handler
 
@@ -95,7 +105,8 @@ async def _abort(
         code, refused = status_of(error)
         if refused:
             metrics.request_refused(refused)
-            await context.abort(code, str(error), NOT_EXECUTED)
+            full = ((FULL_KEY, error.resource),) if isinstance(error, NoSpaceError) else ()
+            await context.abort(code, str(error), NOT_EXECUTED + full)
         _log.error("%s: %s", code.name, error)
         await context.abort(code, str(error))
     raise AssertionError("abort always raises")

@@ -12,6 +12,7 @@ from gpkvs.server.codec import Answer
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.pipeline import Pipeline
+from gpkvs.server.rpc import Call
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 
@@ -23,9 +24,9 @@ class KVService:
         self._gate = gate
         self._metrics = metrics
 
-    async def Get(self, message: kv_pb2.GetRequest, context: grpc.aio.ServicerContext) -> kv_pb2.GetResponse:  # noqa: N802
+    async def Get(self, message: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
-        answer = await self._one(Op.GET, message.table, message.key, b"", context)
+        answer = await self._one(Op.GET, message.table, message.key, b"", call)
         if answer.status[0] == _CORRUPT:
             raise CorruptRecordError(
                 f"the record of key {message.key!r} fails its check, no value is returned: stop the server and run "
@@ -35,33 +36,31 @@ class KVService:
             found=answer.status[0] == _OK, value=answer.values, version=int.from_bytes(answer.versions, "little")
         )
 
-    async def Set(self, message: kv_pb2.SetRequest, context: grpc.aio.ServicerContext) -> kv_pb2.SetResponse:  # noqa: N802
+    async def Set(self, message: kv_pb2.SetRequest, call: Call) -> kv_pb2.SetResponse:  # noqa: N802
         """Store a value, durably when this answers."""
-        answer = await self._one(Op.SET, message.table, message.key, message.value, context)
+        answer = await self._one(Op.SET, message.table, message.key, message.value, call)
         return kv_pb2.SetResponse(version=int.from_bytes(answer.versions, "little"))
 
-    async def Delete(  # noqa: N802
-        self, message: kv_pb2.DeleteRequest, context: grpc.aio.ServicerContext
-    ) -> kv_pb2.DeleteResponse:
+    async def Delete(self, message: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:  # noqa: N802
         """Remove a key, durably when this answers."""
-        answer = await self._one(Op.DELETE, message.table, message.key, b"", context)
+        answer = await self._one(Op.DELETE, message.table, message.key, b"", call)
         return kv_pb2.DeleteResponse(found=answer.status[0] == _OK)
 
-    async def Batch(  # noqa: N802
-        self, message: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext
-    ) -> kv_pb2.BatchResponse:
+    async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
         table = serving.store.table(message.table)
-        request = codec.decode(message, table.limits, table.id)
-        return codec.encode(message.id, await serving.batcher.submit(request, context.time_remaining()))
+        request = codec.decode(message, table.limits, table.id, call.message_bytes)
+        account = serving.outbox.account(call.context)
+        return codec.encode(message.id, await serving.batcher.submit(request, account, call.context.time_remaining()))
 
     async def Pipeline(self, context: grpc.aio.ServicerContext) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and answer them in order."""
         await Pipeline(self._gate, self._gate.serving(), context, self._metrics).run()
 
-    async def _one(self, op: Op, table: str, key: bytes, value: bytes, context: grpc.aio.ServicerContext) -> Answer:
+    async def _one(self, op: Op, table: str, key: bytes, value: bytes, call: Call) -> Answer:
         serving = self._gate.serving()
         found = serving.store.table(table)
-        request = codec.one(op, key, value, found.limits, found.id)
-        return await serving.batcher.submit(request, context.time_remaining())
+        request = codec.one(op, key, value, found.limits, found.id, call.message_bytes)
+        account = serving.outbox.account(call.context)
+        return await serving.batcher.submit(request, account, call.context.time_remaining())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from gpkvs.cli.bench import app as bench_app
+from gpkvs.cli.bitflip import bitflip_command
 from gpkvs.cli.check import check_command, recover_command
 from gpkvs.cli.crash import crash_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
+from gpkvs.cli.linear import linear_command
 from gpkvs.cli.serve import serve_command
 from gpkvs.cli.table import app as table_app
 from gpkvs.cli.top import top_command
@@ -55,12 +59,19 @@ app.add_typer(ycsb_app, name="ycsb")
 app.command("check")(check_command)
 app.command("recover")(recover_command)
 app.command("drill")(drill_command)
+app.command("linear")(linear_command)
+app.command("bitflip")(bitflip_command)
+app.add_typer(bench_app, name="bench")
 app.command("crash")(crash_command)
 app.command("demo")(demo_command)
 
 
 def main() -> None:
     """Run the command line."""
+    for argument in sys.argv[1:]:
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
+            sys.stderr.write(f"gpkvs: the argument {argument!a} is not UTF-8: names, keys and paths have to be\n")
+            sys.exit(2)
     app()
 
 

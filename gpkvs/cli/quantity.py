@@ -8,6 +8,8 @@ import typer
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
+_BYTES_MAX = 1 << 60
+
 
 def parse_bytes(text: object) -> int:
     """Return a number of bytes.
@@ -20,5 +22,10 @@ def parse_bytes(text: object) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(text).strip(), re.IGNORECASE)
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None:
-        raise typer.BadParameter(f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB or TiB (64MiB)")
-    return int(float(match[1]) * unit)
+        raise typer.BadParameter(
+            f"{str(text)[:30]!r} is no size: write bytes, or a number with KiB, MiB, GiB or TiB (64MiB)"
+        )
+    number = float(match[1]) * unit
+    if number > _BYTES_MAX:
+        raise typer.BadParameter(f"{str(text)[:30]} is more than 1,048,576 TiB: no machine has that")
+    return int(number)

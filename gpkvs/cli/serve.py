@@ -71,7 +71,8 @@ def serve_command(
         ),
     ] = StoreConfig.accept_loss,
     threads: Annotated[
-        int, typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0)
+        int,
+        typer.Option(help="Of the cpu backend; 0: one for each processor.", envvar="GPKVS_THREADS", min=0, max=1024),
     ] = StoreConfig.threads,
     config: Annotated[
         Path | None,
@@ -137,6 +138,16 @@ def serve_command(
     message_bytes_max: Annotated[
         int, _size("A message, either way.", "MESSAGE_BYTES_MAX", _LIMITS, "64MiB")
     ] = ServerConfig.message_bytes_max,
+    answer_bytes_max: Annotated[
+        int,
+        _size(
+            "Answers that wait to be read; a connection may hold as much as it leaves free, then its requests are "
+            "refused.",
+            "ANSWER_BYTES_MAX",
+            _LIMITS,
+            "512MiB",
+        ),
+    ] = ServerConfig.answer_bytes_max,
     batch_ops_max: Annotated[
         int,
         typer.Option(
@@ -159,7 +170,7 @@ def serve_command(
         ),
     ] = ServerConfig.queue_requests_max,
     queue_bytes_max: Annotated[
-        int, _size("Keys and values that may wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
+        int, _size("Memory of the requests that wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
     ] = ServerConfig.queue_bytes_max,
     stream_requests_max: Annotated[
         int,
@@ -202,6 +213,7 @@ def serve_command(
             message_bytes_max=message_bytes_max,
             queue_requests_max=queue_requests_max,
             queue_bytes_max=queue_bytes_max,
+            answer_bytes_max=answer_bytes_max,
             batch_ops_max=batch_ops_max,
             batch_bytes_max=batch_bytes_max,
             stream_requests_max=stream_requests_max,

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpkvs.cli.output import failures_exit
-from gpkvs.cli.scrape import Interval, Scrape, ScrapeError, summarize
 from gpkvs.config import ServerConfig
+from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
 
 
 def top_command(

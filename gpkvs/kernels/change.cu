@@ -29,7 +29,10 @@ GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
     a.changed_slot[i] = slot;
     if (a.change[chain] == CHANGE_REMOVE)
         a.contents[i] = {empty_marker(table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1), slot / WAYS), 0};
-    else a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + a.value_offsets[op])};
+    else {
+        const u64 value_at = a.value_offsets ? a.value_offsets[op] : 8ull * op;  // without offsets, all are SETs
+        a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + value_at)};
+    }
 }
 
 // stage_moved: a displaced occupant, into its other bucket. `vacated` is the slot that its successor takes.
@@ -66,6 +69,11 @@ GPKVS_DEVICE u64 entry_digest(u64 entry, const Entry<Slot>& words) {
 #define LOG_UNDO_U64_ARGS(F) LOG_UNDO_ARGS(F, U64Slot)
 
 template <class Slot, class Args>
+GPKVS_DEVICE void slot_soon(const Args& a, u64 i) {
+    prefetch((const Slot*)a.index + a.changed_slot[i]);
+}
+
+template <class Slot, class Args>
 GPKVS_DEVICE void log_slot(const Args& a, u64 i) {
     Entry<Slot> entry;
     entry.slot = a.changed_slot[i];
@@ -76,12 +84,12 @@ GPKVS_DEVICE void log_slot(const Args& a, u64 i) {
         pm_store(a.log + entry_word_at<Slot>(a.first + i, w), ((const u64*)&entry)[w]);
     a.digest[i] = entry_digest(a.first + i, entry);
 }
-GPKVS_PM_KERNEL(log_undo_bytes, LOG_UNDO_BYTES_ARGS) { log_slot<BytesSlot>(a, i); }
-GPKVS_PM_KERNEL(log_undo_u64, LOG_UNDO_U64_ARGS) { log_slot<U64Slot>(a, i); }
+GPKVS_PM_KERNEL_SOON(log_undo_bytes, LOG_UNDO_BYTES_ARGS, slot_soon<BytesSlot>) { log_slot<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL_SOON(log_undo_u64, LOG_UNDO_U64_ARGS, slot_soon<U64Slot>) { log_slot<U64Slot>(a, i); }
 
 template <class Slot>
 GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) pm_store((u64*)&index[slot] + w, words[w]);
+    for (u32 w = 0; w < sizeof(Slot) / 8; w += 2) pm_store_pair((u64*)&index[slot] + w, words + w);
 }
 
 // apply: the new contents, in place. Runs only after the flag says ACTIVE and is durable (I2).
@@ -89,8 +97,12 @@ GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
 #define APPLY_BYTES_ARGS(F) APPLY_ARGS(F, BytesSlot)
 #define APPLY_U64_ARGS(F) APPLY_ARGS(F, U64Slot)
 
-GPKVS_PM_KERNEL(apply_bytes, APPLY_BYTES_ARGS) { store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]); }
-GPKVS_PM_KERNEL(apply_u64, APPLY_U64_ARGS) { store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]); }
+GPKVS_PM_KERNEL_SOON(apply_bytes, APPLY_BYTES_ARGS, slot_soon<BytesSlot>) {
+    store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]);
+}
+GPKVS_PM_KERNEL_SOON(apply_u64, APPLY_U64_ARGS, slot_soon<U64Slot>) {
+    store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]);
+}
 
 template <class Slot>
 GPKVS_DEVICE Entry<Slot> load_entry(const u64* log, u64 number) {

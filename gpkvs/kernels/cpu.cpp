@@ -15,6 +15,8 @@
 #include "change.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "order.cu"
+#include "order.hpp"
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
@@ -27,7 +29,12 @@ namespace {
 class Pool {
   public:
     explicit Pool(unsigned threads) {
-        for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        // Where the system gives no more threads the pool is smaller: the caller alone would do. No exception may leave a
+        // function that ctypes calls.
+        try {
+            for (unsigned t = 1; t < threads; t++) workers_.emplace_back([this] { work(); });
+        } catch (const std::exception&) {
+        }
     }
 
     ~Pool() {
@@ -56,7 +63,26 @@ class Pool {
         done_.wait(lock, [this] { return busy_ == 0; });
     }
 
+    u64 order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
+              u32* chain_of, u32* chain_start, u32* last_write) {
+        const u64 parts = std::max<u64>(1, std::min<u64>(workers_.size() + 1, n / grain));
+        order_.begin(fingerprint0, fingerprint1, n, parts);
+        run_parts(parts, [&](u64 part) { order_.sort(part); });
+        const u64 chains = order_.place();
+        chain_start[chains] = (u32)n;
+        run_parts(parts, [&](u64 part) { order_.write(part, ops, order, chain_of, chain_start, last_write); });
+        return chains;
+    }
+
   private:
+    template <class Function>
+    void run_parts(u64 parts, Function function) {
+        const Kernel kernel = {0, "", [](const void* args, u64 first, u64 last) {
+                                   for (u64 part = first; part < last; part++) (*(const Function*)args)(part);
+                               }};
+        run(&kernel, &function, parts, 1);
+    }
+
     void take_chunks() {
         for (u64 first; (first = next_.fetch_add(grain_, std::memory_order_relaxed)) < items_;)
             kernel_->run(args_, first, std::min(first + grain_, items_));
@@ -76,6 +102,7 @@ class Pool {
         }
     }
 
+    Order order_;
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
@@ -86,23 +113,6 @@ class Pool {
     unsigned busy_ = 0;
     bool stopping_ = false;
 };
-
-struct Sorted {
-    u64 fingerprint0;
-    u32 op;
-};
-
-// Stable. Insertion for a few entries, where std::stable_sort would allocate each time.
-template <class Before>
-void sort_group(Sorted* first, Sorted* last, Before before) {
-    if (last - first > 32) return std::stable_sort(first, last, before);
-    for (Sorted* next = first + 1; next < last; next++) {
-        const Sorted moving = *next;
-        Sorted* at = next;
-        for (; at > first && before(moving, at[-1]); at--) *at = at[-1];
-        *at = moving;
-    }
-}
 
 }  // namespace
 
@@ -116,43 +126,17 @@ void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u6
     ((Pool*)pool)->run(kernel, args, items, grain);
 }
 
-// order: stable sort of the operations by fingerprint, that is by block and bucket, arrival order inside a key.
-// Fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains.
-//
-// Fingerprints are uniform by construction, so one pass over their high bits leaves groups of a few entries, and a
-// stable sort inside each group ends it.
-u64 gpkvs_order(const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u32* order, u32* chain_of,
-                u32* chain_start, u32* last_write) {
-    u32 bits = 1;
-    while (bits < 16 && (8ull << bits) < n) bits++;
-    const u32 shift = 64 - bits;
-    std::vector<u32> begin((1ull << bits) + 1, 0);
-    for (u64 i = 0; i < n; i++) begin[(fingerprint0[i] >> shift) + 1]++;
-    for (u64 g = 0; g < 1ull << bits; g++) begin[g + 1] += begin[g];
-    std::vector<Sorted> entries(n);
-    {
-        std::vector<u32> at(begin.begin(), begin.end() - 1);
-        for (u64 i = 0; i < n; i++) entries[at[fingerprint0[i] >> shift]++] = {fingerprint0[i], (u32)i};
-    }
-    const auto before = [&](const Sorted& a, const Sorted& b) {
-        if (a.fingerprint0 != b.fingerprint0) return a.fingerprint0 < b.fingerprint0;
-        return fingerprint1[a.op] < fingerprint1[b.op];
-    };
-    for (u64 g = 0; g < 1ull << bits; g++)
-        sort_group(entries.data() + begin[g], entries.data() + begin[g + 1], before);
+static const u64 NO_MEMORY = ~0ull;
 
-    u64 chains = 0;
-    u32 written = 0;
-    for (u64 p = 0; p < n; p++) {
-        const Sorted& entry = entries[p];
-        if (p == 0 || before(entries[p - 1], entry)) chain_start[chains++] = (u32)p;
-        order[p] = entry.op;
-        chain_of[p] = (u32)(chains - 1);
-        if (ops[entry.op] != OP_GET) written = (u32)p + 1;
-        last_write[p] = written;
+// order: fills order[n], chain_of[n] (by sorted position), chain_start[chains + 1], last_write[n]; returns the chains, or
+// NO_MEMORY.
+u64 gpkvs_order(void* pool, const u64* fingerprint0, const u64* fingerprint1, const u8* ops, u64 n, u64 grain, u32* order,
+                u32* chain_of, u32* chain_start, u32* last_write) {
+    try {
+        return ((Pool*)pool)->order(fingerprint0, fingerprint1, ops, n, grain, order, chain_of, chain_start, last_write);
+    } catch (const std::bad_alloc&) {
+        return NO_MEMORY;
     }
-    chain_start[chains] = (u32)n;
-    return chains;
 }
 
 // The one way by which the host stores to PM: whole words, then a fence.

@@ -1,43 +1,79 @@
-// find: the slot of each key, or none. One item a chain (all operations of one key); PM is only read.
+// Looking up keys; PM is only read.
 #include "probe.cuh"
 
-#define FIND_BYTES_ARGS(F)                                                                  \
+// find: the slot of each key, or none. One item a chain (all operations of one key).
+#define FIND_ARGS(F, Buckets)                                                               \
     F(const u32*, order) F(const u32*, chain_start) F(const u64*, fingerprint0) F(const u64*, fingerprint1) \
-    F(const BytesBucket*, index) F(u64, buckets)                                            \
-    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot)    \
-    F(u64*, old_word) F(u64*, old_meta)
+    F(const Buckets*, index) F(u64, buckets)                                                \
+    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word)
 
-GPKVS_GROUP_KERNEL(find_bytes, FIND_BYTES_ARGS) {
+template <class Args>
+GPKVS_DEVICE Hash128 fingerprint_of_chain(const Args& a, u64 i) {
     const u32 op = a.order[a.chain_start[i]];
-    const Hash128 fingerprint = {a.fingerprint0[op], a.fingerprint1[op]};
-    const u64 slot = find_slot(a.index, a.buckets, fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
+    return {a.fingerprint0[op], a.fingerprint1[op]};
+}
+
+template <class Args>
+GPKVS_DEVICE void find_soon(const Args& a, u64 i) {
+    prefetch_candidates(a.index, a.buckets, fingerprint_of_chain(a, i));
+}
+
+template <class Slot, class Args>
+GPKVS_DEVICE u64 find_chain(const Args& a, u64 i, Hash128 fingerprint, const Slot& key) {
+    const u64 slot = find_slot(a.index, a.buckets, fingerprint, key);
+    if (leader()) {
+        a.chain_fingerprint0[i] = fingerprint.low;
+        a.chain_fingerprint1[i] = fingerprint.high;
+        a.block[i] = (u32)(mul_high(fingerprint.low, a.buckets) / Bucket<Slot>::IN_BLOCK);
+        a.slot[i] = slot;
+    }
+    return slot;
+}
+
+#define FIND_BYTES_ARGS(F) FIND_ARGS(F, BytesBucket) F(u64*, old_meta)
+GPKVS_GROUP_KERNEL_SOON(find_bytes, FIND_BYTES_ARGS, find_soon) {
+    const Hash128 fingerprint = fingerprint_of_chain(a, i);
+    const u64 slot = find_chain(a, i, fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
     if (!leader()) return;
-    a.chain_fingerprint0[i] = fingerprint.low;
-    a.chain_fingerprint1[i] = fingerprint.high;
-    a.block[i] = (u32)(mul_high(fingerprint.low, a.buckets) / BytesBucket::IN_BLOCK);
-    a.slot[i] = slot;
     const BytesSlot old = slot == NO_SLOT ? BytesSlot{0, 0, NO_RECORD, 0} : a.index[slot / WAYS].ways[slot % WAYS];
     a.old_word[i] = old.reference;
     a.old_meta[i] = old.meta;
 }
 
 // The same for the u64 layout: the old word is the value itself, and there is no version.
-#define FIND_U64_ARGS(F)                                                                    \
-    F(const u32*, order) F(const u32*, chain_start) F(const u64*, fingerprint0) F(const u64*, fingerprint1) \
-    F(const u8*, keys) F(const U64Bucket*, index) F(u64, buckets)                           \
-    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot)    \
-    F(u64*, old_word) F(u64*, old_meta)
+#define FIND_U64_ARGS(F) FIND_ARGS(F, U64Bucket) F(const u8*, keys)
+GPKVS_GROUP_KERNEL_SOON(find_u64, FIND_U64_ARGS, find_soon) {
+    const u64 key = load_unaligned(a.keys + 8ull * a.order[a.chain_start[i]]);
+    const u64 slot = find_chain(a, i, fingerprint_of_chain(a, i), U64Slot{key, 0});
+    if (leader()) a.old_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;
+}
 
-GPKVS_GROUP_KERNEL(find_u64, FIND_U64_ARGS) {
-    const u32 op = a.order[a.chain_start[i]];
-    const Hash128 fingerprint = {a.fingerprint0[op], a.fingerprint1[op]};
-    const u64 key = load_unaligned(a.keys + 8ull * op);
-    const u64 slot = find_slot(a.index, a.buckets, fingerprint, U64Slot{key, 0});
+// look: what each operation sees in a batch that only reads: no order, no chains. One item an operation.
+#define LOOK_ARGS(F, Buckets)                                                               \
+    F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const Buckets*, index) F(u64, buckets) \
+    F(u8*, status) F(u64*, source_word)
+
+template <class Args>
+GPKVS_DEVICE void look_soon(const Args& a, u64 i) {
+    prefetch_candidates(a.index, a.buckets, {a.fingerprint0[i], a.fingerprint1[i]});
+}
+
+#define LOOK_BYTES_ARGS(F) LOOK_ARGS(F, BytesBucket) F(u64*, versions)
+GPKVS_GROUP_KERNEL_SOON(look_bytes, LOOK_BYTES_ARGS, look_soon) {
+    const Hash128 fingerprint = {a.fingerprint0[i], a.fingerprint1[i]};
+    const u64 slot = find_slot(a.index, a.buckets, fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
     if (!leader()) return;
-    a.chain_fingerprint0[i] = fingerprint.low;
-    a.chain_fingerprint1[i] = fingerprint.high;
-    a.block[i] = (u32)(mul_high(fingerprint.low, a.buckets) / U64Bucket::IN_BLOCK);
-    a.slot[i] = slot;
-    a.old_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;
-    a.old_meta[i] = 0;
+    const BytesSlot old = slot == NO_SLOT ? BytesSlot{0, 0, NO_RECORD, 0} : a.index[slot / WAYS].ways[slot % WAYS];
+    a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
+    a.source_word[i] = old.reference;
+    a.versions[i] = slot_version(old.meta);
+}
+
+#define LOOK_U64_ARGS(F) LOOK_ARGS(F, U64Bucket) F(const u8*, keys)
+GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
+    const U64Slot key = {load_unaligned(a.keys + 8 * i), 0};
+    const u64 slot = find_slot(a.index, a.buckets, {a.fingerprint0[i], a.fingerprint1[i]}, key);
+    if (!leader()) return;
+    a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
+    a.source_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;
 }

@@ -7,38 +7,32 @@
 
 #define FOLD_ARGS(F)                                                                        \
     F(const u32*, order) F(const u32*, chain_of) F(const u32*, chain_start) F(const u32*, last_write) \
-    F(const u8*, ops) F(const u64*, slot) F(const u64*, old_word) F(const u64*, old_meta) F(u64, first_sequence) \
-    F(u8*, status) F(u64*, versions) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op)
+    F(const u8*, ops) F(const u64*, slot) F(const u64*, old_word)                           \
+    F(u8*, status) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op)
 
-GPKVS_KERNEL(fold, FOLD_ARGS) {
+struct Seen {
+    u32 op, chain, kind;
+    u32 writer;  // the operation of this batch whose write it sees; NO_OP if it sees the table
+    bool present;
+};
+
+template <class Args>
+GPKVS_DEVICE Seen fold_position(const Args& a, u64 i) {
     const u32 op = a.order[i], chain = a.chain_of[i];
     const u32 start = a.chain_start[chain];
     const u32 kind = a.ops[op];
-    const bool is_last = i + 1 == a.chain_start[chain + 1];
+    const bool stored = a.slot[chain] != NO_SLOT;
 
     // The write this operation sees: the last one before it in its chain.
     const u32 before = i > start ? a.last_write[i - 1] : 0;
-    const bool written = before > start;
-    const u32 writer = written ? a.order[before - 1] : NO_OP;
-    const bool stored = a.slot[chain] != NO_SLOT;
-    const bool present = written ? a.ops[writer] == OP_SET : stored;
-    const u64 version = !present ? 0 : written ? a.first_sequence + writer : slot_version(a.old_meta[chain]);
+    const u32 writer = before > start ? a.order[before - 1] : NO_OP;
+    const bool present = writer == NO_OP ? stored : a.ops[writer] == OP_SET;
+    const bool reads = kind == OP_GET && present;
+    a.status[op] = kind == OP_SET || present ? STATUS_OK : STATUS_NOT_FOUND;
+    a.source_op[op] = reads ? writer : NO_OP;
+    a.source_word[op] = reads && writer == NO_OP ? a.old_word[chain] : 0;
 
-    a.source_word[op] = 0;
-    a.source_op[op] = NO_OP;
-    if (kind == OP_SET) {
-        a.status[op] = STATUS_OK;
-        a.versions[op] = a.first_sequence + op;
-    } else {
-        a.status[op] = present ? STATUS_OK : STATUS_NOT_FOUND;
-        a.versions[op] = version;
-        if (kind == OP_GET && present) {
-            if (written) a.source_op[op] = writer;
-            else a.source_word[op] = a.old_word[chain];
-        }
-    }
-
-    if (is_last) {
+    if (i + 1 == a.chain_start[chain + 1]) {
         const u32 last = a.last_write[i];
         const u32 final_op = last > start ? a.order[last - 1] : NO_OP;
         const bool put = final_op != NO_OP && a.ops[final_op] == OP_SET;
@@ -46,4 +40,16 @@ GPKVS_KERNEL(fold, FOLD_ARGS) {
         a.final_op[chain] = final_op;
         a.change[chain] = put ? CHANGE_PUT : remove ? CHANGE_REMOVE : CHANGE_NONE;
     }
+    return {op, chain, kind, writer, present};
 }
+
+#define FOLD_BYTES_ARGS(F) FOLD_ARGS(F) F(const u64*, old_meta) F(u64, first_sequence) F(u64*, versions)
+GPKVS_KERNEL(fold_bytes, FOLD_BYTES_ARGS) {
+    const Seen seen = fold_position(a, i);
+    const u32 writer = seen.kind == OP_SET ? seen.op : seen.writer;
+    if (writer != NO_OP) a.versions[seen.op] = seen.kind == OP_SET || seen.present ? a.first_sequence + writer : 0;
+    else a.versions[seen.op] = seen.present ? slot_version(a.old_meta[seen.chain]) : 0;
+}
+
+// The u64 layout has no versions.
+GPKVS_KERNEL(fold_u64, FOLD_ARGS) { fold_position(a, i); }

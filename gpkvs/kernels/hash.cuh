@@ -13,45 +13,53 @@ struct SipState {
     u64 v0, v1, v2, v3;
 };
 
-GPKVS_DEVICE void sip_rounds(SipState& s, u32 rounds) {
-    for (u32 r = 0; r < rounds; r++) {
-        s.v0 += s.v1; s.v2 += s.v3;
-        s.v1 = rotate_left(s.v1, 13) ^ s.v0; s.v3 = rotate_left(s.v3, 16) ^ s.v2;
-        s.v0 = rotate_left(s.v0, 32);
-        s.v2 += s.v1; s.v0 += s.v3;
-        s.v1 = rotate_left(s.v1, 17) ^ s.v2; s.v3 = rotate_left(s.v3, 21) ^ s.v0;
-        s.v2 = rotate_left(s.v2, 32);
-    }
+GPKVS_DEVICE void sip_round(SipState& s) {
+    s.v0 += s.v1; s.v2 += s.v3;
+    s.v1 = rotate_left(s.v1, 13) ^ s.v0; s.v3 = rotate_left(s.v3, 16) ^ s.v2;
+    s.v0 = rotate_left(s.v0, 32);
+    s.v2 += s.v1; s.v0 += s.v3;
+    s.v1 = rotate_left(s.v1, 17) ^ s.v2; s.v3 = rotate_left(s.v3, 21) ^ s.v0;
+    s.v2 = rotate_left(s.v2, 32);
 }
 
+// No loops over rounds: a compiler makes vectors of several keys of a loop over keys only if it holds no other loop.
 GPKVS_DEVICE void sip_word(SipState& s, u64 word) {
     s.v3 ^= word;
-    sip_rounds(s, 2);
+    sip_round(s); sip_round(s);
     s.v0 ^= word;
 }
 
-GPKVS_DEVICE Hash128 siphash128(u64 key0, u64 key1, const u8* data, u64 bytes) {
-    SipState s = {key0 ^ 0x736f6d6570736575ull, key1 ^ 0x646f72616e646f6dull ^ 0xee,
-                  key0 ^ 0x6c7967656e657261ull, key1 ^ 0x7465646279746573ull};
-    u64 at = 0;
-    for (; at + 8 <= bytes; at += 8) sip_word(s, load_unaligned(data + at));
-    u64 last = bytes << 56;
-    for (u32 b = 0; at + b < bytes; b++) last |= (u64)data[at + b] << (8 * b);
-    sip_word(s, last);
+GPKVS_DEVICE SipState sip_start(u64 key0, u64 key1) {
+    return {key0 ^ 0x736f6d6570736575ull, key1 ^ 0x646f72616e646f6dull ^ 0xee, key0 ^ 0x6c7967656e657261ull,
+            key1 ^ 0x7465646279746573ull};
+}
+
+GPKVS_DEVICE Hash128 sip_end(SipState& s, u64 last_word) {
+    sip_word(s, last_word);
     s.v2 ^= 0xee;
-    sip_rounds(s, 4);
+    sip_round(s); sip_round(s); sip_round(s); sip_round(s);
     Hash128 hash;
     hash.low = s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
     s.v1 ^= 0xdd;
-    sip_rounds(s, 4);
+    sip_round(s); sip_round(s); sip_round(s); sip_round(s);
     hash.high = s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
     return hash;
 }
 
+GPKVS_DEVICE Hash128 siphash128(u64 key0, u64 key1, const u8* data, u64 bytes) {
+    SipState s = sip_start(key0, key1);
+    u64 at = 0;
+    for (; at + 8 <= bytes; at += 8) sip_word(s, load_unaligned(data + at));
+    u64 last = bytes << 56;
+    for (u32 b = 0; at + b < bytes; b++) last |= (u64)data[at + b] << (8 * b);
+    return sip_end(s, last);
+}
+
+// The same of one 8-byte word.
 GPKVS_DEVICE Hash128 siphash128_word(u64 key0, u64 key1, u64 word) {
-    u8 bytes[8];
-    for (u32 b = 0; b < 8; b++) bytes[b] = (u8)(word >> (8 * b));
-    return siphash128(key0, key1, bytes, 8);
+    SipState s = sip_start(key0, key1);
+    sip_word(s, word);
+    return sip_end(s, 8ull << 56);
 }
 
 // A strong 64-bit mixer for checksums that are added up in any order (the finaliser of MurmurHash3).

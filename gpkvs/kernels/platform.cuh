@@ -9,6 +9,8 @@
 //   GPKVS_KERNEL     one thread an item, volatile memory only
 //   GPKVS_PM_KERNEL  the same, and it stores to PM: every storing thread fences its own stores before it ends
 //   GPKVS_GROUP_KERNEL  eight lanes an item on a GPU: match8 and empty8 look at a whole bucket; leader() stores
+//   ..._SOON         with a function that is told on a CPU which item comes soon, and asks for the cache lines it will
+//                    read (`prefetch`): one item waits for memory while the ones before it run. A GPU's other warps do that.
 #pragma once
 
 typedef unsigned char u8;
@@ -33,14 +35,19 @@ typedef unsigned long long u64;
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
 
 #define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 1, )
+#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_KERNEL(name, LIST)
 #define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 1, pm_persist())
+#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_PM_KERNEL(name, LIST)
 #define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, 8, )
+#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_GROUP_KERNEL(name, LIST)
 
+GPKVS_DEVICE void prefetch(const void*) {}
 GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
+    if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
     for (u32 b = 0; b < 8; b++) word |= (u64)at[b] << (8 * b);
     return word;
@@ -58,6 +65,10 @@ GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
+// Two neighbouring words at a multiple of 16 bytes: one store over the link, which counts stores (docs/gpu.md).
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
+}
 // The calling thread's earlier stores to PM have left the GPU when this returns (GPM, ASPLOS '22, section 5.1).
 GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
@@ -82,29 +93,51 @@ struct Kernel {
 
 #define GPKVS_NAME(type, name) #type " " #name ";"
 
-// The traced build (docs/reliability.md) records every store, write-back and fence; in any other build nothing is left of it.
+// Every kernel is there twice, and the loader takes the one for this processor: with 256-bit vectors the hash of 8-byte
+// keys takes half the time.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define GPKVS_CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define GPKVS_CLONES
+#endif
+
+// How many items ahead a kernel asks for memory: their cache lines must fit the first cache, and the processor's queue.
+static const u64 SOON = 16;
+template <class Args>
+GPKVS_DEVICE void nothing_soon(const Args&, u64) {}
+GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
+
+// The traced build (docs/reliability.md) records every store, write-back and fence; in any other build nothing is left
+// of it. Items are independent, as a GPU's threads are: a compiler may take several at once.
 #if defined(GPKVS_TRACE)
 #include "trace.h"
 #else
-#define GPKVS_ITEMS(name, AT_END)                         \
-    for (u64 i = first; i < last; i++) name##_lane(a, i); \
+#define GPKVS_ITEMS(name, soon, AT_END)                                 \
+    for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);  \
+    _Pragma("GCC ivdep") for (u64 i = first; i < last; i++) {           \
+        if (i + SOON < last) soon(a, i + SOON);                         \
+        name##_lane(a, i);                                              \
+    }                                                                   \
     AT_END;
 #define GPKVS_TRACED(kind, at, word)
 #endif
 
-#define GPKVS_DEFINE(name, LIST, AT_END)                                                    \
+#define GPKVS_DEFINE(name, LIST, soon, AT_END)                                              \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
-    static void name##_run(const void* args, u64 first, u64 last) {                         \
-        const name##_args& a = *(const name##_args*)args;                                   \
-        GPKVS_ITEMS(name, AT_END)                                                           \
+    GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {            \
+        const name##_args a = *(const name##_args*)args;                                    \
+        GPKVS_ITEMS(name, soon, AT_END)                                                     \
     }                                                                                       \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run}; \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
 
-#define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, )
-#define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, pm_persist())
-#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, )
+#define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
+#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
+#define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, pm_persist())
+#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, pm_persist())
+#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
+#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
 
 GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }
@@ -180,6 +213,10 @@ GPKVS_DEVICE void pm_store(u64* at, u64 word) {
     __atomic_store_n(at, word, __ATOMIC_RELAXED);
     GPKVS_TRACED(TRACE_STORE, (u64)at, word);
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_note_store(at);
+}
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    pm_store(at, words[0]);
+    pm_store(at + 1, words[1]);
 }
 GPKVS_DEVICE void pm_persist() {
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_write_back_all();

@@ -76,6 +76,13 @@ GPKVS_DEVICE u32 empty8(const TableKey& table, const Bucket<Slot>* index, u64 bu
     return GPKVS_WAYS8(way, is_empty(index[bucket].ways[way], empty));
 }
 
+template <class Slot>
+GPKVS_DEVICE void prefetch_candidates(const Bucket<Slot>* index, u64 buckets, Hash128 fingerprint) {
+    const Candidates at = candidate_buckets<Slot>(fingerprint, buckets);
+    for (u32 line = 0; line < sizeof(Bucket<Slot>); line += 64) prefetch((const u8*)&index[at.bucket0] + line);
+    for (u32 line = 0; line < sizeof(Bucket<Slot>); line += 64) prefetch((const u8*)&index[at.bucket1] + line);
+}
+
 // The number of the slot that holds the key, or NO_SLOT.
 template <class Slot>
 GPKVS_DEVICE u64 find_slot(const Bucket<Slot>* index, u64 buckets, Hash128 fingerprint, const Slot& key) {

@@ -1,15 +1,28 @@
 // The values that GETs return. One item a GET.
 #include "record.cuh"
 
+// `source_op` is missing (0) in a batch that only reads.
+template <class Args>
+GPKVS_DEVICE u32 writer_of(const Args& a, u32 op) {
+    return a.source_op ? a.source_op[op] : NO_OP;
+}
+
+template <class Args>
+GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
+    const u64 reference = a.source_word[a.get_op[i]];
+    const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
+    for (u32 line = 0; line < 4; line++) prefetch(record + 64 * line);
+}
+
 // measure: how long each value is, after checking the record it comes from.
 #define MEASURE_ARGS(F)                                                                     \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u32*, value_lengths) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) F(const u8*, heap) F(u64, heap_bytes) \
     F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
 
-GPKVS_KERNEL(measure, MEASURE_ARGS) {
+GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
     const u32 op = a.get_op[i];
-    const u32 writer = a.source_op[op];
+    const u32 writer = writer_of(a, op);
     const u64 reference = a.source_word[op];
     u32 length = 0;
     if (writer != NO_OP) length = a.value_lengths[writer];
@@ -32,10 +45,10 @@ GPKVS_KERNEL(measure, MEASURE_ARGS) {
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u8*, values) \
     F(const u64*, value_offsets) F(const u8*, heap) F(const u32*, length) F(const u64*, offset) F(u8*, out)
 
-GPKVS_KERNEL(gather_bytes, GATHER_BYTES_ARGS) {
+GPKVS_KERNEL_SOON(gather_bytes, GATHER_BYTES_ARGS, record_soon) {
     if (a.length[i] == 0) return;
     const u32 op = a.get_op[i];
-    const u32 writer = a.source_op[op];
+    const u32 writer = writer_of(a, op);
     const u8* from;
     if (writer != NO_OP) from = a.values + a.value_offsets[writer];
     else from = record_value((const RecordHeader*)(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES));
@@ -50,7 +63,7 @@ GPKVS_KERNEL(gather_bytes, GATHER_BYTES_ARGS) {
 GPKVS_KERNEL(gather_u64, GATHER_U64_ARGS) {
     if (a.length[i] == 0) return;
     const u32 op = a.get_op[i];
-    const u32 writer = a.source_op[op];
+    const u32 writer = writer_of(a, op);
     const u64 value = writer == NO_OP ? a.source_word[op] : load_unaligned(a.values + a.value_offsets[writer]);
     *(u64*)(a.out + a.offset[i]) = value;
 }

@@ -1,4 +1,4 @@
-// record: the new records, appended to the heap. One item a record.
+// record: the new records, appended to the heap. One item a record: the SET and the place of each.
 #include "record.cuh"
 
 #define RECORD_ARGS(F)                                                                      \
@@ -35,7 +35,7 @@ GPKVS_DEVICE void put_bytes(RecordWriter& writer, const u8* data, u64 bytes) {
 
 GPKVS_PM_KERNEL(record, RECORD_ARGS) {
     const u32 op = a.put_op[i];
-    const u64 reference = a.reference[op];
+    const u64 reference = a.reference[i];
     u64* words = (u64*)(a.heap + reference_offset(reference) * UNIT_BYTES);
     const u64* end = words + reference_length(reference) * (UNIT_BYTES / 8);
 

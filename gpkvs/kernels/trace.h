@@ -41,7 +41,7 @@ static inline u64 trace_threads_for(u64 items) {
     return trace_on ? (items + trace_thread_items - 1) / trace_thread_items : 1;
 }
 
-#define GPKVS_ITEMS(name, AT_END)                                                       \
+#define GPKVS_ITEMS(name, soon, AT_END)                                                       \
     const u64 threads = trace_threads_for(last - first);                                \
     trace_add(TRACE_LAUNCH, (u64)#name, 0);                                             \
     for (u64 t : trace_order(threads)) {                                                \

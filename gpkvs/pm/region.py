@@ -38,6 +38,7 @@ class Region:
     def __init__(self, path: Path, domain: Domain | None) -> None:
         self.path = path
         self._domain = domain.name if domain else None
+        self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)
@@ -53,6 +54,8 @@ class Region:
         view = np.frombuffer(self._map, np.uint8)
         self.address = int(view.__array_interface__["data"][0])
         self._view: NDArray[np.uint8] | None = view
+        # If the file is truncated under us, the process ends with a line that names it.
+        library.gpkvs_mapped(self.address, self.bytes, os.fsencode(path))
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""
@@ -96,6 +99,7 @@ class Region:
     def close(self) -> None:
         """Unmap; views handed out before must be gone."""
         self._view = None
+        library.gpkvs_unmapped(self.address)
         # If a caller still holds a view, the mapping goes when the view does.
         with suppress(BufferError):
             self._map.close()

@@ -96,7 +96,7 @@ class BatchRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class BatchResponse(_message.Message):
-    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message")
+    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class BatchResponse(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: bytes
     values: bytes
@@ -111,4 +112,5 @@ class BatchResponse(_message.Message):
     versions: bytes
     code: int
     message: str
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    full: str
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ...) -> None: ...

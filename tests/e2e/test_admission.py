@@ -22,6 +22,7 @@ from gpkvs.server.batcher import Batcher
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.interceptor import CallMetrics
+from gpkvs.server.outbox import Outbox
 from gpkvs.server.rpc import add_service
 from gpkvs.server.service import KVService
 from tests.e2e.wire import SET, batch
@@ -47,7 +48,7 @@ class Services:
 
     def open_gate(self) -> Batcher:
         batcher = Batcher(self.execute, self.engine, ServerConfig(), self.metrics)
-        self.gate.open(Serving(self.store, batcher, self.engine, 1 << 20, 64, 1 << 20))
+        self.gate.open(Serving(self.store, batcher, Outbox(1 << 30), self.engine, 1 << 20, 64, 1 << 20))
         return batcher
 
     async def wait_entered(self) -> None:

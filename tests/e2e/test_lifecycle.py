@@ -16,7 +16,7 @@ import pytest
 
 import gpkvs
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from tests.e2e.conftest import COMMAND, Server, StartServer, error_line, run_gpkvs
+from tests.e2e.conftest import COMMAND, WITHOUT_ROOT_RIGHTS, Server, StartServer, error_line, run_gpkvs
 from tests.e2e.wire import SET, batch
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
@@ -134,23 +134,13 @@ def test_ipv6(start_server: StartServer) -> None:
     assert server.metric("gpkvs_serving") == 1
 
 
-# Root may write anywhere: without this capability it obeys permissions like anyone else.
-_WITHOUT_ROOT_RIGHTS = """
-import ctypes, os, sys
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0):
-    sys.exit("prctl failed")
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 def test_no_write_permission(tmp_path: Path) -> None:
     folder = tmp_path / "read-only"
     folder.mkdir()
     folder.chmod(0o555)
     for data in (folder, folder / "store"):
         result = subprocess.run(
-            [sys.executable, "-c", _WITHOUT_ROOT_RIGHTS, *COMMAND, "serve", "--data", str(data), *ANY_PORT],
+            [sys.executable, "-c", WITHOUT_ROOT_RIGHTS, *COMMAND, "serve", "--data", str(data), *ANY_PORT],
             capture_output=True,
             timeout=60,
             check=False,
@@ -190,6 +180,39 @@ def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
     server = start_server("--index-bytes", "2MiB", "--heap-bytes", "32MiB")
     assert server.admin.Info(admin_pb2.InfoRequest()).tables[0].index_bytes == 1 << 20
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"v"
+    log = server.log.read_text()
+    assert "WARNING index_bytes=2097152 has no effect: the store was created with 1048576" in log
+    assert "WARNING heap_bytes=33554432 has no effect" in log
+    assert "log_bytes=" not in log  # as it is
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--metrics", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--listen", "127.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
+        (["--message-bytes-max", "3GiB"], "message_bytes_max: 3,221,225,472 bytes"),
+        (["--log-bytes", "9999TiB"], "log_bytes: "),
+        (["--threads", "1000000000"], "--threads"),
+        (["--heap-bytes", "9" * 400], "no machine has that"),
+        (["--index-bytes", "99999999TiB"], "no machine has that"),
+        (["--listen", b"\xff:7000"], "is not UTF-8"),
+    ],
+)
+def test_nonsense_options_are_refused_with_a_line(tmp_path: Path, options: list[str], words: str) -> None:
+    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), *ANY_PORT, *options)
+    text = " ".join(result.stderr.decode().replace("│", " ").split())
+    assert result.returncode in (1, 2)
+    assert words in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "store" / "root").exists()
+
+
+@pytest.mark.parametrize("specification", ["nonsense", "before_route:x", "before_route:0"])
+def test_nonsense_failpoint_is_refused_with_a_line(tmp_path: Path, specification: str) -> None:
+    result = run_gpkvs("info", str(tmp_path), env={"GPKVS_FAILPOINT": specification})
+    assert "GPKVS_FAILPOINT" in error_line(result, 1)
 
 
 @pytest.mark.parametrize("name", ["missing/ready", "folder"])

@@ -89,11 +89,12 @@ def _cut(column: bytes, lengths: bytes, size: int, count: int) -> list[bytes]:
     return [column[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def refuse(code: grpc.StatusCode, details: str) -> Fault:
-    """Refuse before execution, and say so."""
+def refuse(code: grpc.StatusCode, details: str, full: str = "") -> Fault:
+    """Refuse before execution, and say so; `full` is what is full."""
+    trailing = (*NOT_EXECUTED, ("gpkvs-full", full)) if full else NOT_EXECUTED
 
     async def fault(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
-        await context.abort(code, details, NOT_EXECUTED)
+        await context.abort(code, details, trailing)
 
     return fault
 

@@ -17,6 +17,8 @@ from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import NoSpaceError
 from gpkvs.server import codec
 from gpkvs.server.batcher import Batcher, DeadlineError
+from gpkvs.server.codec import Answer
+from gpkvs.server.outbox import Account, Outbox
 from tests.e2e import wire
 
 LIMITS = Limits()
@@ -56,12 +58,23 @@ class Watched:
         await asyncio.to_thread(self.entered.acquire)
 
 
+class OneConnection(Batcher):
+    """A batcher whose requests all come over one connection; a test says when answers are read."""
+
+    outbox: Outbox
+
+    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:  # type: ignore[override]
+        return super().submit(request, Account(self.outbox, "one"), seconds_left)
+
+
 @asynccontextmanager
-async def running(store: gpkvs.Store, **config: int) -> AsyncIterator[tuple[Batcher, Watched]]:
+async def running(store: gpkvs.Store, **config: int) -> AsyncIterator[tuple[OneConnection, Watched]]:
     watched = Watched(store)
     with ThreadPoolExecutor(1) as engine:
+        batcher = OneConnection(watched.execute, engine, ServerConfig(**config), watched)  # type: ignore[arg-type]
+        batcher.outbox = Outbox(config.get("answer_bytes_max", 1 << 40))
         try:
-            yield Batcher(watched.execute, engine, ServerConfig(**config), watched), watched  # type: ignore[arg-type]
+            yield batcher, watched
         finally:
             watched.go.set()
 
@@ -122,7 +135,7 @@ async def test_full_queue_refuses_and_recovers(store: gpkvs.Store) -> None:
         accepted = [batcher.submit(set_one(b"busy"))]
         await watched.wait_entered()
         accepted.append(batcher.submit(set_one(b"a", bytes(60))))
-        with pytest.raises(NoSpaceError, match=r"queue full: 61 bytes wait, 61 more .* 100 \(queue_bytes_max\)"):
+        with pytest.raises(NoSpaceError, match=r"queue full: 69 bytes wait, 69 more .* 100 \(queue_bytes_max\)"):
             batcher.submit(set_one(b"b", bytes(60)))
         accepted += [batcher.submit(set_one(b"c")), batcher.submit(set_one(b"d"))]
         with pytest.raises(NoSpaceError, match=r"queue full: 3 requests wait.*queue_requests_max"):
@@ -179,13 +192,13 @@ async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None
     async with running(store) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
-        # 600 x 512 KiB = 300 MiB: more than the 256 MiB of values that one transaction may read.
-        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(600)]
+        # 150 x 512 KiB = 75 MiB: more than the 64 MiB of values that one transaction may read.
+        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
         watched.go.set()
         await busy
         lengths = {len((await answer).values) for answer in answers}
     assert lengths == {2 << 20 >> 2}
-    assert [len(keys) for keys in watched.batches] == [1, 600, 600 - 512]
+    assert [len(keys) for keys in watched.batches] == [1, 150, 150 - 128]
 
 
 @asynchronous
@@ -211,3 +224,76 @@ async def test_abandoned_work_is_cancelled(store: gpkvs.Store) -> None:
         await busy
         assert waiting.cancelled()
     assert store.get(b"waiting") is None
+
+
+@asynchronous
+async def test_what_is_no_column_counts_in_the_queue(store: gpkvs.Store) -> None:
+    """A client may send fields that nobody knows; they take memory all the same."""
+    async with running(store, queue_bytes_max=1000) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        fat = codec.one(Op.SET, b"fat", b"", LIMITS, message_bytes=900)
+        waiting = batcher.submit(fat)
+        assert 900 <= batcher.queue_bytes <= 920
+        with pytest.raises(NoSpaceError, match="queue_bytes_max"):
+            batcher.submit(fat)
+        watched.go.set()
+        await asyncio.gather(busy, waiting)
+        assert batcher.queue_bytes == 0
+
+
+@asynchronous
+async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpkvs.Store) -> None:
+    """One connection may hold as much as it leaves free; another one is served; what was read makes room."""
+    size = 1_000_000
+    store.set(b"large", bytes(size))
+    read = codec.one(Op.GET, b"large", b"", LIMITS)
+    async with running(store, answer_bytes_max=10 * size + size // 2) as (batcher, watched):
+        watched.go.set()
+        results = [(await asyncio.gather(batcher.submit(read), return_exceptions=True))[0] for _ in range(20)]
+        assert [isinstance(result, NoSpaceError) for result in results] == [False] * 6 + [True] * 14
+        assert isinstance(results[-1], NoSpaceError)
+        assert results[-1].resource == "answers"
+        assert "answer_bytes_max" in str(results[-1])
+        assert 6 * size < batcher.outbox.bytes < 7 * size
+        with pytest.raises(NoSpaceError):
+            await batcher.submit(set_one(b"k"))
+        other = Account(batcher.outbox, "another")
+        assert len((await Batcher.submit(batcher, read, other)).values) == size
+        other.close()
+
+        batcher.outbox.change("one", -3 * size)
+        assert len((await batcher.submit(read)).values) == size
+
+
+@asynchronous
+async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
+    size = 1_000_000
+    store.set(b"large", bytes(size))
+    both = codec.decode(wire.batch([(2, b"k", b"v"), (1, b"large")]), LIMITS)
+    async with running(store, answer_bytes_max=3 * size) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        together = [batcher.submit(both) for _ in range(5)]
+        watched.go.set()
+        await busy
+        assert {len((await answer).values) for answer in together} == {size}
+        store.delete(b"k")
+        with pytest.raises(NoSpaceError, match="answers full"):
+            await batcher.submit(both)
+    assert store.get(b"k") is None
+
+
+def test_an_account_gives_back_what_it_took() -> None:
+    outbox = Outbox(1 << 30)
+    first, second = Account(outbox, "peer"), Account(outbox, "peer")
+    first.add(1000)
+    first.add(2000)
+    second.add(4000)
+    first.sent(1000)
+    first.close()
+    first.add(50_000)  # a call that has ended holds nothing
+    assert 4000 <= outbox.bytes == outbox.held_bytes("peer") < 40_000
+    second.close()
+    second.close()
+    assert (outbox.bytes, outbox.held_bytes("peer")) == (0, 0)

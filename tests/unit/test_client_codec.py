@@ -60,7 +60,7 @@ def test_an_answer_becomes_columns() -> None:
     "change",
     [
         {"status": b"\0\0"},
-        {"versions": b""},
+        {"versions": bytes(7)},
         {"value_lengths": b""},
         {"value_lengths": b"\4\0\0\0"},
         {"values": b"longer"},

@@ -184,12 +184,12 @@ def test_what_surely_was_not_executed_is_repeated(run: Run) -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
             for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                server.faults = [refuse(code, "queue full: try again later")] * 2
+                server.faults = [refuse(code, "queue full: try again later", "queue")] * 2
                 assert await client.set(b"k", b"v") == 1
-                server.faults = [refuse(code, "queue full: try again later")] * 2
+                server.faults = [refuse(code, "queue full: try again later", "queue")] * 2
                 assert await client.batch([(Op.SET, b"k", b"v")]) == [1]
             assert len(server.executed) == 4
-            server.faults = [refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full: later")] * 3
+            server.faults = [refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full: later", "queue")] * 3
             with pytest.raises(ServerBusyError, match="queue full"):
                 await client.set(b"k", b"v")
 
@@ -229,7 +229,9 @@ def test_callers_do_not_suffer_for_each_others_bad_input(run: Run, with_index: b
 def test_a_full_store_refuses_only_the_writes_that_do_not_fit(run: Run) -> None:
     async def rule(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
         if any(op == Op.SET and key.startswith(b"new") for op, key, _ in operations):
-            await refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "index full: delete keys")(server, operations, context)
+            await refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "index full: delete keys", "index")(
+                server, operations, context
+            )
 
     async def main() -> None:
         async with serving() as server, connect(server) as client:

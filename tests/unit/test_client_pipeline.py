@@ -63,19 +63,23 @@ def good(request: kv_pb2.BatchRequest) -> kv_pb2.BatchResponse:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "of_write", "of_read"),
+    ("code", "message", "full", "of_write", "of_read"),
     [
-        (3, "operation 0, keys: too long", InvalidArgumentError, InvalidArgumentError),
-        (8, "heap full: delete keys", NoSpaceError, NoSpaceError),
-        (8, "queue full: 5 requests wait", ServerBusyError, ServerBusyError),
-        (13, "internal error", OutcomeUnknownError, ServerError),
-        (14, "is closed", OutcomeUnknownError, UnavailableError),
-        (99, "from the future", OutcomeUnknownError, ServerError),
+        (3, "operation 0, keys: too long", "", InvalidArgumentError, InvalidArgumentError),
+        (8, "heap full: delete keys", "heap", NoSpaceError, NoSpaceError),
+        (8, "queue full: 5 requests wait", "queue", ServerBusyError, ServerBusyError),
+        (13, "internal error", "", OutcomeUnknownError, ServerError),
+        (14, "is closed", "", OutcomeUnknownError, UnavailableError),
+        (99, "from the future", "", OutcomeUnknownError, ServerError),
     ],
 )
-def test_codes_say_whether_a_write_may_be_done(code: int, message: str, of_write: type, of_read: type) -> None:
+def test_codes_say_whether_a_write_may_be_done(
+    code: int, message: str, full: str, of_write: type, of_read: type
+) -> None:
     async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
-        return kv_pb2.BatchResponse(id=request.id, code=code, message=message) if request.id < 3 else good(request)
+        if request.id >= 3:
+            return good(request)
+        return kv_pb2.BatchResponse(id=request.id, code=code, message=message, full=full)
 
     write, read, after = outcomes(answer, WRITE, READ, READ)
     assert type(write) is of_write
@@ -98,7 +102,7 @@ def test_an_answer_of_the_wrong_shape_fails_its_request_only() -> None:
     async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         response = good(request)
         if request.id == 1:
-            response.versions = b""
+            response.versions = b"short"
         return response
 
     first, second = outcomes(answer, READ, READ)

@@ -20,6 +20,12 @@ from gpkvs.client.retry import RetryPolicy, classify
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 
 NOT_EXECUTED = {"gpkvs-executed": "no"}
+
+
+def full(resource: str) -> dict[str, str]:
+    return {**NOT_EXECUTED, "gpkvs-full": resource}
+
+
 REFUSED_CONNECTION = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host"
 )
@@ -30,8 +36,10 @@ CASES: list[tuple[StatusCode, str, dict[str, str], type[GpkvsError], bool, bool,
     (StatusCode.UNAVAILABLE, REFUSED_CONNECTION, {}, UnavailableError, True, True, False),
     (StatusCode.UNAVAILABLE, "Socket closed", {}, UnavailableError, True, False, True),
     (StatusCode.UNAVAILABLE, "Socket closed", {"gpkvs-executed": "yes"}, UnavailableError, True, False, True),
-    (StatusCode.RESOURCE_EXHAUSTED, "queue full: later", NOT_EXECUTED, ServerBusyError, True, True, False),
-    (StatusCode.RESOURCE_EXHAUSTED, "heap full: delete", NOT_EXECUTED, NoSpaceError, False, False, False),
+    (StatusCode.RESOURCE_EXHAUSTED, "queue full: later", full("queue"), ServerBusyError, True, True, False),
+    (StatusCode.RESOURCE_EXHAUSTED, "answers full: read", full("answers"), ServerBusyError, True, True, False),
+    (StatusCode.RESOURCE_EXHAUSTED, "heap full: delete", full("heap"), NoSpaceError, False, False, False),
+    (StatusCode.RESOURCE_EXHAUSTED, "in other words", full("attic"), NoSpaceError, False, False, False),
     (StatusCode.RESOURCE_EXHAUSTED, "from a proxy", {}, ServerBusyError, True, False, True),
     (
         StatusCode.RESOURCE_EXHAUSTED,
@@ -79,9 +87,9 @@ def test_the_servers_words_keep_their_parts() -> None:
     invalid = classify(StatusCode.INVALID_ARGUMENT, "operation 3, keys: too long", NOT_EXECUTED, "").error
     assert isinstance(invalid, InvalidArgumentError)
     assert (invalid.index, invalid.field, str(invalid)) == (3, "keys", "operation 3, keys: too long")
-    full = classify(StatusCode.RESOURCE_EXHAUSTED, "heap full: delete keys", NOT_EXECUTED, "").error
-    assert isinstance(full, NoSpaceError)
-    assert (full.resource, str(full)) == ("heap", "heap full: delete keys")
+    no_space = classify(StatusCode.RESOURCE_EXHAUSTED, "heap full: delete keys", full("heap"), "").error
+    assert isinstance(no_space, NoSpaceError)
+    assert (no_space.resource, str(no_space)) == ("heap", "heap full: delete keys")
 
 
 def test_only_what_one_operation_can_cause_splits_a_message() -> None:
@@ -92,7 +100,7 @@ def test_only_what_one_operation_can_cause_splits_a_message() -> None:
 
 
 def test_each_caller_gets_an_error_of_its_own() -> None:
-    failure = classify(StatusCode.RESOURCE_EXHAUSTED, "heap full: delete keys", NOT_EXECUTED, "")
+    failure = classify(StatusCode.RESOURCE_EXHAUSTED, "heap full: delete keys", full("heap"), "")
     first, second = failure.raised(is_write=True), failure.raised(is_write=True)
     assert first is not second
     assert str(first) == str(second) == "heap full: delete keys"

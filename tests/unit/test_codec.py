@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpkvs
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Op, is_constant
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2
@@ -47,14 +47,18 @@ def test_joined_requests_are_the_concatenated_batches(requests: list[list[Operat
 
 @given(OPERATIONS)
 def test_a_single_operation_is_a_batch_of_one(operation: Operation) -> None:
-    assert one(operation) == codec.decode(batch([operation]), Limits())
+    assert columns_equal(codec.join([one(operation)]), codec.join([codec.decode(batch([operation]), Limits())]))
 
 
-def test_equal_lengths_are_written_out() -> None:
+def test_one_length_may_stand_for_all() -> None:
     message = kv_pb2.BatchRequest(ops=b"\x02\x01\x02", keys=b"aabbcc", key_size=2, values=b"xyz123", value_size=3)
-    assert codec.decode(message, Limits()) == codec.decode(
-        batch([(2, b"aa", b"xyz"), (1, b"bb"), (2, b"cc", b"123")]), Limits()
-    )
+    alone = codec.decode(message, Limits())
+    written_out = codec.decode(batch([(2, b"aa", b"xyz"), (1, b"bb"), (2, b"cc", b"123")]), Limits())
+    assert is_constant(codec.join([alone, alone]).key_lengths)
+    for first in (alone, written_out):
+        for second in (alone, written_out, one((2, b"k", b"v"))):
+            expected = [2, 2, 2, *([1] if second.operations == 1 else [2, 2, 2])]
+            assert codec.join([first, second]).key_lengths.tolist() == expected
 
 
 def test_one_request_is_not_copied() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of the engine and of the server, beside other stores that give the same promise."""

@@ -1,0 +1,50 @@
+"""What Linux tells about a process: its memory and its processor time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Resident bytes of a process.
+
+    Parameters
+    ----------
+    store_bytes
+        Of the mapped files of its store: page cache that the kernel may take back, or the tmpfs itself.
+    other_bytes
+        Of everything else.
+    """
+
+    store_bytes: int
+    other_bytes: int
+
+
+def resident(pid: int, store: Path) -> Resident:
+    """Return what a process holds in memory, the files under `store` apart.
+
+    Notes
+    -----
+    From ``/proc/PID/smaps``: the line of a mapping names its file, its line ``Rss`` the resident KiB.
+    """
+    prefix = f"{store.resolve()}/"
+    sizes = {True: 0, False: 0}
+    is_store = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, *rest = line.split(maxsplit=5)
+        if name == "Rss:":
+            sizes[is_store] += int(rest[0]) << 10
+        elif not name.endswith(":"):
+            is_store = len(rest) == 5 and rest[4].startswith(prefix)
+    return Resident(store_bytes=sizes[True], other_bytes=sizes[False])
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that all threads of a process have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,215 @@
+"""Results as tables: for a terminal, and, by the same rows, for documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table: a title, headings and lines of text; all columns but the first `left` hold numbers."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+    left: int = 1
+
+    def rich(self) -> Table:
+        """Return it for a terminal."""
+        table = Table(title=self.title, title_justify="left")
+        for number, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if number < self.left else "right")
+        for line in self.lines:
+            table.add_row(*line)
+        return table
+
+    def markdown(self) -> str:
+        """Return it for a document."""
+        rule = [" --- " if number < self.left else " ---: " for number in range(len(self.headings))]
+        lines = [_row(self.headings), "|" + "|".join(rule) + "|", *map(_row, self.lines)]
+        return f"**{self.title}**\n\n" + "\n".join(lines) + "\n"
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def throughput(result: dict[str, Any]) -> Rows:
+    """Return what each contender did at each task, and the ratios."""
+    ratios = {(ratio["task"], ratio["peer"]): ratio for ratio in result["ratios"]}
+    lines: list[tuple[str, ...]] = []
+    for measurement in sorted(result["measurements"], key=lambda found: _place(result, found["task"])):
+        ratio = ratios.get((measurement["task"], measurement["contender"]))
+        latencies = measurement["latencies_ms"]
+        lines.append(
+            (
+                measurement["task"],
+                measurement["contender"],
+                rate_text(measurement["rate"]),
+                f"{rate_text(measurement['rate_min'])} to {rate_text(measurement['rate_max'])}",
+                ", ".join(map(_milliseconds, latencies.values())),
+                ratio_text(ratio["ratio"]) if ratio else "",
+                f"{ratio['aim']:g}" if ratio and ratio["aim"] else "",
+            )
+        )
+    names = result["measurements"][0]["latencies_ms"] if result["measurements"] else ()
+    headings = (
+        "task",
+        "store",
+        "a second, median",
+        "lowest to highest",
+        f"{', '.join(names)}, ms",
+        "gpkvs is faster, times",
+        "aim",
+    )
+    return Rows(title_of(result), headings, lines, left=2)
+
+
+def _place(result: dict[str, Any], task: str) -> int:
+    return next(number for number, found in enumerate(result["measurements"]) if found["task"] == task)
+
+
+def rate_text(rate: float) -> str:
+    """Write operations a second."""
+    return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{float(f'{rate:.3g}'):,.0f}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write how many times as fast."""
+    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def title_of(result: dict[str, Any]) -> str:
+    """Say what was measured."""
+    parameters = result["parameters"]
+    return (
+        f"{result['benchmark']}, promise {result['promise']}: {parameters['records']:,} records, median of "
+        f"{parameters['runs']} runs"
+    )
+
+
+def phases(result: dict[str, Any]) -> Rows:
+    """Return the shares of the phases of gpkvs's transactions, a column for each task."""
+    tasks = list(result["phases"])
+    names = [name for task in tasks for name in result["phases"][task]]
+    sums = {task: sum(result["phases"][task].values()) for task in tasks}
+    lines = [
+        (name, *(_share(result["phases"][task].get(name, 0.0), sums[task]) for task in tasks))
+        for name in dict.fromkeys(names)
+    ]
+    return Rows("time of gpkvs by phase of the transaction, %", ("phase", *tasks), lines)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if part and whole else ""
+
+
+def resources(result: dict[str, Any]) -> Rows:
+    """Return the processor time of an operation, in the server and in the client."""
+    lines = [
+        (task, *(f"{spent[name]:.3g}" for name in ("server_cpu_us", "engine_us", "client_cpu_us")))
+        for task, spent in result["spent"].items()
+    ]
+    headings = ("task", "server, CPU µs", "of it in the engine, µs", "client, CPU µs")
+    return Rows("time of gpkvs for one operation", headings, lines)
+
+
+def memory(result: dict[str, Any]) -> Rows:
+    """Return the resident memory of a server."""
+    found = result["memory"]
+    lines = [
+        (step, *(f"{found[step][name] / (1 << 20):,.0f}" for name in ("other_bytes", "store_bytes")))
+        for step in ("empty", "loaded", "read")
+    ]
+    title = f"resident memory of a server with {found['records']:,} records of {found['value_bytes']:,} B, MiB"
+    return Rows(title, ("after", "beyond the store", "mapped store"), lines)
+
+
+def start(result: dict[str, Any]) -> Rows:
+    """Return start-up times."""
+    lines: list[tuple[str, ...]] = [
+        (
+            one["shape"],
+            f"{one['records']:,}",
+            f"{one['store_bytes'] / (1 << 20):,.0f}",
+            f"{median(one['clean_seconds']):.2f}",
+            f"{median(one['killed_seconds']):.2f}",
+        )
+        for one in result["start"]
+    ]
+    headings = ("records", "number", "store, MiB", "after a stop, s", "after kill -9, s")
+    return Rows("from the start of the process to SERVING", headings, lines)
+
+
+def metrics_cost(result: dict[str, Any]) -> Rows:
+    """Return what metrics cost."""
+    lines: list[tuple[str, ...]] = [
+        (
+            task,
+            *(rate_text(median(one["rate"] for one in found[which])) for which in ("with", "without")),
+            f"{found['cost_percent']:.1f}",
+            f"{found['cpu_cost_percent']:.1f}",
+        )
+        for task, found in result["metrics_cost"].items()
+    ]
+    headings = ("task", "with, a second", "without", "throughput lost, %", "more CPU an operation, %")
+    return Rows("cost of metrics, medians of pairs of runs", headings, lines)
+
+
+def calls(result: dict[str, Any]) -> Rows:
+    """Return the calls of functions in the server for a message."""
+    lines: list[tuple[str, ...]] = [
+        (operation, f"{int(size):,}", f"{one['calls_per_message']:,.1f}", f"{one['objects_most']:,}")
+        for operation, found in result["calls"].items()
+        for size, one in found.items()
+    ]
+    headings = (
+        "message",
+        "operations",
+        "calls of functions, of Python and of C",
+        "most objects at a time, beyond those before",
+    )
+    return Rows("what the server's Python does for a message", headings, lines)
+
+
+def top_functions(result: dict[str, Any]) -> Rows:
+    """Return where the server's processor time goes, in the largest message."""
+    lines: list[tuple[str, ...]] = []
+    for operation, found in result["calls"].items():
+        largest = found[max(found, key=int)]
+        for name, entry in list(largest["functions"].items())[:10]:
+            lines.append(
+                (
+                    operation,
+                    name.rpartition("/")[2],
+                    f"{entry['calls_per_message']:,.1f}",
+                    f"{entry['cpu_us_per_message']:,.0f}",
+                )
+            )
+    headings = ("message", "function", "calls", "CPU µs, without what it calls")
+    return Rows("where the counting server spends a message's time", headings, lines, left=2)
+
+
+_SECTIONS = {"memory": memory, "start": start, "metrics_cost": metrics_cost, "calls": calls}
+
+
+def tables_of(result: dict[str, Any], *, profile: bool) -> list[Rows]:
+    """Return the tables of a result; with `profile` also where the time went."""
+    found = [throughput(result)] if result["measurements"] else []
+    found += [table(result) for name, table in _SECTIONS.items() if name in result]
+    if profile:
+        if result.get("phases"):
+            found.append(phases(result))
+        if "spent" in result:
+            found.append(resources(result))
+        if "calls" in result:
+            found.append(top_functions(result))
+    return found

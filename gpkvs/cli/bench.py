@@ -1,0 +1,265 @@
+"""gpkvs bench: how fast the engine and the server are here, beside other stores that promise the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gpkvs.bench.contender import Promise
+from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.gpu import PARTS as GPU_PARTS
+from gpkvs.bench.gpu import GpuOptions, gpu_tables, run_gpu
+from gpkvs.bench.paper import paper_tables, run_paper
+from gpkvs.bench.report import write_report
+from gpkvs.bench.results import write_result
+from gpkvs.bench.server import PARTS, run_server
+from gpkvs.bench.serving import ServerBenchOptions
+from gpkvs.bench.tables import tables_of
+from gpkvs.bench.workload import SHAPES
+from gpkvs.cli.output import failures_exit
+
+app = typer.Typer(
+    name="bench",
+    help="Measure the engine and the server beside other stores, and keep the figures.",
+    no_args_is_help=True,
+)
+
+_DIRECTORY = "Where the stores are made and removed again: a tmpfs for `process`, a disk for `msync`."
+_PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."
+_GPU_DIRECTORY = "Where the store is made and removed again: a tmpfs, where the GPU can store to the files."
+_JSON = "Keep everything, with each single run, in this file."
+_PROFILE = "Show where the time went as well."
+
+
+@contextmanager
+def _shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Show steps on stderr: as a bar on a terminal, else as lines."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total, completed=-1 if total else 0)
+
+        def show(step: str) -> None:
+            bar.update(task, description=step, advance=1)
+            if not console.is_terminal:
+                console.print(step, markup=False)
+
+        yield show
+
+
+def _print(result: dict[str, Any], json_file: Path | None, *, profile: bool) -> None:
+    """Show a result, and keep it."""
+    console = Console(highlight=False)
+    for rows in tables_of(result, profile=profile):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"kept in {json_file}", markup=False)
+
+
+@app.command("engine")
+def engine_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = EngineOptions.promise,
+    records: Annotated[int, typer.Option(help="Loaded before anything is timed.", min=1)] = EngineOptions.records,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = EngineOptions.batch,
+    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = EngineOptions.runs,
+    batches: Annotated[int, typer.Option(help="In a run, at most.", min=1)] = EngineOptions.batches_max,
+    seconds: Annotated[
+        float, typer.Option(help="Timed in a run, at most (but three batches).", min=0)
+    ] = EngineOptions.seconds_max,
+    shape: Annotated[
+        list[str] | None, typer.Option(help=f"Of the records: {', '.join(SHAPES)}; by default all. May be repeated.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Whom to compare with: {', '.join(get_args(PeerName))}, or none; by default all."),
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Batches on the embedded store, beside LMDB and RocksDB.
+
+    All stores get the same batches of uniform keys, one after the other, and keep the same promise. Peers come with
+    pip install 'gpkvs[bench]'; docs/performance.md says how each is set up and what is timed. With the defaults it
+    takes some minutes and 4 GiB of the file system.
+
+    Exit status: 0, 1 if something is missing or a store answers wrongly, 2 wrong options.
+
+    Example: gpkvs bench engine --records 1000000 --json bench/results/engine-process.json
+    """
+    options = EngineOptions(
+        directory=directory,
+        promise=promise,
+        records=records,
+        batch=batch,
+        runs=runs,
+        batches_max=batches,
+        seconds_max=seconds,
+        shapes=tuple(SHAPES[name] for name in _chosen("shape", shape, tuple(SHAPES))),
+        peers=_chosen("peer", peer, get_args(PeerName)),
+    )
+    with failures_exit(1), _shown(steps(options)) as show:
+        result = run_engine(options, show)
+    _print(result, json_file, profile=profile)
+
+
+@app.command("server")
+def server_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ServerBenchOptions.promise,
+    records: Annotated[
+        int, typer.Option(help="Of 8-byte keys and values, loaded before anything is timed.", min=1)
+    ] = ServerBenchOptions.records,
+    large_records: Annotated[
+        int, typer.Option(help="Of 1 KiB, for memory and start-up time.", min=1)
+    ] = ServerBenchOptions.large_records,
+    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = ServerBenchOptions.runs,
+    seconds: Annotated[float, typer.Option(help="Of a run.", min=0.01)] = ServerBenchOptions.seconds,
+    message: Annotated[int, typer.Option(help="Operations in a message.", min=1)] = ServerBenchOptions.message,
+    in_flight: Annotated[
+        int, typer.Option(help="Messages of a stream without an answer.", min=1)
+    ] = ServerBenchOptions.in_flight,
+    connections: Annotated[
+        int, typer.Option(help="Of single calls, and of redis-benchmark.", min=1)
+    ] = ServerBenchOptions.connections,
+    callers: Annotated[
+        int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
+    ] = ServerBenchOptions.callers,
+    starts: Annotated[
+        int, typer.Option(help="Of each store, after a stop and after a kill.", min=1)
+    ] = ServerBenchOptions.starts,
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
+    ] = None,
+    redis: Annotated[bool, typer.Option("--redis/--no-redis", help="Compare with redis.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Clients of a real server, beside redis-benchmark on a real redis-server.
+
+    Parts: throughput (streams of messages, single calls, gathered calls, each beside redis), memory (resident, beside
+    the mapped store), start (time to SERVING against the size of the store, after a stop and after a kill), metrics
+    (what they cost), calls (how many functions the server calls for a message). Needs Debian's redis-server. With the
+    defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is timed.
+
+    Exit status: 0, 1 if something is missing or a server does not do what it should, 2 wrong options.
+
+    Example: gpkvs bench server --part throughput --json bench/results/server-process.json
+    """
+    options = ServerBenchOptions(
+        directory=directory,
+        promise=promise,
+        records=records,
+        large_records=large_records,
+        runs=runs,
+        seconds=seconds,
+        message=message,
+        in_flight=in_flight,
+        connections=connections,
+        callers=callers,
+        starts=starts,
+        has_redis=redis,
+    )
+    parts = _chosen("part", part, PARTS)
+    with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        result = runner.run(run_server(options, parts, show))
+    _print(result, json_file, profile=profile)
+
+
+@app.command("gpu")
+def gpu_command(
+    directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
+    batches: Annotated[int, typer.Option(help="Different ones; each is run once.", min=4)] = GpuOptions.batches,
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(GPU_PARTS)}; by default all. May be repeated.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Measure the engine on one GPU against the limits of the GPU and its link, in the same run.
+
+    Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
+    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values), recovery
+    (verify and undo of a whole batch, opening it again). Needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits
+    what. With the defaults it takes a minute and 13 GiB of the file system.
+
+    Exit status: 0, 1 if something is missing, 2 wrong options.
+
+    Example: gpkvs bench gpu --json bench/results/gpu.json
+    """
+    options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS))
+    with failures_exit(1), _shown() as show:
+        result = run_gpu(options, show)
+    console = Console(highlight=False)
+    for rows in gpu_tables(result):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
+
+
+@app.command("paper")
+def paper_command(
+    directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
+    batches: Annotated[int, typer.Option(help="Different ones.", min=4)] = GpuOptions.batches,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.
+
+    Who makes results durable: the host after a copy of the table (CAP-fs, CAP-mm: mock-ups), the host after the GPU
+    stored (GPM-NDP), or the GPU (GPM); a coalesced log against one with locks; write amplification; restoration. Needs
+    an NVIDIA GPU and CuPy; docs/gpu.md has the figures beside the paper's. With the defaults it takes a minute.
+
+    Exit status: 0, 1 if something is missing, 2 wrong options.
+
+    Example: gpkvs bench paper --json bench/results/paper.json
+    """
+    options = GpuOptions(directory, index_bytes, batch, batches, ())
+    with failures_exit(1), _shown() as show:
+        result = run_paper(options, show)
+    console = Console(highlight=False)
+    for rows in paper_tables(result):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[Path, typer.Option(help="The folder of the JSON files.", exists=True, file_okay=False)] = Path(
+        "bench/results"
+    ),
+    document: Annotated[
+        Path, typer.Option(help="A Markdown file with two marks, between which the tables go; plots go beside it.")
+    ] = Path("docs/performance.md"),
+) -> None:
+    """Write the kept results into a document, as tables and plots.
+
+    Exit status: 0, or 1 if there are no results or the document has no marks.
+
+    Example: gpkvs bench report --results bench/results --document docs/performance.md
+    """
+    with failures_exit(1):
+        for file in write_report(results, document):
+            typer.echo(file)
+
+
+def _chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the names that were chosen, or all."""
+    if not names:
+        return known
+    for name in names:
+        if name not in known and name != "none":
+            raise typer.BadParameter(f"there is no {option} {name!r}; there are {', '.join(known)}", param_hint=option)
+    return tuple(name for name in known if name in names)

@@ -1,0 +1,108 @@
+"""gpkvs bitflip: damage a store in a hundred thousand ways, and see that none is served as if it were whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gpkvs.cli.output import empty_directory, failures_exit, print_json
+from gpkvs.recovery.bitflip import BitflipOptions, BitflipReport, bitflip, plan, scratch_directory
+from gpkvs.recovery.bitflip_worker import Outcome
+from gpkvs.recovery.damage import Damage
+
+
+def bitflip_command(
+    bits: Annotated[
+        int, typer.Option(help="Random single bits, beside every bit of roots, flag, descriptors and log.", min=0)
+    ] = 100_000,
+    bursts: Annotated[int, typer.Option(help="Bursts of up to 64 random bytes.", min=0)] = 10_000,
+    every: Annotated[
+        int, typer.Option(help="Take every n-th bit of roots, flag, descriptors and log only; 1 takes all.", min=1)
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Of what is random: the same seed damages the same places.", min=0)] = 1,
+    only: Annotated[
+        str, typer.Option(help="Repeat one damage, as a report names it: IMAGE:FILE:OFFSET:MASK.", metavar="DAMAGE")
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="An empty directory for the stores. By default in memory, kept only if something is wrong."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Invert bits of a store's files, one store after the other, and open, read, write and check each.
+
+    Two images of a small store are damaged, one at rest and one that died in the middle of a batch. None may end a
+    process by a signal; none may give a wrong value, but where a slot of a u64 table was hit, which nothing checks.
+    What is refused must be left as it was, and `gpkvs check` must name what is wrong.
+
+    Exit status: 0 nothing was missed, 1 something was (it is listed, with what repeats it).
+
+    Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with failures_exit(1):
+        single = [Damage.parse(only)] if only else []
+        directory = empty_directory(data) if data else scratch_directory()
+        options = BitflipOptions(bits, bursts, seed, directory, every, **({"workers": 1} if only else {}))
+        damages = single or plan(options)
+        report = _run(options, damages, console)
+    if not data and not report.missed:
+        shutil.rmtree(directory)
+    if as_json:
+        print_json(_as_json(report, options))
+    else:
+        _print(report, options)
+    for verdict in report.missed:
+        typer.echo(f"gpkvs: missed: {verdict.damage}: {verdict.detail}", err=True)
+    if report.missed:
+        again = f"gpkvs bitflip --only {report.missed[0].damage}"
+        typer.echo(f"gpkvs: repeat one with: {again} (the stores are kept in {directory})", err=True)
+        raise typer.Exit(1)
+
+
+def _run(options: BitflipOptions, damages: list[Damage], console: Console) -> BitflipReport:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("bitflip", total=len(damages))
+        return bitflip(options, damages, lambda _: bar.advance(task))
+
+
+def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object]:
+    return {
+        "seed": options.seed,
+        "damages": report.outcomes.total(),
+        "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in Outcome},
+        "by_file": {
+            file: {outcome.name.lower(): report.by_file[file, outcome] for outcome in Outcome}
+            for file in sorted({file for file, _ in report.by_file})
+        },
+        "missed": [{"damage": verdict.damage, "detail": verdict.detail} for verdict in report.missed],
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _print(report: BitflipReport, options: BitflipOptions) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[Outcome.MISSED]:,} missed"
+    facts = Table(title=title, title_justify="left")
+    facts.add_column("file")
+    for outcome in Outcome:
+        facts.add_column(outcome, justify="right")
+    for file in sorted({file for file, _ in report.by_file}):
+        facts.add_row(file, *[f"{report.by_file[file, outcome]:,}" for outcome in Outcome])
+    facts.add_section()
+    facts.add_row("all", *[f"{report.outcomes[outcome]:,}" for outcome in Outcome])
+    console.print(facts)
+    console.print(f"seed {options.seed}, {report.seconds:.1f} s, {options.workers} workers", markup=False)

@@ -1,0 +1,148 @@
+"""gpkvs linear: concurrent clients of a server that is killed again and again; their history must be serializable."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gpkvs.cli.output import empty_directory, failures_exit, print_json
+from gpkvs.config import BackendName, DurabilityName
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.history import History
+from gpkvs.recovery.linear import LinearOptions, LinearReport, linear
+from gpkvs.recovery.rounds import SIGKILL
+from gpkvs.recovery.serial import judge
+from gpkvs.recovery.server_process import ServerOptions
+
+
+def linear_command(
+    operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
+    faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats the choices of an earlier run; by default a new one.", min=0)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="An empty directory for store and history, on the file system to be tested; it is kept. By default a "
+            "temporary one, kept only if something is wrong."
+        ),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Judge the history of an earlier run again (a file history.npz), and do no more."),
+    ] = None,
+    backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
+    durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Prove that what clients were told is strictly serializable, while the server is killed under them.
+
+    Clients send batches, single operations and streams on few keys, all at once; some calls are cancelled, some miss
+    their deadline. The server dies by SIGKILL at random moments and at named failpoints of a batch and of recovery, and
+    is started again on the same store. Every answer is recorded. At the end the requests are replayed in the order of
+    their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
+    read does not.
+
+    Exit status: 0 the history is strictly serializable, 1 it is not (history and store are then kept).
+
+    Example: gpkvs linear --operations 50000 --faults 5
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with failures_exit(1):
+        if history:
+            _judge_again(history)
+            return
+        directory = empty_directory(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-linear-"))
+        options = LinearOptions(
+            operations,
+            faults,
+            secrets.randbelow(1 << 32) if seed is None else seed,
+            directory,
+            ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
+        )
+        console.print(
+            f"seed {options.seed}, {operations:,} operations, {faults} kills, data in {directory}", markup=False
+        )
+
+        def show(kills: int, recorded: int, death: str) -> None:
+            console.print(
+                f"{kills} of {faults} kills, {recorded:,} of {operations:,} operations: {death}", markup=False
+            )
+
+        report = asyncio.run(linear(options, show))
+    if data is None:
+        shutil.rmtree(directory)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+
+
+def _judge_again(file: Path) -> None:
+    try:
+        found = judge(History.load(file))
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidArgumentError(f"{file} cannot be read as a history: {error}", field="history") from error
+    for anomaly in found.anomalies:
+        typer.echo(str(anomaly))
+    if not found.is_serializable:
+        raise typer.Exit(1)
+    typer.echo(f"strictly serializable: {found.writing:,} requests that wrote, {found.reading:,} that only read")
+
+
+def _as_json(report: LinearReport) -> dict[str, object]:
+    found = report.judgement
+    return {
+        "seed": report.seed,
+        "operations": report.operations,
+        "requests": report.requests,
+        "requests_writing": found.writing,
+        "requests_reading": found.reading,
+        "answers_replayed": found.reads,
+        "unknown_done": found.unknown_done,
+        "unknown_not_done": found.unknown_not_done,
+        "refused": report.refused,
+        "kills": dict(report.kills),
+        "cancelled": report.cancelled,
+        "deadlines_missed": report.deadlines,
+        "keys_read_back": report.keys_read_back,
+        "anomalies": [],
+        "seconds": round(report.seconds, 3),
+        "seconds_judged": round(report.seconds_judged, 3),
+    }
+
+
+def _print(report: LinearReport) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    found, kills = report.judgement, report.kills
+    facts = Table(show_header=False, title="The history is strictly serializable", title_justify="left")
+    facts.add_column()
+    facts.add_column(justify="right")
+    for name, number in (
+        ("operations", report.operations),
+        ("requests", report.requests),
+        ("  that wrote, replayed in commit order", found.writing),
+        ("  that only read, placed between them", found.reading),
+        ("  without an answer, but done", found.unknown_done),
+        ("  without an answer, and not done", found.unknown_not_done),
+        ("answers to a GET or DELETE checked", found.reads),
+        ("kills", kills.total()),
+        ("  by SIGKILL at a random moment", kills[SIGKILL]),
+        (f"  at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),
+        ("calls cancelled", report.cancelled),
+        ("deadlines missed", report.deadlines),
+        ("anomalies", 0),
+    ):
+        facts.add_row(name, f"{number:,}")
+    facts.add_row("seconds", f"{report.seconds:.1f}")
+    console.print(facts)
+    console.print(f"seed {report.seed}", markup=False)

@@ -1,0 +1,108 @@
+// A mapped file that cannot be read or written any more: it was truncated, or its disk fails.
+//
+// The processor then raises SIGBUS at whatever instruction touched it. Nothing may be answered after that, and nothing of
+// what normally runs at the end of a process may run: the handler says which file it was, in one line on stderr, and ends
+// the process with status 70, as any other failure in the middle of a transaction does. It only calls what is safe in a
+// signal handler. A SIGBUS that is not of a mapped file of a store goes to whoever handled it before.
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <unistd.h>
+
+namespace {
+
+constexpr int EXIT_FATAL = 70;  // gpkvs/fatal.py
+
+struct Mapping {
+    std::atomic<uint64_t> bytes;  // 0: free to be used again
+    uint64_t address;
+    std::string path;
+    Mapping* next;
+};
+
+std::atomic<Mapping*> mappings;
+struct sigaction handled_before;
+
+// One line, put together without an allocation and written at once.
+class Line {
+public:
+    Line& operator<<(const char* text) {
+        while (*text && end_ < text_ + sizeof text_) *end_++ = *text++;
+        return *this;
+    }
+
+    Line& operator<<(uint64_t number) {
+        char digits[21];
+        char* first = digits + sizeof digits;
+        *--first = 0;
+        do *--first = static_cast<char>('0' + number % 10);
+        while (number /= 10);
+        return *this << first;
+    }
+
+    void write_to(int file) const {
+        if (write(file, text_, static_cast<size_t>(end_ - text_)) < 0) return;  // then the exit status must say it all
+    }
+
+private:
+    char text_[8192];
+    char* end_ = text_;
+};
+
+std::atomic_flag is_ending = ATOMIC_FLAG_INIT;
+
+void on_bus_error(int signal, siginfo_t* info, void* context) {
+    const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+    for (const Mapping* mapping = mappings.load(); mapping; mapping = mapping->next) {
+        if (address - mapping->address >= mapping->bytes.load()) continue;
+        while (is_ending.test_and_set()) pause();  // another thread, with the same to say
+        Line line;
+        line << "gpkvs: " << mapping->path.c_str() << " cannot be read or written at byte " << address - mapping->address
+             << ": it was truncated, or its disk fails. The process stops here, the batch in progress is not answered: "
+                "restore the file, then run gpkvs check\n";
+        line.write_to(STDERR_FILENO);
+        _exit(EXIT_FATAL);
+    }
+    if (handled_before.sa_flags & SA_SIGINFO) {
+        handled_before.sa_sigaction(signal, info, context);
+    } else if (handled_before.sa_handler != SIG_DFL && handled_before.sa_handler != SIG_IGN) {
+        handled_before.sa_handler(signal);
+    } else {
+        sigaction(SIGBUS, &handled_before, nullptr);  // the instruction runs again, and the process ends as it would have
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Name the file at an address. One thread at a time.
+void gpkvs_mapped(uint64_t address, uint64_t bytes, const char* path) {
+    if (!mappings.load()) {
+        struct sigaction action = {};
+        action.sa_sigaction = on_bus_error;
+        action.sa_flags = SA_SIGINFO;
+        sigaction(SIGBUS, &action, &handled_before);
+    }
+    Mapping* mapping = mappings.load();
+    while (mapping && mapping->bytes.load()) mapping = mapping->next;
+    const bool is_new = !mapping;
+    if (is_new) mapping = new Mapping();
+    mapping->address = address;
+    mapping->path = path;
+    mapping->bytes.store(bytes);
+    if (is_new) {
+        mapping->next = mappings.load();
+        mappings.store(mapping);
+    }
+}
+
+// Forget it, before it is unmapped. One thread at a time.
+void gpkvs_unmapped(uint64_t address) {
+    for (Mapping* mapping = mappings.load(); mapping; mapping = mapping->next)
+        if (mapping->bytes.load() && mapping->address == address) mapping->bytes.store(0);
+}
+
+}

@@ -1,0 +1,72 @@
+"""Run the tests of the 40 faults, or of those whose numbers are given, and print a table: fault, tests, result."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from tests.faults.cases import CASES
+
+TESTS = Path(__file__).parents[1]
+
+
+class Results:
+    """A pytest plugin that counts what became of each test."""
+
+    def __init__(self) -> None:
+        self.by_test: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.by_test[report.nodeid] = "failed"
+        elif report.skipped:
+            self.by_test[report.nodeid] = "skipped"
+        elif report.when == "call":
+            self.by_test.setdefault(report.nodeid, "passed")
+
+    def of(self, test: str) -> Counter[str]:
+        """Count the results of a test as a case names it."""
+        name = f"tests/{test}"
+        return Counter(result for node, result in self.by_test.items() if node == name or node.startswith(f"{name}["))
+
+
+def verdict(results: Results, tests: tuple[str, ...]) -> str:
+    """Say what became of a case: it passed only if each of its tests ran, and none failed or was skipped."""
+    counts = [results.of(test) for test in tests]
+    total = sum(counts, Counter[str]())
+    if not all(counts):
+        return "FAILED: a test did not run"
+    if total["failed"] or total["skipped"]:
+        return f"FAILED: {total['failed']} of {total.total()} failed, {total['skipped']} skipped"
+    return f"passed ({total['passed']})"
+
+
+def main() -> int:
+    """Run and print."""
+    chosen = [int(number) for number in sys.argv[1:]] or list(CASES)
+    tests = dict.fromkeys(f"{TESTS}/{test}" for number in chosen for test in CASES[number].tests)
+    results = Results()
+    if tests:
+        pytest.main(["-q", "--no-header", *tests], plugins=[results])
+    table = Table("", "fault", "tests", "result")
+    failed = 0
+    for number in chosen:
+        case = CASES[number]
+        result = verdict(results, case.tests) if case.tests else ""
+        failed += result.startswith("FAILED")
+        table.add_row(
+            str(number), case.fault, "\n".join(case.tests), "\n".join(filter(None, [result, case.not_applicable]))
+        )
+    Console(highlight=False, width=200).print(table)
+    applicable = sum(bool(CASES[number].tests) for number in chosen)
+    print(f"{applicable - failed} of {applicable} passed, {len(chosen) - applicable} not applicable")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

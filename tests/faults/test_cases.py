@@ -1,0 +1,43 @@
+"""The table of faults names tests that exist, and a case without a result does not pass."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+from tests.faults.__main__ import TESTS, Results, verdict
+from tests.faults.cases import CASES
+from tests.faults.conftest import ROOT
+
+
+def test_there_are_40_and_each_has_tests_or_a_reason() -> None:
+    assert list(CASES) == list(range(1, 41))
+    assert all(case.tests or case.not_applicable for case in CASES.values())
+    assert sum(bool(case.tests) for case in CASES.values()) >= 34
+
+
+def test_every_test_that_is_named_exists() -> None:
+    for number, case in CASES.items():
+        for test in case.tests:
+            file, _, name = test.partition("::")
+            tree = ast.parse((TESTS / file).read_text())
+            functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+            assert name.partition("[")[0] in functions, f"fault {number}: {test}"
+
+
+def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
+    results = Results()
+    assert verdict(results, ("a.py::one",)).startswith("FAILED")
+    results.by_test = {"tests/a.py::one[x]": "passed", "tests/a.py::one_more": "failed", "tests/a.py::two": "skipped"}
+    assert verdict(results, ("a.py::one",)) == "passed (1)"
+    assert verdict(results, ("a.py::one", "a.py::two")).startswith("FAILED")
+    assert verdict(results, ("a.py::one_more",)).startswith("FAILED")
+
+
+def test_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "13", "6"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 of 1 passed, 1 not applicable" in done.stdout

@@ -1,0 +1,80 @@
+"""Memory and threads that the system does not give: a clean error, nothing changed, and never a signal."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpkvs.fatal import EXIT_FATAL
+from tests.conftest import assert_clean
+from tests.faults.conftest import ROOT, Answer
+from tests.faults.test_syscalls import clear, held
+from tests.faults.zygote import Model, apply
+
+STEPS = ["open", "batch", "create_table", "numbers", "batch", "batch", "numbers", "batch", "close"]
+ARM_AT = 4  # when everything has been loaded and run once
+RunCase = Callable[..., Answer]
+
+
+@pytest.mark.parametrize("forever", ["", ":forever"], ids=["once", "forever"])
+def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path, forever: str) -> None:
+    path = memory_path / "store"
+    without = run_case(path=path, fault="malloc:0:0", steps=STEPS, arm_at=ARM_AT, durability="process")
+    count = int(str(without["calls"]))
+    assert without["status"] == 0
+    assert count > 20
+    seed = secrets.randbelow(1 << 32)
+    print(f"seed {seed}")
+    places = np.random.default_rng(seed).permutation(np.arange(1, count + 1))[:80]
+    refused = 0
+    for nth in places.tolist():
+        clear(path)
+        fault = f"malloc:{nth}:{errno.ENOMEM}{forever}"
+        answer = run_case(path=path, fault=fault, steps=STEPS, arm_at=ARM_AT, durability="process")
+        assert answer["status"] in (0, EXIT_FATAL), f"{fault}: {answer}"
+        steps = answer["steps"]
+        assert isinstance(steps, list)
+        model: Model = {"": {}}
+        for step in steps:
+            assert step["error"] in ("", "MemoryError"), f"{fault}: {step}"
+            refused += bool(step["error"])
+            if not step["error"]:
+                model = apply(model, STEPS[step["step"]], step["step"])
+        stopped = len(steps) < len(STEPS)
+        possible = [model, apply(model, STEPS[len(steps)], len(steps))] if stopped else [model]
+        assert held(path) in possible, f"{fault}: {answer}"
+        assert_clean(path)
+    assert refused > 10
+
+
+def test_a_system_that_gives_no_threads(tmp_path: Path) -> None:
+    """A pool of kernels' threads is then smaller, and works."""
+    program = (
+        "import resource, sys, gpkvs\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)\n"
+        "store = gpkvs.open(sys.argv[1], threads=400, index_bytes=1 << 16, heap_bytes=1 << 20, log_bytes=1 << 18)\n"
+        "store.set(b'key', b'value')\n"
+        "print(store.get(b'key'))\n"
+        "store.close()\n"
+    )
+    # A thread takes 8 MiB of address space for its stack: of 400, most are refused.
+    limit = 1 << 30
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store"), str(limit)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "b'value'\n"
+    assert_clean(tmp_path / "store")

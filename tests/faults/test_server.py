@@ -1,0 +1,65 @@
+"""A server whose disk fails under it: it answers nothing that may be lost, and ends; the next one recovers."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gpkvs.fatal import EXIT_FATAL
+from gpkvs.proto.v1 import kv_pb2
+from tests.e2e.conftest import StartServer
+
+
+@pytest.mark.parametrize("nth", [30, 31, 32, 33])
+def test_a_failed_fdatasync_ends_the_server(start_server: StartServer, shim: Path, tmp_path: Path, nth: int) -> None:
+    """Four in a row hit each of a batch's phases: heap, log and descriptor, flag, slots."""
+    fault = f"fdatasync:{nth}:{errno.EIO}:forever"
+    environment = {"LD_PRELOAD": str(shim), "GPKVS_SHIM": fault, "GPKVS_SHIM_PATH": str(tmp_path / "store")}
+    server = start_server("--durability=msync", env=environment)
+    acknowledged, failed = 0, None
+    while failed is None and acknowledged < 1000:
+        request = kv_pb2.SetRequest(key=b"key", value=b"%d" % (acknowledged + 1))
+        failed = server.kv.Set.future(request, timeout=30).exception()
+        acknowledged += failed is None
+    assert isinstance(failed, grpc.RpcError)
+    assert failed.code() is grpc.StatusCode.UNAVAILABLE
+    assert server.process.wait(30) == EXIT_FATAL
+    assert "a transaction could not be completed" in server.log.read_text()
+    server.log.unlink()  # its traceback is meant
+    assert acknowledged > 0
+    server.process.returncode = 0  # it ended as it should; the fixture's own stop has nothing left to do
+    again = start_server("--durability=msync")
+    value = again.kv.Get(kv_pb2.GetRequest(key=b"key"), timeout=30).value
+    assert int(value) in (acknowledged, acknowledged + 1)
+
+
+def test_a_rotten_record_is_data_loss_to_its_reader_alone(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    for key in (b"rotten", b"sound"):
+        server.kv.Set(kv_pb2.SetRequest(key=key, value=b"value of " + key))
+    heap = tmp_path / "store" / "heap"
+    at = heap.read_bytes().index(b"value of rotten")
+    with heap.open("r+b") as file:
+        file.seek(at)
+        file.write(b"V")
+    with pytest.raises(grpc.RpcError) as lost:
+        server.kv.Get(kv_pb2.GetRequest(key=b"rotten"))
+    assert lost.value.code() is grpc.StatusCode.DATA_LOSS
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"sound")).value == b"value of sound"
+    server.kv.Set(kv_pb2.SetRequest(key=b"rotten", value=b"new"))
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"rotten")).value == b"new"
+
+
+def test_an_empty_value_outlives_a_kill(start_server: StartServer) -> None:
+    server = start_server()
+    server.kv.Set(kv_pb2.SetRequest(key=b"empty", value=b""))
+    server.process.kill()
+    server.process.wait()
+    server.process.returncode = 0
+    again = start_server()
+    empty, absent = (again.kv.Get(kv_pb2.GetRequest(key=key)) for key in (b"empty", b"absent"))
+    assert (empty.found, empty.value) == (True, b"")
+    assert (absent.found, absent.value) == (False, b"")

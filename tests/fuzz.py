@@ -1,0 +1,173 @@
+"""Fuzzing of what clients send: bytes into messages, messages into columns, columns into a real store.
+
+``make fuzz SECONDS=30 SEED=7``. Whatever arrives is executed and answered, or refused with one of the project's errors;
+anything else fails: another exception, an answer that does not fit its request, a store that is not clean afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis import strategies as st
+
+import gpkvs
+from gpkvs.batch import Op
+from gpkvs.check import check
+from gpkvs.errors import InvalidArgumentError, NoSpaceError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server import codec
+
+EXAMPLES_A_ROUND = 300
+REFUSALS = (InvalidArgumentError, NoSpaceError)
+
+U32 = st.one_of(st.integers(0, 12), st.sampled_from([4096, 4097, 1 << 20, 2**31, 2**32 - 1]))
+BYTES = st.one_of(st.binary(max_size=64), st.sampled_from([b"\1" * 8, b"\2" * 8, b"\3" * 8, b"\0" * 8, b"k" * 64]))
+OPS = st.lists(st.sampled_from([1, 1, 2, 2, 3, 3, 0, 4, 255]), max_size=12).map(bytes)
+LENGTHS = st.lists(U32, max_size=12).map(lambda lengths: b"".join(n.to_bytes(4, "little") for n in lengths))
+TABLES = st.sampled_from(["", "", "default", "numbers", "numbers", "none", "\0"])
+
+
+@st.composite
+def near_requests(draw: st.DrawFn) -> bytes:
+    """Return the bytes of a request that is right but for what was done to it in the end."""
+    size = draw(st.sampled_from([0, 8, 8]))
+    ops = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=12))
+    sets = ops.count(Op.SET)
+    key_lengths = [size or draw(st.integers(1, 20)) for _ in ops]
+    value_lengths = [size or draw(st.integers(0, 40)) for _ in range(sets)]
+    message = kv_pb2.BatchRequest(
+        table=draw(TABLES),
+        ops=bytes(ops),
+        keys=draw(st.binary(min_size=1, max_size=1)) * sum(key_lengths),
+        key_lengths=b"" if size else b"".join(n.to_bytes(4, "little") for n in key_lengths),
+        key_size=size,
+        values=draw(st.binary(min_size=1, max_size=1)) * sum(value_lengths),
+        value_lengths=b"" if size else b"".join(n.to_bytes(4, "little") for n in value_lengths),
+        value_size=size if sets else 0,
+        id=draw(st.integers(0, 2**64 - 1)),
+    )
+    match draw(st.sampled_from(["nothing", "nothing", "field", "bytes"])):
+        case "field":
+            name = draw(st.sampled_from(["ops", "keys", "key_lengths", "values", "value_lengths"]))
+            setattr(message, name, draw(BYTES))
+        case "bytes":
+            return draw(mutations(message.SerializeToString()))
+    return bytes(message.SerializeToString())
+
+
+@st.composite
+def mutations(draw: st.DrawFn, data: bytes) -> bytes:
+    """Return data with some bytes changed, cut out or put in."""
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        cut = draw(st.integers(0, 3))
+        data = data[:at] + draw(st.binary(max_size=3)) + data[at + cut :]
+    return data
+
+
+REQUESTS = st.one_of(
+    near_requests(),
+    near_requests(),
+    st.builds(
+        kv_pb2.BatchRequest,
+        table=TABLES,
+        ops=OPS,
+        keys=BYTES,
+        key_lengths=st.one_of(LENGTHS, BYTES),
+        key_size=U32,
+        values=BYTES,
+        value_lengths=st.one_of(LENGTHS, BYTES),
+        value_size=U32,
+    ).map(lambda message: message.SerializeToString()),
+    st.binary(max_size=200),
+)
+
+
+def decoded(data: bytes, store: gpkvs.Store) -> codec.Request | None:
+    """Take a request as the server does; None if it is refused."""
+    try:
+        message = kv_pb2.BatchRequest.FromString(data)
+    except DecodeError:
+        return None
+    try:
+        table = store.table(message.table)
+        return codec.decode(message, table.limits, table.id, len(data))
+    except REFUSALS:
+        return None
+
+
+def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
+    """Run requests as one batch, and check the shape of every answer; return how many were executed."""
+    executed = 0
+    answers = codec.split(requests, store.execute_requests(codec.join(requests)))
+    assert len(answers) == len(requests)
+    for request, answer in zip(requests, answers, strict=True):
+        if not isinstance(answer, codec.Answer):
+            assert isinstance(answer, REFUSALS), repr(answer)
+            continue
+        executed += 1
+        lengths = [int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.gets, 4)]
+        assert len(answer.status) == request.operations
+        assert set(answer.status) <= {0, 1}
+        assert len(answer.versions) in (0, 8 * request.operations)  # a table may have none
+        assert len(answer.value_lengths) == 4 * request.gets
+        assert sum(lengths) == len(answer.values)
+        kv_pb2.BatchResponse.FromString(codec.encode(7, answer).SerializeToString())
+    return executed
+
+
+def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
+    """Send messages until the time is over; return how many there were, and how many were executed."""
+    path = folder / "store"
+    sent = executed = 0
+    choose, ends = random.Random(seed), time.monotonic() + seconds
+    with gpkvs.open(path, index_bytes=64 << 10, heap_bytes=1 << 20, log_bytes=256 << 10) as store:
+        store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+
+        @settings(
+            max_examples=EXAMPLES_A_ROUND,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.lists(REQUESTS, min_size=1, max_size=6))
+        def send(messages: list[bytes]) -> None:
+            nonlocal sent, executed
+            sent += len(messages)
+            requests = [request for data in messages if (request := decoded(data, store)) is not None]
+            if requests:
+                executed += execute(requests, store)
+
+        while time.monotonic() < ends:
+            hypothesis_seed(choose.getrandbits(32))(send)()
+    report = check(path)
+    assert report.is_clean, report
+    return sent, executed
+
+
+def main() -> None:
+    """Fuzz for some seconds; exit 1 at the first failure, with the smallest messages that cause it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    options = parser.parse_args()
+    print(f"fuzzing for {options.seconds:.0f} s; repeat with SEED={options.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        sent, executed = fuzz(options.seconds, options.seed, Path(folder))
+    print(f"{sent:,} messages, {executed:,} of them executed, the others refused as they should be")
+    if not executed:
+        sys.exit("no message was executed: the fuzzer itself is broken")
+
+
+if __name__ == "__main__":
+    main()
