@@ -102,11 +102,9 @@ def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int,
     fingerprint0, fingerprint1 = np.empty(count, np.uint64), np.empty(count, np.uint64)
     backend = CpuBackend(threads=1)
     backend.launch(
-        "route",
+        "route_u64",
         count,
         keys=numbers.view(np.uint8),
-        key_offsets=np.arange(0, 8 * count, 8, dtype=np.uint64),
-        key_lengths=np.full(count, 8, np.uint32),
         hash_key0=hash_keys[0],
         hash_key1=hash_keys[1],
         fingerprint0=fingerprint0,

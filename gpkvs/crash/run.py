@@ -79,11 +79,11 @@ class Runner:
         dumps = [dump(store, keys.all)]
         script = Script(workload, keys, _contents(dumps[0]))
         with self._recorder(disk, before, str(workload)) as recorder:
-            for letter in workload.letters:
-                script.step(letter, store)
+            for step in workload.steps:
+                script.step(step, store)
                 recorder.mark()
                 dumps.append(dump(store, keys.all))
-                assert _contents(dumps[-1]) == script.tables, f"{workload}: {letter} is not there as it was given"
+                assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return self._finished(disk, recorder, dumps)
 
     def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> Run:

@@ -57,6 +57,7 @@ def test_there_are_258_workloads_of_each_layout_and_the_extra_ones() -> None:
     names = [str(workload) for workload in all_workloads()]
     sequences = [name for name in names if set(name.partition(":")[2]) <= set(LETTERS)]
     assert len(sequences) == 2 * 258
+    assert sum("+" in name for name in names) == 2 * 36
     assert len(set(names)) == len(names)
     assert [str(Workload.parse(name)) for name in names] == names
 
