@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -92,7 +93,9 @@ def test_a_persist_that_is_missing_is_seen_and_its_state_can_be_visited_again(
 
 
 def test_a_missing_persist_of_recovery_is_seen_at_depth_2() -> None:
-    options = Options(models=(Model.GPU,), depth=2, mutation=Mutation("undo_bytes", frozenset({Kind.FENCE})))
+    options = Options(
+        models=(Model.GPU,), depth=2, mutation=Mutation("undo_bytes", frozenset({Kind.FENCE})), stop_early=True
+    )
     _, violations = explore(options, "bytes:N")
     assert violations
     assert Campaign(options, 1).visit(violations[0].state).message == violations[0].message
@@ -141,9 +144,9 @@ def test_the_only_whole_root_copy_is_stored_over_last(store_path: Path, damaged:
     file[ROOT_OFFSETS[damaged] + 20] ^= 1
     (store_path / "root").write_bytes(bytes(file))
     region = open_watched(store_path)
-    copies = RootCopies.read(region)
-    write_roots(region, copies.current(region))
-    assert region.stored == [ROOT_OFFSETS[damaged]]
+    current = RootCopies.read(region).current(region)
+    write_roots(region, replace(current, sequence=current.sequence + 1))
+    assert region.stored == [ROOT_OFFSETS[damaged], ROOT_OFFSETS[1 - damaged]]
     assert RootCopies.read(region).repaired == ""
     region.close()
 
