@@ -96,7 +96,22 @@ class Batch:
     @cached_property
     def has_writes(self) -> bool:
         """Whether any operation is a SET or a DELETE."""
-        return bool((self.ops != Op.GET.value).any())
+        return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def has_reads(self) -> bool:
+        """Whether any operation is a GET."""
+        return bool((self._kinds == Op.GET.value).any())
+
+    @property
+    def has_only_sets(self) -> bool:
+        """Whether all operations are SETs."""
+        return len(self.value_lengths) == len(self.ops)
+
+    @property
+    def _kinds(self) -> U8:
+        """The operations; one of them where all are the same number, broadcast."""
+        return self.ops[:1] if self.ops.strides == (0,) else self.ops
 
     @staticmethod
     def of(operations: Sequence[tuple[Op, bytes] | tuple[Op, bytes, bytes]]) -> Batch:
@@ -120,7 +135,7 @@ class Batch:
         count = len(keys) // 8
         lengths = np.broadcast_to(np.uint32(8), count)
         return Batch(
-            ops=np.full(count, op, np.uint8),
+            ops=np.broadcast_to(np.uint8(op), count),
             keys=keys,
             key_lengths=lengths,
             values=values,

@@ -60,7 +60,7 @@ HEAP_FILE = "heap"
 RECOVERY_FILE = "recovery.json"
 
 # What `create_store` makes before the root; only this may be removed when a creation begins again.
-_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
+_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp|CREATING\.tmp)")
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
@@ -152,7 +152,8 @@ def store_exists(path: Path) -> bool:
     if ROOT_FILE in names:
         return True
     created = all(_CREATED.fullmatch(name) for name in names - {CREATING_FILE})
-    if names and not (CREATING_FILE in names and created):
+    # Of a creation that was cut short before the marker had its name, there is the marker's temporary file alone.
+    if names - {f"{CREATING_FILE}.tmp"} and not (CREATING_FILE in names and created):
         raise StoreError(
             f"{path} is not empty and holds no store (there is no file {ROOT_FILE!r}, but {min(names)!r}): "
             "use an empty directory, or put the missing file back"

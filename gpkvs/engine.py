@@ -99,8 +99,8 @@ class Engine:
         admitted[list(rejected)] = False
         while admitted.any():
             numbers = np.flatnonzero(admitted)
-            self._backend.recycle()
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
+            self._backend.begin(part)
             try:
                 plans = self._transact(part)
             except DoesNotFitError as unfit:
@@ -131,12 +131,14 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
-        tail, writing = None, [(table, plan) for table, plan in plans if plan.batch.has_writes]
-        if writing:
-            for_each_table(writing, Table.place)
+        tail = None
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writing):
-                tail = self._allocate(batch, writing)
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                tail = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -145,7 +147,7 @@ class Engine:
             plan.result = table.result(plan)
         self.meter.lap("reply")
         if tail is not None:
-            self._write(batch, writing, tail)
+            self._write(batch, writers, tail)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
@@ -155,12 +157,12 @@ class Engine:
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
             plans.append((self.tables[table_id], Plan(self._backend, part, np.flatnonzero(mask), first_sequence)))
-            first_sequence += len(part)
+            first_sequence += len(part) if part.has_writes else 0
         return plans
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        total = sum(int(plan.get_lengths.sum(dtype=np.uint64)) for _, plan in plans)
+        total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for _, plan in plans:
@@ -174,13 +176,13 @@ class Engine:
         runs = self._runs(plans)
         self._check_log(batch, runs)
         added = np.concatenate([plan.put_reference for _, plan in plans])
-        removed = np.concatenate([table.freed(plan) for table, plan in plans])
+        removed = np.concatenate([self._backend.download(table.freed(plan)) for table, plan in plans])
         live_units = self.heap.after(added, removed)
         records = [table.records_after(plan) for table, plan in plans]
         stored = self._bytes_stored(plans, runs, added)
         self.meter.lap("stage")
         try:
-            self._commit(len(batch), plans, runs, tail)
+            self._commit(plans, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
             self.heap.commit(tail, live_units)
             for (table, _), count in zip(plans, records, strict=True):
@@ -209,7 +211,10 @@ class Engine:
         try:
             references, tail = self.heap.allocate(np.concatenate(units))
         except HeapFullError as full:
-            owner = np.concatenate([plan.numbers[request_of_op(plan.batch)[plan.put_op]] for _, plan in plans])
+            download = self._backend.download
+            owner = np.concatenate(
+                [plan.numbers[request_of_op(plan.batch)[download(plan.put_op)]] for _, plan in plans]
+            )
             # If all bytes would fit, it is the end of a segment that a record cannot cross.
             refused = self._admit_records(batch, plans) or [int(owner[full.record])]
             raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
@@ -220,13 +225,15 @@ class Engine:
             first = last
         return tail
 
-    @staticmethod
-    def _units(plan: Plan, sets: U32) -> U64:
-        """Return the size of the records of some SETs."""
-        return record_units(plan.key_lengths[sets], plan.value_lengths[sets]) if len(sets) else np.empty(0, np.uint64)
+    def _units(self, plan: Plan, sets: U32) -> U64:
+        """Return the size of the records of some SETs, for the host."""
+        if len(sets) == 0:
+            return np.empty(0, np.uint64)
+        return self._backend.download(record_units(plan.key_lengths[sets], plan.value_lengths[sets]))
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
+        download = self._backend.download
         chain, request, units = [], [], []
         chains = 0
         for _, plan in plans:
@@ -235,8 +242,8 @@ class Engine:
             sets, set_chain = sets_of_chains(plan)
             stays = plan.folded.change[set_chain] == Change.PUT.value
             sets = sets[stays]
-            chain.append(set_chain[stays] + np.uint32(chains))
-            request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
+            chain.append(download(set_chain[stays]) + np.uint32(chains))
+            request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))
             units.append(self._units(plan, sets))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
@@ -289,7 +296,7 @@ class Engine:
         )
         raise DoesNotFitError({0: reason})
 
-    def _commit(self, operations: int, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
+    def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
         """Make the batch durable, in the order of I1 to I4."""
         transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
@@ -307,7 +314,7 @@ class Engine:
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
         lap("persist_heap")
-        descriptor = self._describe(operations, runs, epoch, digest % (1 << 64), tail)
+        descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
         transaction.describe(descriptor)
         lap("persist_log")
         if self._logged:
@@ -331,10 +338,10 @@ class Engine:
                 last - first,
                 put_op=plan.put_op[first:last],
                 reference=plan.put_reference[first:last],
-                keys=plan.keys,
+                keys=plan.batch.keys,
                 key_offsets=plan.key_offsets,
-                key_lengths=plan.key_lengths,
-                values=plan.values,
+                key_lengths=plan.host_key_lengths,
+                values=plan.batch.values,
                 value_offsets=plan.value_offsets,
                 value_lengths=plan.value_lengths,
                 first_sequence=plan.first_sequence,
@@ -351,7 +358,9 @@ class Engine:
         split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
         return int(digest.sum(dtype=np.uint64))
 
-    def _describe(self, operations: int, runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail) -> Descriptor:
+    def _describe(
+        self, plans: list[TablePlan], runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail
+    ) -> Descriptor:
         current = self.transaction.current
         return Descriptor(
             epoch=epoch,
@@ -359,7 +368,7 @@ class Engine:
             tail_segment=tail.segment,
             tail_bytes=tail.units * UNIT_BYTES,
             first_sequence=current.next_sequence,
-            next_sequence=current.next_sequence + operations,
+            next_sequence=current.next_sequence + sum(len(plan.batch) for _, plan in plans),
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from gpkvs.errors import BackendError
 
-_NAME = "_kernels.so"
+# Set for the processes of `gpkvs crash` only: they load the traced build of the same kernels (gpkvs/crash/recorder.py).
+TRACE_VARIABLE = "GPKVS_TRACE"
+IS_TRACED = TRACE_VARIABLE in os.environ
+
+_NAME = "_kernels_trace.so" if IS_TRACED else "_kernels.so"
 # Another build of the same kernels, for tests: with sanitizers, or counting what was run (Makefile).
 _VARIABLE = "GPKVS_KERNELS"
 

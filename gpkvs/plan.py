@@ -66,6 +66,7 @@ class Placed:
 
     chain: U32
     slot: U64  # of every chain
+    new_keys: int
     moved_to: U64 | None  # of each changing chain: where its slot's occupant goes, or NO_SLOT; None: none moves
 
 
@@ -102,7 +103,7 @@ class Plan:
     get_lengths: U32  # bytes of each GET's value
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    put_reference: U64  # their new records
+    put_reference: U64  # their new records, on the host
     changes: Changes
     result: RequestResult
 
@@ -114,15 +115,29 @@ class Plan:
         self.ops = backend.upload(batch.ops)
         self.keys = backend.upload(batch.keys)
 
+    def fetch_values(self) -> None:
+        """Begin to bring the values where kernels run, while other things are done."""
+        self._fetched = self._backend.upload_later(self.batch.values)
+
     @cached_property
     def values(self) -> U8:
-        """The values of the SETs, one after the other."""
-        return self._backend.upload(self.batch.values)
+        """The values of the SETs, one after the other; after `fetch_values`."""
+        return self._fetched()
+
+    @cached_property
+    def reply_bytes(self) -> int:
+        """Bytes of the values of all GETs."""
+        return int(self.get_lengths.sum(dtype=np.uint64)) if len(self.get_op) else 0
+
+    @cached_property
+    def host_key_lengths(self) -> U32:
+        """Of every operation, on the host, written out even if they are one number."""
+        return np.ascontiguousarray(self.batch.key_lengths)
 
     @cached_property
     def key_lengths(self) -> U32:
         """Of every operation."""
-        return self._backend.upload(self.batch.key_lengths)
+        return self._backend.upload(self.host_key_lengths)
 
     @cached_property
     def key_offsets(self) -> U64:

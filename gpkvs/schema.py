@@ -16,7 +16,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, round_up, write_file
-from gpkvs.errors import InvalidArgumentError, TableExistsError
+from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.layout import BLOCK_BYTES, LAYOUTS, U64, Root
@@ -77,14 +77,16 @@ def create_table(
     try:
         reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
         index = Region(path, domain)
+        backend.attach(index, mirrored=True)
         if entry.slot_layout is U64:
             key0, key1 = root.hash_keys
             backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
             index.persist()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
         root = _write_catalog(files, root, catalog)
-    except OSError:
+    except (OSError, BackendError):
         if index:
+            backend.detach(index)
             index.close()
         _remove(path)
         raise
@@ -92,13 +94,14 @@ def create_table(
     return root, index
 
 
-def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+def drop_table(files: StoreFiles, root: Root, backend: Backend, entry: TableEntry) -> Root:
     """Remove a table; return the new root. Its id is never given again."""
     if entry.name == DEFAULT_TABLE:
         raise InvalidArgumentError("the default table cannot be dropped", field="name")
     tables = tuple(table for table in files.catalog.tables if table is not entry)
     root = _write_catalog(files, root, replace(files.catalog, tables=tables))
     index = files.indexes.pop(entry.id)
+    backend.detach(index)
     index.close()
     _remove(index.path)
     return root

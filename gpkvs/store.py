@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
+from gpkvs.batch import U8, Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.directory import (
@@ -47,6 +47,9 @@ _log = logging.getLogger("gpkvs")
 Progress = Callable[[str, float], None]
 U64Array = NDArray[np.uint64]
 _NO_BYTES = np.empty(0, np.uint8)
+
+Numbers = Any
+"""An array of numbers: of NumPy, or of a library whose arrays speak DLPack."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,10 @@ class Store:
         finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain)
         try:
+            self._attach()
             recovered = recover(self._files, self._backend, on_progress, accept_loss=config.accept_loss)
         except BaseException:
+            self._backend.close()
             self._files.close()
             raise
         remove_orphans(self._files)
@@ -137,6 +142,12 @@ class Store:
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             self._set_unsafe(True)
+
+    def _attach(self) -> None:
+        """Make the files that kernels store to reachable for the backend; records stay with the host."""
+        self._backend.attach(self._files.log, mirrored=False)
+        for index in self._files.indexes.values():
+            self._backend.attach(index, mirrored=True)
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
         kind = U64Table if entry.slot_layout is U64 else BytesTable
@@ -196,13 +207,14 @@ class Store:
         """Remove `key`, durably when this returns; return whether it was there."""
         return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK.value)
 
-    def set_many(self, keys: U64Array, values: U64Array, *, table: str) -> None:
+    def set_many(self, keys: Numbers, values: Numbers, *, table: str) -> None:
         """Store many numbers in a u64 table, as one durable transaction; the last of equal keys wins.
 
         Parameters
         ----------
         keys, values : (n,) uint64
-            Contiguous; they are not copied.
+            Contiguous; they are not copied on the host. With the backend cuda they may lie on the GPU: arrays of CuPy,
+            or of any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link.
 
         Raises
         ------
@@ -211,17 +223,18 @@ class Store:
         NoSpaceError
             If they do not fit; none was stored.
         """
-        if len(keys) != len(values):
+        key_bytes, value_bytes = self._bytes_of("keys", keys), self._bytes_of("values", values)
+        if len(key_bytes) != len(value_bytes):
             raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
-        self._execute_numbers(Op.SET, keys, _bytes_of("values", values), table)
+        self._execute_numbers(Op.SET, key_bytes, value_bytes, table)
 
-    def get_many(self, keys: U64Array, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
+    def get_many(self, keys: Numbers, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
         """Read many numbers of a u64 table.
 
         Parameters
         ----------
         keys : (n,) uint64
-            Contiguous; not copied.
+            Contiguous; not copied on the host. On the GPU as in `set_many`; the results are then CuPy arrays there.
 
         Returns
         -------
@@ -230,24 +243,37 @@ class Store:
         found : (n,) bool
             Which keys are there.
         """
-        result = self._execute_numbers(Op.GET, keys, _NO_BYTES, table)
+        result = self._execute_numbers(Op.GET, self._bytes_of("keys", keys), _NO_BYTES, table)
         found: NDArray[np.bool_] = result.status == Status.OK.value
         held = result.values.view(np.uint64)
         if len(held) == len(keys):
             return held, found
-        values = np.zeros(len(keys), np.uint64)
+        values = np.zeros_like(held, shape=len(keys))
         values[found] = held
         return values, found
 
-    def delete_many(self, keys: U64Array, *, table: str) -> NDArray[np.bool_]:
+    def delete_many(self, keys: Numbers, *, table: str) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one durable transaction; return which of them were there."""
-        found: NDArray[np.bool_] = self._execute_numbers(Op.DELETE, keys, _NO_BYTES, table).status == Status.OK.value
+        result = self._execute_numbers(Op.DELETE, self._bytes_of("keys", keys), _NO_BYTES, table)
+        found: NDArray[np.bool_] = result.status == Status.OK.value
         return found
 
-    def _execute_numbers(self, op: Op, keys: U64Array, values: NDArray[np.uint8], table: str) -> RequestResult:
+    def _bytes_of(self, name: str, numbers: Numbers) -> NDArray[np.uint8]:
+        """Return the bytes of an array of numbers, without a copy."""
+        column = self._backend.adopt(numbers)
+        if not isinstance(numbers, np.ndarray) and column.dtype == np.int64:
+            column = column.view(np.uint64)  # PyTorch has few operations on uint64
+        if column.dtype != np.uint64 or column.ndim != 1 or not column.flags.c_contiguous:
+            raise InvalidArgumentError(
+                f"an array of {column.dtype} with {column.ndim} dimensions; a contiguous one of uint64 is needed",
+                field=name,
+            )
+        return column.view(np.uint8)
+
+    def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
         if self.table(table).layout != U64.name:
             raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
-        batch = Batch.of_numbers(op, _bytes_of("keys", keys), values)
+        batch = Batch.of_numbers(op, keys, values)
         found = self.table(table)
         batch.check_size(found.limits)
         return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
@@ -314,7 +340,7 @@ class Store:
             recount(self._files, self._backend, entry, freed)
             transaction = self._engine.transaction
             with access_errors(self.path):
-                transaction.root = drop_table(self._files, transaction.root, entry)
+                transaction.root = drop_table(self._files, transaction.root, self._backend, entry)
             del self._engine.tables[entry.id], self._tables[name]
             self._engine.heap.live_units -= freed
 
@@ -331,7 +357,7 @@ class Store:
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
             version=package_version(),
-            backend=self._backend.name,
+            backend=self._backend.description,
             path=self.path,
             domain_found=self.domain.found,
             domain=self.domain.name,
@@ -357,8 +383,8 @@ class Store:
                 with access_errors(self.path):
                     self._files.sync()
                     self._set_unsafe(False)
-            self._files.close()
             self._backend.close()
+            self._files.close()
             self._lock.release()
 
     def _set_unsafe(self, unsafe: bool) -> None:
@@ -387,16 +413,6 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
         load_factor=table.records / entry.slots,
         bytes_per_key=index_bytes / table.records + heap_bytes if table.records else 0.0,
     )
-
-
-def _bytes_of(name: str, numbers: U64Array) -> NDArray[np.uint8]:
-    """Return the bytes of an array of numbers, without a copy."""
-    if numbers.dtype != np.uint64 or numbers.ndim != 1 or not numbers.flags.c_contiguous:
-        raise InvalidArgumentError(
-            f"an array of {numbers.dtype} with {numbers.ndim} dimensions; a contiguous one of uint64 is needed",
-            field=name,
-        )
-    return numbers.view(np.uint8)
 
 
 def _limits_of(files: StoreFiles, limits: Limits) -> Limits:

@@ -8,6 +8,7 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
-from gpkvs.backends.base import Argument, Backend
+from gpkvs.backends.base import Argument, Backend, Column
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
@@ -56,20 +57,23 @@ class Table(ABC):
         meter: Meter,
     ) -> None:
         self._backend = backend
-        self._xp = backend.xp
         self._files = files
         self.entry = entry
         self.index = index
-        self._index_read = index.address  # where kernels read it; they store to it at `index.address`
         self._layout = entry.slot_layout
         self._hash_key0, self._hash_key1 = files.root.hash_keys
         self._reply_bytes_max = reply_bytes_max
         self.records = records
         self._meter = meter
 
+    @property
+    def _xp(self) -> ModuleType:
+        return self._backend.xp
+
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
         failpoint.hit("before_route")
+        self._fetch(plan)
         fingerprints = self._route(plan)
         self._meter.lap("route")
         if plan.batch.has_writes:
@@ -77,7 +81,8 @@ class Table(ABC):
             failpoint.hit("before_fold")
             plan.seen, plan.folded = self._fold(plan)
             self._meter.lap("fold")
-            plan.get_op = self._numbers_where(plan.ops == Op.GET.value)
+            reads = plan.batch.has_reads
+            plan.get_op = self._numbers_where(plan.ops == Op.GET.value) if reads else self._xp.empty(0, np.uint32)
         else:
             plan.seen = self._look(plan, fingerprints)
             self._meter.lap("find")
@@ -93,7 +98,10 @@ class Table(ABC):
         DoesNotFitError
             With the requests whose keys find none.
         """
-        changed = self._numbers_where(plan.folded.change != Change.NONE.value)
+        if plan.batch.has_only_sets:
+            changed = self._xp.arange(len(plan.chains), dtype=np.uint32)
+        else:
+            changed = self._numbers_where(plan.folded.change != Change.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._place(plan, changed)
         self._meter.lap("place")
@@ -139,7 +147,7 @@ class Table(ABC):
             chain_start=start,
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             chain_fingerprint0=word0,
             chain_fingerprint1=word1,
@@ -162,7 +170,7 @@ class Table(ABC):
             **({"versions": versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             status=status,
             source_word=source_word,
@@ -170,9 +178,8 @@ class Table(ABC):
         return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
-        """Return columns for status and versions, which outlive the transaction."""
-        versions = self._xp.empty(count if self._has_versions else 0, np.uint64)
-        return self._xp.empty(count, np.uint8), versions
+        """Return columns for status and, where there are any, versions; they outlive the transaction."""
+        return self._xp.empty(count, np.uint8), self._xp.empty(count if self._has_versions else 0, np.uint64)
 
     def _launch(self, kernel: str, items: int, group: int = 1, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
@@ -216,7 +223,7 @@ class Table(ABC):
             With these requests.
         """
         limit = self._reply_bytes_max
-        if int(plan.get_lengths.sum(dtype=np.uint64)) <= limit:
+        if plan.reply_bytes <= limit:
             return
         download = self._backend.download
         reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
@@ -236,9 +243,10 @@ class Table(ABC):
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
         is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
-        if not is_new.any():
-            return Placed(changed, chains.slot, None)
-        placed = self._run_place(chains, changed)
+        new_keys = int(is_new.sum())
+        if not new_keys:
+            return Placed(changed, chains.slot, 0, None)
+        placed = self._run_place(chains, changed, new_keys)
         if (placed.slot[changed] != NO_SLOT).all():
             return placed
         return self._admit(plan, changed, is_new)
@@ -266,7 +274,7 @@ class Table(ABC):
             change_block=change_block.astype(np.uint32),
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
@@ -280,7 +288,7 @@ class Table(ABC):
         requests = np.flatnonzero(self._backend.download(refused)).tolist()
         if requests:
             raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
-        return Placed(changed, slot, moved_to)
+        return Placed(changed, slot, int(is_new.sum()), moved_to)
 
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -290,7 +298,7 @@ class Table(ABC):
             "the data",
         )
 
-    def _run_place(self, chains: Chains, changed: U32) -> Placed:
+    def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> Placed:
         xp = self._xp
         slot, moved_to = chains.slot.copy(), self._backend.scratch(len(changed), np.uint64)
         block = chains.block[changed]
@@ -306,14 +314,14 @@ class Table(ABC):
             changed_chain=changed,
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
-            index=self._index_read,
+            index=self.index.address,
             buckets=self.entry.buckets,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, moved_to if (moved_to != NO_SLOT).any() else None)
+        return Placed(changed, slot, new_keys, moved_to if (moved_to != NO_SLOT).any() else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
@@ -340,7 +348,7 @@ class Table(ABC):
                 len(moved),
                 vacated=changed_slot[moved],
                 moved_to=placed.moved_to[moved],
-                index=self._index_read,
+                index=self.index.address,
                 changed_slot=changed_slot[m:],
                 contents=contents[m:],
             )
@@ -352,7 +360,7 @@ class Table(ABC):
             "log_undo",
             last - first,
             changed_slot=plan.changes.slot[first:last],
-            index=self._index_read,
+            index=self.index.address,
             epoch=epoch,
             first=first,
             log=log_address,
@@ -371,28 +379,32 @@ class Table(ABC):
 
     def records_after(self, plan: Plan) -> int:
         """Return how many keys the table will have."""
-        change, stored = plan.folded.change, plan.chains.slot != NO_SLOT
-        added = (change == Change.PUT.value) & ~stored
-        return self.records + int(added.sum()) - int((change == Change.REMOVE.value).sum())
+        removes = not plan.batch.has_only_sets
+        removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
+        return self.records + plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:
-        """Return the results of a plan, with the values of its GETs."""
-        seen, download = plan.seen, self._backend.download
+        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
+        seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
+        download = self._backend.download if on_host else _as_it_is
         versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
-        return RequestResult(download(seen.status), versions, download(plan.get_lengths), download(self._values(plan)))
+        values = download(self._values(plan))
+        alike = not self._has_versions and plan.reply_bytes == 8 * len(plan.get_op)
+        lengths = np.broadcast_to(np.uint32(8), len(plan.get_op)) if alike else download(plan.get_lengths)
+        return RequestResult(download(seen.status), versions, lengths, values)
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
-        total = int(plan.get_lengths.sum(dtype=np.uint64))
-        values: U8 = self._xp.empty(total, np.uint8)
+        values: U8 = self._xp.empty(plan.reply_bytes, np.uint8)
+        if not plan.reply_bytes:
+            return values
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",
-            len(plan.get_op) if total else 0,
+            len(plan.get_op),
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
-            values=plan.values,
             value_offsets=0 if reads_only else plan.value_offsets,
             length=plan.get_lengths,
             offset=offsets_of(plan.get_lengths),
@@ -405,6 +417,10 @@ class Table(ABC):
     @abstractmethod
     def _has_versions(self) -> bool:
         """Whether slots hold versions."""
+
+    @abstractmethod
+    def _fetch(self, plan: Plan) -> None:
+        """Begin to bring columns over that are needed later."""
 
     @abstractmethod
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
@@ -433,6 +449,10 @@ class Table(ABC):
     @abstractmethod
     def freed(self, plan: Plan) -> U64:
         """Return the references that no slot will hold any more."""
+
+
+def _as_it_is(column: Column) -> Column:
+    return column
 
 
 def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:

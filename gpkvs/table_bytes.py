@@ -16,6 +16,9 @@ class BytesTable(Table):
 
     _has_versions = True
 
+    def _fetch(self, plan: Plan) -> None:
+        del plan  # the values go from the host to the heap
+
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
 
@@ -25,7 +28,7 @@ class BytesTable(Table):
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         reference = self._backend.scratch(len(plan.batch), np.uint64)
-        reference[plan.put_op] = plan.put_reference
+        reference[plan.put_op] = self._backend.upload(plan.put_reference)
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
@@ -43,9 +46,9 @@ class BytesTable(Table):
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_lengths=0 if reads_only else plan.value_lengths,
-            keys=plan.keys,
+            keys=plan.batch.keys,
             key_offsets=plan.key_offsets,
-            key_lengths=plan.key_lengths,
+            key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
             table_id=self.entry.id,
@@ -56,7 +59,7 @@ class BytesTable(Table):
         return lengths
 
     def _values(self, plan: Plan) -> U8:
-        return self._gather(plan, heap=self._files.heap.address)
+        return self._gather(plan, values=plan.batch.values, heap=self._files.heap.address)
 
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""

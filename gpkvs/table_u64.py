@@ -15,6 +15,9 @@ class U64Table(Table):
 
     _has_versions = False
 
+    def _fetch(self, plan: Plan) -> None:
+        plan.fetch_values()
+
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         del plan
         return {}
@@ -34,16 +37,17 @@ class U64Table(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        found = plan.seen.status[plan.get_op] == Status.OK.value
-        lengths: U32 = found * np.uint32(8)
+        status = plan.seen.status[plan.get_op] if plan.batch.has_writes else plan.seen.status
+        lengths: U32 = (status == Status.OK.value) * np.uint32(8)
         return lengths
 
     def _values(self, plan: Plan) -> U8:
         if plan.batch.has_writes:
-            return self._gather(plan)
+            return self._gather(plan, values=plan.values)
         # `look` left them side by side.
-        found = plan.seen.status == Status.OK.value
-        words = plan.seen.source_word if found.all() else plan.seen.source_word[found]
+        words = plan.seen.source_word
+        if plan.reply_bytes < 8 * len(words):
+            words = words[plan.seen.status == Status.OK.value]
         return words.view(np.uint8)
 
     def kept_records(self, plan: Plan) -> U32:

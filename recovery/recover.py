@@ -147,7 +147,7 @@ def _loss(dropped_slots: int) -> str:
 
 
 def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:
-    """Undo the batch of an ACTIVE flag; return the descriptor before it, and how many slots were restored."""
+    """Undo the batch of an ACTIVE flag, durably; return the descriptor before it, and how many slots were restored."""
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
     on_progress("verifying the undo log", 0.1)
@@ -155,17 +155,16 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     on_progress("rolling back", 0.3)
     failpoint.hit("before_undo")
     for run in descriptor.runs:
-        _undo(files, backend, run)
+        undo(files, backend, run)
     failpoint.hit("before_undo_persist")
     for run in descriptor.runs:
         files.indexes[run.table_id].persist()
     failpoint.hit("before_undo_idle_flag")
-    store_flag(files, State.IDLE, before.epoch)
-    files.root_region.persist()
     return before, sum(run.count for run in descriptor.runs)
 
 
-def _undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+    """Restore every slot of a run of the log, which was verified; not durable before `Region.persist`."""
     # In two parts, so that a test can die between them.
     half = run.count // 2
     for first, last in ((0, half), (half, run.count)):

@@ -242,7 +242,7 @@ def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
     status, values = whole.status.data, whole.values.data
     has_versions = not is_constant(whole.versions)
     versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data if has_versions else memoryview(b"")
-    lengths = whole.value_lengths.astype("<u4", copy=False).view(np.uint8).data
+    lengths = np.ascontiguousarray(whole.value_lengths, "<u4").view(np.uint8).data
     op = 0
     for number, request in enumerate(requests):
         op_end = op + request.operations

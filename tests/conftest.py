@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gpkvs
+from gpkvs.backends.choose import VARIABLE
 from gpkvs.check import check
 from gpkvs.errors import StoreMissingError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend",
+        choices=["cpu", "cuda", "cuda-auto"],
+        default="cpu",
+        help="what runs the kernels; cuda: all of them on the GPU, cuda-auto: those of small batches on the host",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Processes that tests start inherit it.
+    name, _, choice = config.getoption("--backend").partition("-")
+    os.environ[VARIABLE] = name
+    os.environ["GPKVS_SMALL_OPS_MAX"] = "" if choice else "0"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--backend") != "cpu":
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU: run with --backend cuda on a machine that has one")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
 
 SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
 

@@ -118,7 +118,7 @@ def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
         lengths = [int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.gets, 4)]
         assert len(answer.status) == request.operations
         assert set(answer.status) <= {0, 1}
-        assert len(answer.versions) == 8 * request.operations
+        assert len(answer.versions) in (0, 8 * request.operations)  # a table may have none
         assert len(answer.value_lengths) == 4 * request.gets
         assert sum(lengths) == len(answer.values)
         kv_pb2.BatchResponse.FromString(codec.encode(7, answer).SerializeToString())

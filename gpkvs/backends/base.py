@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int
 Column = TypeVar("Column", bound=NDArray[Any])
@@ -23,27 +25,58 @@ class Backend(Protocol):
     ----------
     name
         As users know it.
+    description
+        The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
     """
 
     name: str
+    description: str
     xp: ModuleType
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
 
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """Begin to bring a contiguous column over; what is returned gives the column when it is needed."""
+
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
-        """Return an uninitialised column that lasts until the next `recycle`."""
+        """Return an uninitialised column that lasts until the next `begin`."""
 
-    def recycle(self) -> None:
-        """Use the memory of all scratch columns again."""
+    def begin(self, batch: Batch, /) -> None:
+        """Begin a transaction: all scratch columns may be used again, and `xp` may change."""
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If its memory is out of reach.
+        """
+
+    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+        """Make a file of a store reachable for kernels, before the first one that is given its address.
+
+        Parameters
+        ----------
+        region
+            Mapped for writing.
+        mirrored
+            Whether it is an index, of which a backend may keep a copy for its kernels to read.
+        """
+
+    def detach(self, region: Region, /) -> None:
+        """Let go of a file, before it is unmapped."""
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
-        """Run a kernel over `items` items and wait for it.
+        """Run a kernel over `items` items, after those launched before.
+
+        What it stored to PM is there when this returns; what it stored to columns, for later kernels and `download`.
 
         Parameters
         ----------
@@ -54,7 +87,8 @@ class Backend(Protocol):
         group
             How many keys one item stands for, where it is more than one (a block, say); it sizes the shares of threads.
         **arguments
-            Every field of the kernel's arguments, by name: an array, an address in PM, or a number.
+            Every field of the kernel's arguments, by name: an array (also one of the host), an address in PM (an index:
+            of its region), or a number.
         """
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.config import BackendName
 from gpkvs.errors import BackendError
 
+VARIABLE = "GPKVS_BACKEND"
+
 
 def choose_backend(name: BackendName, threads: int) -> Backend:
-    """Return the backend asked for; ``auto`` takes the CPU.
+    """Return the backend asked for; ``auto`` takes what ``GPKVS_BACKEND`` says, else the CPU.
 
     Raises
     ------
     BackendError
         If it cannot run here.
     """
-    if name == "cuda":
+    wanted = os.environ.get(VARIABLE, "cpu") if name == "auto" else name
+    if wanted == "cpu":
+        return CpuBackend(threads)
+    if wanted != "cuda":
+        raise BackendError(f"{VARIABLE}={wanted}: there are cpu and cuda")
+    try:
+        # CuPy is optional, and takes half a second to load: only who asks for it has it.
+        backend: Backend = import_module("gpkvs.backends.cuda").CudaBackend(threads)
+    except ModuleNotFoundError as error:
         raise BackendError(
-            "this version runs its kernels on the CPU only: use --backend cpu (or auto). "
-            "The same kernels compile for NVIDIA GPUs, but the backend that launches them is not part of it yet"
-        )
-    return CpuBackend(threads)
+            f"the backend cuda needs CuPy ({error}): pip install 'gpkvs[cuda13]' (or gpkvs[cuda12], by the driver), or "
+            "use --backend cpu"
+        ) from error
+    return backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.workspace import Workspace
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.native import KernelSymbol, kernel_symbol, library
+from gpkvs.pm.region import Region
 
 # Items below which waking a second thread costs more than it saves (measured: a wake-up is about 10 microseconds,
 # an item of a typical kernel 20 to 100 nanoseconds).
@@ -70,6 +73,26 @@ def address_of(column: NDArray[np.generic]) -> int:
     return int(column.ctypes.data)
 
 
+def adopt_on_host(column: Any) -> NDArray[Any]:
+    """Return an array of another library as one of NumPy, uncopied.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its memory is not the host's.
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    try:
+        adopted: NDArray[Any] = np.from_dlpack(column)
+    except (AttributeError, BufferError, TypeError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"a {type(column).__name__} that the backend cannot reach ({error}): an array of the host is needed, or "
+            "one of the GPU with the backend cuda"
+        ) from error
+    return adopted
+
+
 @cache
 def _kernel(name: str) -> _Kernel:
     return _Kernel(name)
@@ -85,6 +108,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    description = "cpu"
     xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
@@ -96,6 +120,10 @@ class CpuBackend:
         """See `Backend.upload`."""
         return column if column.flags.c_contiguous else column.copy()
 
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """See `Backend.upload_later`."""
+        return lambda: column
+
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""
         return column
@@ -104,9 +132,20 @@ class CpuBackend:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
 
-    def recycle(self) -> None:
-        """See `Backend.recycle`."""
+    def begin(self, batch: Batch, /) -> None:
+        """See `Backend.begin`."""
+        del batch
         self._workspace.recycle()
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """See `Backend.adopt`."""
+        return adopt_on_host(column)
+
+    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+        """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
+
+    def detach(self, region: Region, /) -> None:
+        """See `Backend.detach`."""
 
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""

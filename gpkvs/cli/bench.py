@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.bench.contender import Promise
 from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.gpu import PARTS as GPU_PARTS
+from gpkvs.bench.gpu import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
@@ -31,6 +33,7 @@ app = typer.Typer(
 
 _DIRECTORY = "Where the stores are made and removed again: a tmpfs for `process`, a disk for `msync`."
 _PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."
+_GPU_DIRECTORY = "Where the store is made and removed again: a tmpfs, where the GPU can store to the files."
 _JSON = "Keep everything, with each single run, in this file."
 _PROFILE = "Show where the time went as well."
 
@@ -169,6 +172,38 @@ def server_command(
     with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(run_server(options, parts, show))
     _print(result, json_file, profile=profile)
+
+
+@app.command("gpu")
+def gpu_command(
+    directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
+    batches: Annotated[int, typer.Option(help="Different ones; each is run once.", min=4)] = GpuOptions.batches,
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(GPU_PARTS)}; by default all. May be repeated.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Measure the engine on one GPU against the limits of the GPU and its link, in the same run.
+
+    Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
+    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values), recovery
+    (verify and undo of a whole batch, opening it again). Needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits
+    what. With the defaults it takes a minute and 13 GiB of the file system.
+
+    Exit status: 0, 1 if something is missing, 2 wrong options.
+
+    Example: gpkvs bench gpu --json bench/results/gpu.json
+    """
+    options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS))
+    with failures_exit(1), _shown() as show:
+        result = run_gpu(options, show)
+    console = Console(highlight=False)
+    for rows in gpu_tables(result):
+        console.print(rows.rich())
+    if json_file:
+        write_result(json_file, result)
 
 
 @app.command("report")

@@ -10,6 +10,7 @@ import typer
 from gpkvs.cli.bench import app as bench_app
 from gpkvs.cli.bitflip import bitflip_command
 from gpkvs.cli.check import check_command, recover_command
+from gpkvs.cli.crash import crash_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
 from gpkvs.cli.info import info_command
@@ -61,6 +62,7 @@ app.command("drill")(drill_command)
 app.command("linear")(linear_command)
 app.command("bitflip")(bitflip_command)
 app.add_typer(bench_app, name="bench")
+app.command("crash")(crash_command)
 app.command("demo")(demo_command)
 
 

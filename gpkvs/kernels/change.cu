@@ -89,7 +89,7 @@ GPKVS_PM_KERNEL_SOON(log_undo_u64, LOG_UNDO_U64_ARGS, slot_soon<U64Slot>) { log_
 
 template <class Slot>
 GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) pm_store((u64*)&index[slot] + w, words[w]);
+    for (u32 w = 0; w < sizeof(Slot) / 8; w += 2) pm_store_pair((u64*)&index[slot] + w, words + w);
 }
 
 // apply: the new contents, in place. Runs only after the flag says ACTIVE and is durable (I2).

@@ -15,6 +15,7 @@
 #include "change.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "order.cu"
 #include "order.hpp"
 #include "place.cu"
 #include "read.cu"

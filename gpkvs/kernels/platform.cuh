@@ -47,6 +47,7 @@ GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
+    if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
     for (u32 b = 0; b < 8; b++) word |= (u64)at[b] << (8 * b);
     return word;
@@ -64,6 +65,10 @@ GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
+// Two neighbouring words at a multiple of 16 bytes: one store over the link, which counts stores (docs/gpu.md).
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
+}
 // The calling thread's earlier stores to PM have left the GPU when this returns (GPM, ASPLOS '22, section 5.1).
 GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
@@ -102,18 +107,27 @@ template <class Args>
 GPKVS_DEVICE void nothing_soon(const Args&, u64) {}
 GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
 
+// The traced build (docs/reliability.md) records every store, write-back and fence; in any other build nothing is left
+// of it. Items are independent, as a GPU's threads are: a compiler may take several at once.
+#if defined(GPKVS_TRACE)
+#include "trace.h"
+#else
+#define GPKVS_ITEMS(name, soon, AT_END)                                 \
+    for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);  \
+    _Pragma("GCC ivdep") for (u64 i = first; i < last; i++) {           \
+        if (i + SOON < last) soon(a, i + SOON);                         \
+        name##_lane(a, i);                                              \
+    }                                                                   \
+    AT_END;
+#define GPKVS_TRACED(kind, at, word)
+#endif
+
 #define GPKVS_DEFINE(name, LIST, soon, AT_END)                                              \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
-    GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {                         \
+    GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {            \
         const name##_args a = *(const name##_args*)args;                                    \
-        for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);                  \
-        _Pragma("GCC ivdep") /* items are independent, as a GPU's threads are */            \
-        for (u64 i = first; i < last; i++) {                                                \
-            if (i + SOON < last) soon(a, i + SOON);                                         \
-            name##_lane(a, i);                                                              \
-        }                                                                                   \
-        AT_END;                                                                             \
+        GPKVS_ITEMS(name, soon, AT_END)                                                     \
     }                                                                                       \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run}; \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
@@ -151,6 +165,7 @@ static u32 pm_write_back = WRITE_BACK_NONE;
 static u64 pm_lines_written_back = 0;
 
 GPKVS_DEVICE void write_back_line(u64 line) {
+    GPKVS_TRACED(TRACE_WRITE_BACK, line * 64, 0);
 #if defined(__x86_64__)
     char* at = (char*)(line * 64);
     if (pm_write_back == WRITE_BACK_CLWB) __asm__ volatile("clwb %0" : "+m"(*at) : : "memory");
@@ -196,7 +211,12 @@ static __attribute__((noinline)) void pm_write_back_all() { pm_dirty_lines.write
 // The branch is never taken outside the domain `flush`; docs/persistence.md says what it was measured to cost.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) {
     __atomic_store_n(at, word, __ATOMIC_RELAXED);
+    GPKVS_TRACED(TRACE_STORE, (u64)at, word);
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_note_store(at);
+}
+GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
+    pm_store(at, words[0]);
+    pm_store(at + 1, words[1]);
 }
 GPKVS_DEVICE void pm_persist() {
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_write_back_all();
@@ -205,6 +225,7 @@ GPKVS_DEVICE void pm_persist() {
 #else
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
+    GPKVS_TRACED(TRACE_FENCE, 0, 0);
 }
 
 #endif

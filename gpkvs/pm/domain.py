@@ -86,6 +86,17 @@ class Domain:
         return self.found in (DomainName.FENCE, DomainName.FLUSH)
 
     @property
+    def takes_gpu_stores(self) -> bool:
+        """Whether what a GPU stored is as durable as the domain asks when the GPU's fence returns.
+
+        Not on an ordinary disk, where the page cache would not know that a page changed, and not where caches must be
+        written back, since a GPU's stores may land in them.
+        """
+        return self.name is not DomainName.FLUSH and (
+            self.is_volatile or (self.maps_synchronously and self.name is DomainName.FENCE)
+        )
+
+    @property
     def is_logged(self) -> bool:
         """Whether batches are transactions; without an undo log, a crash may tear them."""
         return self.name is not DomainName.NONE

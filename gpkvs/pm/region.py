@@ -38,6 +38,7 @@ class Region:
     def __init__(self, path: Path, domain: Domain | None) -> None:
         self.path = path
         self._domain = domain.name if domain else None
+        self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)

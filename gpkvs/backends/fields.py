@@ -1,0 +1,63 @@
+"""The arguments of a kernel, as the compiled library tells them: one list for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpkvs.backends.base import Argument
+from gpkvs.native import kernel_symbol
+
+_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "u8": np.dtype(np.uint8),
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One argument: a number, or a pointer."""
+
+    name: str
+    is_pointer: bool
+    is_stored_to: bool
+    dtype: np.dtype[np.generic] | None  # of what it points to; None for structures
+
+
+class KernelFields:
+    """What a kernel takes, in the order of its struct of 8-byte words."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.fields = tuple(_field(text) for text in kernel_symbol(kernel).fields.decode().rstrip(";").split(";"))
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Names of all fields."""
+        return {field.name for field in self.fields}
+
+    @cached_property
+    def stored_to(self) -> tuple[str, ...]:
+        """Names of the fields through which the kernel stores."""
+        return tuple(field.name for field in self.fields if field.is_stored_to)
+
+    @cached_property
+    def pointers(self) -> tuple[Field, ...]:
+        """The fields that are addresses."""
+        return tuple(field for field in self.fields if field.is_pointer)
+
+    def check(self, arguments: Mapping[str, Argument]) -> tuple[Field, ...]:
+        """Return the fields; a missing or extra argument is our own bug."""
+        assert arguments.keys() == self.names, f"{self.kernel} takes {sorted(self.names)}, got {sorted(arguments)}"
+        return self.fields
+
+
+def _field(text: str) -> Field:
+    kind, _, name = text.rpartition(" ")
+    is_pointer = kind.endswith("*")
+    dtype = _DTYPES.get(kind.removeprefix("const ").removesuffix("*")) if is_pointer else None
+    return Field(name, is_pointer, is_pointer and not kind.startswith("const "), dtype)

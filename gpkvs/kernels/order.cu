@@ -1,0 +1,50 @@
+// order, on a GPU: what follows a stable sort of the operations by fingerprint0. (The CPU has its own sort; cpu.cpp.)
+//
+// A sort, then scans: `mark` counts chains and writes at each position, a running sum over the marks numbers them,
+// `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
+#include "layout.cuh"
+
+// mark: 1 << 32 where a chain starts, 1 where an operation writes. Equal fingerprint0 with unequal fingerprint1 (two keys
+// in 2^64) is left to a full sort: `found[0]` counts them.
+#define MARK_ARGS(F)                                                                        \
+    F(const u64*, position) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
+    F(u32*, order) F(u64*, marks) F(u64*, found)
+
+GPKVS_KERNEL(mark, MARK_ARGS) {
+    const u64 op = a.position[i];
+    u64 mark = a.ops[op] != OP_GET;
+    if (i == 0) mark |= 1ull << 32;
+    else {
+        const u64 before = a.position[i - 1];
+        if (a.fingerprint0[op] != a.fingerprint0[before]) mark |= 1ull << 32;
+        else if (a.fingerprint1[op] != a.fingerprint1[before]) {
+            mark |= 1ull << 32;
+            atomic_add(a.found, 1);
+        }
+    }
+    a.order[i] = (u32)op;
+    a.marks[i] = mark;
+}
+
+// spread: `sums` is the running sum of the marks, this position's included. The last position tells the number of chains.
+#define SPREAD_ARGS(F)                                                                      \
+    F(const u64*, marks) F(const u64*, sums) F(u64, count) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
+    F(u64*, found)
+
+GPKVS_KERNEL(spread, SPREAD_ARGS) {
+    const u32 chain = (u32)(a.sums[i] >> 32) - 1;
+    a.chain_of[i] = chain;
+    if (a.marks[i] >> 32) a.chain_start[chain] = (u32)i;
+    if (i + 1 == a.count) {
+        a.chain_start[chain + 1] = (u32)a.count;
+        a.found[1] = chain + 1;
+    }
+    if ((u32)a.marks[i]) a.write_end[(u32)a.sums[i] - 1] = (u32)i + 1;
+}
+
+#define LAST_WRITES_ARGS(F) F(const u64*, sums) F(const u32*, write_end) F(u32*, last_write)
+
+GPKVS_KERNEL(last_writes, LAST_WRITES_ARGS) {
+    const u32 writes = (u32)a.sums[i];
+    a.last_write[i] = writes ? a.write_end[writes - 1] : 0;
+}

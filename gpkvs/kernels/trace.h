@@ -1,0 +1,75 @@
+// The traced build: what every thread stores to PM, writes back and fences, in one sequence, for `gpkvs crash`.
+//
+// A kernel runs as on a GPU: its items are dealt to logical threads by a grid's stride, each thread ends with its own
+// fence, and the seed permutes the threads. One real thread only: no locks here, and the CPU backend must have one.
+#pragma once
+#include <vector>
+
+enum TraceKind : u64 { TRACE_STORE, TRACE_WRITE_BACK, TRACE_FENCE, TRACE_LAUNCH, TRACE_NOTE };
+
+struct TraceEvent {
+    u64 kind, thread;  // thread 0 is the host; a kernel's threads have numbers of their own
+    u64 at, word;      // an address and what was stored there; a launch: the kernel's name; a note: its number
+};
+
+static std::vector<TraceEvent> trace_events;
+static bool trace_on = false;
+static u64 trace_seed = 0, trace_thread_items = 1, trace_thread = 0, trace_threads = 0;
+
+static inline void trace_add(u64 kind, u64 at, u64 word) {
+    if (trace_on) trace_events.push_back({kind, trace_thread, at, word});
+}
+#define GPKVS_TRACED(kind, at, word) trace_add(kind, at, word)
+
+static inline u64 trace_random() {  // SplitMix64
+    u64 z = trace_seed += 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+// The order in which the threads of a launch run.
+static inline std::vector<u64> trace_order(u64 threads) {
+    std::vector<u64> order(threads);
+    for (u64 t = 0; t < threads; t++) order[t] = t;
+    for (u64 t = threads; t > 1; t--) std::swap(order[t - 1], order[trace_random() % t]);
+    return order;
+}
+
+// How many threads share a kernel's items.
+static inline u64 trace_threads_for(u64 items) {
+    return trace_on ? (items + trace_thread_items - 1) / trace_thread_items : 1;
+}
+
+#define GPKVS_ITEMS(name, soon, AT_END)                                                       \
+    const u64 threads = trace_threads_for(last - first);                                \
+    trace_add(TRACE_LAUNCH, (u64)#name, 0);                                             \
+    for (u64 t : trace_order(threads)) {                                                \
+        trace_thread = ++trace_threads;                                                 \
+        for (u64 i = first + t; i < last; i += threads) name##_lane(a, i);              \
+        AT_END;                                                                         \
+    }                                                                                   \
+    trace_thread = 0;
+
+extern "C" {
+
+// Starts a new trace; every logical thread of a kernel takes `thread_items` items.
+inline __attribute__((used)) void gpkvs_trace_begin(u64 seed, u64 thread_items) {
+    trace_events.clear();
+    trace_seed = seed;
+    trace_thread_items = thread_items;
+    trace_threads = 0;
+    trace_on = true;
+}
+
+// Ends it and returns the events, which stay until the next one begins.
+inline __attribute__((used)) const TraceEvent* gpkvs_trace_end(u64* count) {
+    trace_on = false;
+    *count = trace_events.size();
+    return trace_events.data();
+}
+
+// What the host did itself, in the same sequence.
+inline __attribute__((used)) void gpkvs_trace_note(u64 number) { trace_add(TRACE_NOTE, 0, number); }
+
+}  // extern "C"
