@@ -39,16 +39,16 @@ NOT_RUN = "not run: needs a GPU"
 
 
 def verdict(results: Results, case: Case) -> str:
-    """Say what became of a case: it passed only if each of its tests ran, and none failed or was skipped."""
+    """Say what became of a case: it passed only if each of its tests ran, or was skipped here, and none failed."""
     counts = [results.of(test) for test in case.tests]
     total = sum(counts, Counter[str]())
     if case.needs_gpu and not total["passed"] + total["failed"]:
         return NOT_RUN
-    if not all(counts):
+    if not all(counts) or not total["passed"]:
         return "FAILED: a test did not run"
-    if total["failed"] or total["skipped"]:
-        return f"FAILED: {total['failed']} of {total.total()} failed, {total['skipped']} skipped"
-    return f"passed ({total['passed']})"
+    if total["failed"]:
+        return f"FAILED: {total['failed']} of {total.total()}"
+    return f"passed ({total['passed']})" + f", skipped here: {total['skipped']}" * bool(total["skipped"])
 
 
 def main() -> int:

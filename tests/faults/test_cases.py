@@ -34,8 +34,13 @@ def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
     results.by_test = {"tests/a.py::one[x]": "passed", "tests/a.py::one_more": "failed", "tests/a.py::two": "skipped"}
     for needs_gpu in (False, True):
         assert verdict(results, Case("", one, needs_gpu=needs_gpu)) == "passed (1)"
-        assert verdict(results, Case("", two, needs_gpu=needs_gpu)).startswith("FAILED")
+        assert verdict(results, Case("", two, needs_gpu=needs_gpu)) == "passed (1), skipped here: 1"
+        assert verdict(results, Case("", (*one, "a.py::three"), needs_gpu=needs_gpu)).startswith("FAILED")
+        assert verdict(results, Case("", (*one, *more), needs_gpu=needs_gpu)).startswith("FAILED")
         assert verdict(results, Case("", more, needs_gpu=needs_gpu)).startswith("FAILED")
+    only_skipped = Results()
+    only_skipped.by_test = {"tests/a.py::one": "skipped"}
+    assert verdict(only_skipped, Case("", one)).startswith("FAILED")
 
 
 def test_the_command() -> None:
