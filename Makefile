@@ -80,7 +80,8 @@ sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressS
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)
-	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -o $@ gpkvs/kernels/*.cpp
+	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -DGPKVS_NO_CLONES \
+		-Dalways_inline=noinline -Wno-attributes -o $@ gpkvs/kernels/*.cpp
 
 COVERED := tests/unit tests/crash tests/property tests/faults
 

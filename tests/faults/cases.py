@@ -19,11 +19,14 @@ class Case:
         As pytest names them, without the folder ``tests/``; a name without parameters takes all of them.
     not_applicable
         Why there is no test of it, or of a part of it.
+    needs_gpu
+        Whether its tests run only where there is a GPU.
     """
 
     fault: str
     tests: tuple[str, ...] = ()
     not_applicable: str = ""
+    needs_gpu: bool = False
 
 
 _FAILPOINTS = "crash/test_failpoints.py::"
@@ -138,9 +141,18 @@ CASES = {
         "host out of memory at the Nth allocation: clean error, no change",
         ("faults/test_memory.py::test_every_allocation_of_a_batch_fails",),
     ),
-    19: Case("GPU out of memory: RESOURCE_EXHAUSTED before the flag", not_applicable=NO_FEATURE),
+    19: Case(
+        "GPU out of memory: refused before the flag",
+        (
+            "gpu/test_cuda.py::test_too_little_memory_for_the_mirror",
+            "gpu/test_cuda.py::test_a_table_without_memory_for_its_mirror_is_not_made",
+        ),
+        needs_gpu=True,
+    ),
     20: Case(
-        "CUDA sticky error, lost GPU: the process exits, the flag is left for recovery", not_applicable=NO_FEATURE
+        "CUDA sticky error, lost GPU: the process exits, the flag is left for recovery",
+        ("gpu/test_cuda.py::test_a_lost_gpu_ends_the_process",),
+        needs_gpu=True,
     ),
     21: Case("hung kernel: a watchdog exits", not_applicable=NO_FEATURE),
     22: Case(
@@ -205,13 +217,13 @@ CASES = {
         ),
     ),
     31: Case(
-        "duplicate keys in a batch: request order",
+        "duplicate keys in a batch: request order, the same on both backends",
         (
             f"{_STORE}test_a_batch_sees_its_own_writes_in_order",
             "unit/test_u64.py::test_last_of_equal_keys_wins",
             "property/test_model.py::test_batches_equal_one_operation_at_a_time",
         ),
-        "a second backend: there is none",
+        "the backend cuda: the same tests, with --backend cuda where there is a GPU",
     ),
     32: Case(
         "empty or huge key, huge value: INVALID_ARGUMENT before any store",

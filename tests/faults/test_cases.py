@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.faults.__main__ import TESTS, Results, verdict
-from tests.faults.cases import CASES
+from tests.faults.cases import CASES, Case
 from tests.faults.conftest import ROOT
 
 
@@ -28,11 +28,19 @@ def test_every_test_that_is_named_exists() -> None:
 
 def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
     results = Results()
-    assert verdict(results, ("a.py::one",)).startswith("FAILED")
+    one, two, more = ("a.py::one",), ("a.py::one", "a.py::two"), ("a.py::one_more",)
+    assert verdict(results, Case("", one)).startswith("FAILED")
+    assert verdict(results, Case("", one, needs_gpu=True)).startswith("not run")
     results.by_test = {"tests/a.py::one[x]": "passed", "tests/a.py::one_more": "failed", "tests/a.py::two": "skipped"}
-    assert verdict(results, ("a.py::one",)) == "passed (1)"
-    assert verdict(results, ("a.py::one", "a.py::two")).startswith("FAILED")
-    assert verdict(results, ("a.py::one_more",)).startswith("FAILED")
+    for needs_gpu in (False, True):
+        assert verdict(results, Case("", one, needs_gpu=needs_gpu)) == "passed (1)"
+        assert verdict(results, Case("", two, needs_gpu=needs_gpu)) == "passed (1), skipped here: 1"
+        assert verdict(results, Case("", (*one, "a.py::three"), needs_gpu=needs_gpu)).startswith("FAILED")
+        assert verdict(results, Case("", (*one, *more), needs_gpu=needs_gpu)).startswith("FAILED")
+        assert verdict(results, Case("", more, needs_gpu=needs_gpu)).startswith("FAILED")
+    only_skipped = Results()
+    only_skipped.by_test = {"tests/a.py::one": "skipped"}
+    assert verdict(only_skipped, Case("", one)).startswith("FAILED")
 
 
 def test_the_command() -> None:
@@ -40,4 +48,4 @@ def test_the_command() -> None:
         [sys.executable, "-m", "tests.faults", "13", "6"], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stdout
-    assert "1 of 1 passed, 1 not applicable" in done.stdout
+    assert "1 of 1 passed, 1 not applicable or not run" in done.stdout
