@@ -340,7 +340,7 @@ class Engine:
                 reference=plan.put_reference[first:last],
                 keys=plan.batch.keys,
                 key_offsets=plan.key_offsets,
-                key_lengths=plan.batch.key_lengths,
+                key_lengths=plan.host_key_lengths,
                 values=plan.batch.values,
                 value_offsets=plan.value_offsets,
                 value_lengths=plan.value_lengths,

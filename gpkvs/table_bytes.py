@@ -48,7 +48,7 @@ class BytesTable(Table):
             value_lengths=0 if reads_only else plan.value_lengths,
             keys=plan.batch.keys,
             key_offsets=plan.key_offsets,
-            key_lengths=plan.batch.key_lengths,
+            key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
             table_id=self.entry.id,
