@@ -140,11 +140,6 @@ class Plan:
         return self._backend.upload(self.host_key_lengths)
 
     @cached_property
-    def host_key_lengths(self) -> U32:
-        """Of every operation, for kernels that run on the host."""
-        return np.ascontiguousarray(self.batch.key_lengths)
-
-    @cached_property
     def key_offsets(self) -> U64:
         """Of every operation."""
         return offsets_of(self.key_lengths)
