@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -110,9 +112,7 @@ def test_the_production_build_has_nothing_of_the_trace() -> None:
     assert b"trace" not in normal.read_bytes()
 
 
-def test_the_command_says_what_it_visited_and_leaves_nothing() -> None:
-    """States lie in memory: they must not stay there."""
-    before = {path.name for path in Path("/dev/shm").glob("gpkvs-crash-*")}
+def test_the_command_says_what_it_visited() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gpkvs.cli.main", "crash", "--workload", "bytes:M", "--model", "kill"],
         capture_output=True,
@@ -121,7 +121,18 @@ def test_the_command_says_what_it_visited_and_leaves_nothing() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "No violation" in done.stdout
-    assert {path.name for path in Path("/dev/shm").glob("gpkvs-crash-*")} <= before
+
+
+def test_the_command_ends_when_it_is_told_to_and_leaves_nothing() -> None:
+    """States lie in memory: they must not stay there."""
+    command = subprocess.Popen([sys.executable, "-m", "gpkvs.cli.main", "crash"], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(Path("/dev/shm").glob(f"gpkvs-crash-{command.pid}-*/*/base-*")):
+        assert time.monotonic() < deadline, "no worker has begun"
+        time.sleep(0.1)
+    command.terminate()
+    assert command.wait(60) == 128 + signal.SIGTERM
+    assert list(Path("/dev/shm").glob(f"gpkvs-crash-{command.pid}-*")) == []
 
 
 class Watched(Region):
