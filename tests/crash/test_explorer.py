@@ -56,6 +56,13 @@ def test_a_crash_in_recovery_has_no_violation() -> None:
     assert distinct > 500
 
 
+def test_a_marker_of_creation_stays_until_the_name_of_the_root_is_durable() -> None:
+    """Found by the explorer at depth 2: a kill between the two, then a power failure."""
+    options = Options(models=(Model.PAGE,), depth=2, first_states=20)
+    _, violations = explore(options, "bytes:Z")
+    assert violations == []
+
+
 def test_there_are_258_workloads_of_each_layout_and_the_extra_ones() -> None:
     names = [str(workload) for workload in all_workloads()]
     sequences = [name for name in names if set(name.partition(":")[2]) <= set(LETTERS)]
