@@ -58,7 +58,7 @@ def test_a_crash_in_recovery_has_no_violation() -> None:
 
 def test_a_marker_of_creation_stays_until_the_name_of_the_root_is_durable() -> None:
     """Found by the explorer at depth 2: a kill between the two, then a power failure."""
-    options = Options(models=(Model.PAGE,), depth=2, first_states=20)
+    options = Options(models=(Model.PAGE,), depth=2, first_states=1)
     _, violations = explore(options, "bytes:Z")
     assert violations == []
 
