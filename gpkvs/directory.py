@@ -296,9 +296,13 @@ def _remove_leftovers(path: Path) -> None:
 def finish_creation(path: Path) -> None:
     """Remove the marker of a creation that got as far as the root, which is its end.
 
-    If a crash brings it back, the next opening removes it again: beside a root it means nothing.
+    A process killed before may have left the root's name in memory only: it is durable before the marker goes. If a
+    crash brings the marker back, the next opening removes it again: beside a root it means nothing.
     """
-    (path / CREATING_FILE).unlink(missing_ok=True)
+    marker = path / CREATING_FILE
+    if marker.exists():
+        sync_directory(path)
+        marker.unlink()
 
 
 def make_directory(path: Path) -> None:

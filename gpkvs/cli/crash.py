@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -22,6 +24,7 @@ from gpkvs.errors import InvalidArgumentError
 # What a run of everything must have visited.
 STATES_MIN = {1: 100_000, 2: 20_000}
 _SHOWN_MAX = 10
+EXIT_TERMINATED = 128 + signal.SIGTERM
 _T = TypeVar("_T")
 
 
@@ -57,6 +60,7 @@ def crash_command(
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that nothing stays in memory
     with failures_exit(1):
         options = Options(
             models=tuple(model or Model),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +26,7 @@ from gpkvs.crash.workloads import EXTRA, Workload, all_workloads
 from gpkvs.native import TRACE_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 _T = TypeVar("_T")
 
 
@@ -130,7 +133,11 @@ class Campaign:
                 try:
                     yield pool
                 except BaseException:
-                    pool.shutdown(cancel_futures=True)
+                    # Nobody waits for what they are at; the directory goes when they are gone.
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for child in multiprocessing.active_children():
+                        child.kill()
+                        child.join()
                     raise
         finally:
             if before is None:
@@ -149,7 +156,7 @@ def _as_done(futures: list[Future[_T]]) -> Iterator[_T]:
 def memory_directory() -> Iterator[Path]:
     """Make a directory in memory, or where temporary files go if there is no such place; remove it in the end."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="gpkvs-crash-", dir=where))
+    path = Path(tempfile.mkdtemp(prefix=f"gpkvs-crash-{os.getpid()}-", dir=where))
     try:
         yield path
     finally:
@@ -161,6 +168,7 @@ _explorer: Explorer
 
 def _start(directory: Path, options: Options) -> None:
     global _explorer  # noqa: PLW0603 - one process has one
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the command, no process stays
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
 
 

@@ -15,7 +15,7 @@ from gpkvs.crash.choices import Choice, choices, is_exhaustive
 from gpkvs.crash.models import Epoch, Machine, Model, epochs
 from gpkvs.crash.readable import StateKeys, readable
 from gpkvs.crash.run import Runner
-from gpkvs.crash.trace import CHANGES, Event, Image, Mutation, Trace
+from gpkvs.crash.trace import CHANGES, Event, Image, Kind, Mutation, Trace
 from gpkvs.crash.workloads import DROP, TABLE, Workload
 from gpkvs.directory import ROOT_FILE
 from gpkvs.errors import GpkvsError
@@ -289,14 +289,17 @@ class Explorer:
                 yield from self._recovery(bench, scene, replace(name, choice=(place,)), visited)
 
     def _kills(self, scene: Scene, name: StateName) -> list[int]:
-        """Return after how many events to kill: wherever the file of roots and flag has changed, and a few others."""
+        """Return after how many events to kill: wherever roots, flag or a name have changed, and a few others."""
         events = scene.trace.events
         root = scene.trace.before.names.get(ROOT_FILE)
         machine = Machine(Model.KILL, scene.trace.before)
         changed = [
             place + 1
             for place, event in enumerate(events)
-            if event.kind in CHANGES and machine.add(place, event) and event.file == root and place >= scene.first
+            if event.kind in CHANGES
+            and machine.add(place, event)
+            and place >= scene.first
+            and (event.kind is Kind.NAME or event.file == root)
         ]
         others = range(scene.first, len(events))
         return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
