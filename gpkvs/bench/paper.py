@@ -123,7 +123,7 @@ def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "limits": bench.limits.as_dict(),
             **found,
         }
-        result["commit"] = result["commit"] or os.environ.get("GPKVS_COMMIT", "")
+        result["commit"] = os.environ.get("GPKVS_COMMIT") or result["commit"]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)
