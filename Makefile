@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test fuzz check proto clean
+.PHONY: help install install-test install-dev demo test faults fuzz sanitize coverage check proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test: install-test  ## the whole test suite
 	$(BIN)/python -m pytest -q
 
 SECONDS ?= 30
+faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)
+	$(BIN)/python -m tests.faults $(FAULTS)
+
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
@@ -54,6 +57,40 @@ check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
 	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto $(PROTOS)
 	@for file in build/proto/gpkvs/proto/v1/*; do cmp $$file proto/v1/$$(basename $$file) \
 		|| { echo "generated files differ: run make proto"; exit 1; }; done
+
+# The kernels again, for tests: GPKVS_KERNELS names them, whatever is installed.
+KERNELS := $(wildcard gpkvs/kernels/*.*)
+CXX_KERNELS = $(CXX) -std=c++17 -g -shared -fPIC -pthread -fno-strict-aliasing \
+	$(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2,-march=armv8-a+crc)
+
+build/sanitize/_kernels.so: $(KERNELS)
+	@mkdir -p $(@D)
+	$(CXX_KERNELS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-o $@ gpkvs/kernels/*.cpp
+
+# Where the kernels run most of their paths, in a minute.
+SANITIZED := tests/unit/test_kernels.py tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_damage.py \
+	tests/property/test_model.py
+
+sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
+		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400
+
+build/coverage/_kernels.so: $(KERNELS)
+	@mkdir -p $(@D)
+	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -DGPKVS_NO_CLONES \
+		-Dalways_inline=noinline -Wno-attributes -o $@ gpkvs/kernels/*.cpp
+
+COVERED := tests/unit tests/crash tests/property tests/faults
+
+coverage: install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
+	rm -f build/coverage/python.* build/coverage/*.gcda
+	-GPKVS_KERNELS=$(CURDIR)/build/coverage/_kernels.so $(BIN)/coverage run -m pytest -q $(COVERED)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+	$(BIN)/gcovr --root gpkvs/kernels --txt-metric branch --exclude-throw-branches --print-summary build/coverage
 
 proto: install-dev  ## regenerate the protobuf files
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)

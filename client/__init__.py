@@ -14,6 +14,7 @@ from gpkvs.client.errors import (
     UnavailableError,
 )
 from gpkvs.client.gather import GatherConfig
+from gpkvs.client.objects import AsyncObjects, Objects
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
@@ -31,6 +32,7 @@ __all__ = [
     "AccessDeniedError",
     "AsyncBatch",
     "AsyncClient",
+    "AsyncObjects",
     "AsyncPipeline",
     "Batch",
     "Client",
@@ -43,6 +45,7 @@ __all__ = [
     "InvalidArgumentError",
     "NoSpaceError",
     "NotExecutedError",
+    "Objects",
     "Op",
     "OutcomeUnknownError",
     "RequestResult",

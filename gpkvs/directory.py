@@ -294,10 +294,11 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def finish_creation(path: Path) -> None:
-    """Remove the marker of a creation that got as far as the root, which is its end."""
-    if (path / CREATING_FILE).exists():
-        (path / CREATING_FILE).unlink()
-        sync_directory(path)
+    """Remove the marker of a creation that got as far as the root, which is its end.
+
+    If a crash brings it back, the next opening removes it again: beside a root it means nothing.
+    """
+    (path / CREATING_FILE).unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:

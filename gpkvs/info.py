@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class StoreInfo:
     recovery: RecoveryReport
 
 
+@cache
 def package_version() -> str:
     """Return the installed version of gpkvs."""
     try:

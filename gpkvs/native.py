@@ -14,6 +14,8 @@ TRACE_VARIABLE = "GPKVS_TRACE"
 IS_TRACED = TRACE_VARIABLE in os.environ
 
 _NAME = "_kernels_trace.so" if IS_TRACED else "_kernels.so"
+# Another build of the same kernels, for tests: with sanitizers, or counting what was run (Makefile).
+_VARIABLE = "GPKVS_KERNELS"
 
 
 class KernelSymbol(ctypes.Structure):
@@ -27,6 +29,8 @@ class KernelSymbol(ctypes.Structure):
 
 
 def _library_path() -> Path:
+    if _VARIABLE in os.environ:
+        return Path(os.environ[_VARIABLE])
     beside = Path(__file__).parent / _NAME
     if beside.exists():
         return beside

@@ -130,14 +130,14 @@ class Plan:
         return int(self.get_lengths.sum(dtype=np.uint64)) if len(self.get_op) else 0
 
     @cached_property
-    def key_lengths(self) -> U32:
-        """Of every operation."""
-        return self._backend.upload(self.batch.key_lengths)
+    def host_key_lengths(self) -> U32:
+        """Of every operation, on the host, written out even if they are one number."""
+        return np.ascontiguousarray(self.batch.key_lengths)
 
     @cached_property
-    def host_key_lengths(self) -> U32:
-        """Of every operation, for kernels that run on the host."""
-        return np.ascontiguousarray(self.batch.key_lengths)
+    def key_lengths(self) -> U32:
+        """Of every operation."""
+        return self._backend.upload(self.host_key_lengths)
 
     @cached_property
     def key_offsets(self) -> U64:

@@ -1,7 +1,7 @@
 """The two copies of the root: read with checks, written one after the other.
 
-Invariants: root-copy, roots-equal (`gpkvs.layout`). A root changes only while the flag is IDLE; the current copy is whole
-and durable while the other one is stored over, and no batch starts until both are equal.
+Invariants: root-copy, roots-equal (`gpkvs.layout`). A root changes only while the flag is IDLE; the current copy is
+whole and durable while the other one is stored over, and no batch starts until both are equal.
 """
 
 from __future__ import annotations
@@ -73,16 +73,15 @@ class RootCopies:
 def write_roots(region: Region, root: Root) -> None:
     """Write both copies, each durable before the next step, whatever the domain.
 
-    The older or damaged copy goes first: after a crash between the two, the other is the only one that says what the store
-    is. It may then be in a cache only, so it is made durable before the first is stored over.
+    The older or damaged copy goes first: until it is durable, the other one alone says what the store is. That one may
+    still be in a cache only, where a process that was killed left it, so it is stored again before.
     """
-    found = RootCopies.read(region)
-    stale = COPY_NAMES.index(found.repaired or "A")
-    if found.repaired:
-        region.store(ROOT_OFFSETS[1 - stale], region.read(ROOT_OFFSETS[1 - stale], STRUCTURE_BYTES))
-        region.sync()
-    region.store(ROOT_OFFSETS[stale], root.pack())
+    stale = COPY_NAMES.index(RootCopies.read(region).repaired or "A")
+    first, second = ROOT_OFFSETS[stale], ROOT_OFFSETS[1 - stale]
+    region.store(second, region.read(second, STRUCTURE_BYTES))
+    region.sync()
+    region.store(first, root.pack())
     region.sync()
     failpoint.hit("between_roots")
-    region.store(ROOT_OFFSETS[1 - stale], root.pack())
+    region.store(second, root.pack())
     region.sync()

@@ -84,6 +84,7 @@ class LinearClients:
         self._random = np.random.default_rng(seed)
         self._markers_free: list[int] = []
         self._keys_used = options.keys
+        self._single_keys = options.keys // 4  # the only ones that single SETs write; nobody deletes them
 
     async def run(self, target: str) -> None:
         """Let all clients work until each has lost its server, or `stopping` is set."""
@@ -121,7 +122,8 @@ class LinearClients:
         alive = True
         while alive and not self.stopping:
             op = np.array([self._random.choice([Op.GET, Op.SET])], np.uint8)
-            key = self._random.integers(0, self._options.keys, 1, np.uint32)
+            keys = self._options.keys if op[0] == Op.GET else self._single_keys
+            key = self._random.integers(0, keys, 1, np.uint32)
             number, values = self.recorder.begin(op, key)
             cut, timeout = self._cut()
             name = _key_bytes(key)
@@ -204,6 +206,8 @@ class LinearClients:
             return np.full(count, Op.GET, np.uint8), key, None
         op = rng.choice(np.array([Op.GET, Op.SET, Op.DELETE], np.uint8), count, p=(0.3, 0.5, 0.2))
         marker, at = self._marker(), int(rng.integers(count))
+        # A single SET has no marker: if its answer is lost, only a GET can tell that it was done. So nobody deletes it.
+        op[(op == Op.DELETE) & (key < self._single_keys)] = Op.SET
         op[at], key[at] = Op.SET, marker
         return op, key, marker
 

@@ -26,9 +26,7 @@ from gpkvs.heap import Heap, Tail
 from gpkvs.info import RecoveryReport
 from gpkvs.layout import (
     BYTES,
-    DESCRIPTOR_OFFSETS,
     LOG_ENTRIES_OFFSET,
-    STRUCTURE_BYTES,
     UNIT_BYTES,
     Descriptor,
     LogRun,
@@ -147,7 +145,7 @@ def _loss(dropped_slots: int) -> str:
 
 
 def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:
-    """Undo the batch of an ACTIVE flag; return the descriptor before it, and how many slots were restored."""
+    """Undo the batch of an ACTIVE flag, durably; return the descriptor before it, and how many slots were restored."""
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
     on_progress("verifying the undo log", 0.1)
@@ -160,8 +158,6 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     for run in descriptor.runs:
         files.indexes[run.table_id].persist()
     failpoint.hit("before_undo_idle_flag")
-    store_flag(files, State.IDLE, before.epoch)
-    files.root_region.persist()
     return before, sum(run.count for run in descriptor.runs)
 
 
@@ -259,13 +255,13 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
 
 
 def _store_again(files: StoreFiles, current: Descriptor) -> None:
-    """Make flag and descriptors durable whatever the flag said: a kill may have left them in a cache only."""
+    """Store the flag, whatever it said: a kill may have left it in a cache only.
+
+    Roots lie in the same file and are written next: the flag is durable before the first of them changes. The
+    descriptor that it names was durable before ACTIVE.
+    """
     failpoint.hit("before_restore")
-    for offset in DESCRIPTOR_OFFSETS:
-        files.log.store(offset, files.log.read(offset, STRUCTURE_BYTES))
-    files.log.persist()
     store_flag(files, State.IDLE, current.epoch)
-    files.root_region.persist()
 
 
 def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:

@@ -18,8 +18,9 @@ Rules, each with histories that break it in the tests:
                 of the two above
 
 A request without an answer was done if anybody has read a value of it. If nobody did, leaving it out explains every
-answer as well, provided that it had no DELETE. So whoever records a history gives each such request a SET of a key that
-no later request writes, and reads that key at the end.
+answer as well, provided that it had no DELETE and that none has found what it wrote. So whoever records a history gives
+each such request a SET of a key that no later request writes, and reads that key at the end; or lets nobody delete its
+keys.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from gpkvs.bench.serving import ServerBenchOptions, python_program, serve_number
 from gpkvs.client import AsyncClient
 from gpkvs.recovery.server_process import ServerProcess
 
-_RECORDS = 100_000
-_MESSAGES = 100
+_RECORDS = 50_000
+_MESSAGES = 30
 _WRITE_SECONDS_MAX = 30.0
 _SHOWN = 25
 

@@ -2,8 +2,8 @@
 
     python -m gpkvs.bench.counting_server FILE serve --data ...
 
-SIGUSR1 writes to FILE what was called since the last one, as JSON, and starts anew. Each call and return costs about a
-few microseconds more, so counts are exact and times only show where to look.
+SIGUSR1 writes to FILE what was called since the last one, as JSON, and starts anew; the first one begins. Each call and
+return then costs some microseconds more, so counts are exact and times only show where to look.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class CallCounter:
     def __init__(self) -> None:
         self._calls: dict[str, list[float]] = {}  # by function: calls, seconds
         self._blocks_before = self._blocks_most = 0
+        self._counts = False  # not yet: starting the server is not of interest
 
     def start(self) -> None:
         """Count in this thread, and in those that are started later."""
@@ -43,6 +44,8 @@ class CallCounter:
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal last
+            if not self._counts:
+                return
             now = thread_time()
             if stack:
                 stack[-1][1] += now - last
@@ -68,6 +71,7 @@ class CallCounter:
 
     def take(self) -> dict[str, Any]:
         """Return what was counted, and start anew."""
+        self._counts = True
         taken, self._calls = self._calls, {}
         objects = self._blocks_most - self._blocks_before
         functions = {name: {"calls": calls, "seconds": seconds} for name, (calls, seconds) in taken.items()}

@@ -80,11 +80,13 @@ async def stream(client: AsyncClient, batches: Iterator[Batch], seconds: float, 
 
     async with client.pipeline(in_flight_max=in_flight) as pipeline:
         start = perf_counter()
-        while perf_counter() < start + seconds:
+        while True:
             batch = next(batches)
             answer = await pipeline.send(batch)
             answer.add_done_callback(partial(answered, perf_counter()))
             operations += len(batch)
+            if perf_counter() >= start + seconds:
+                break
         await answer
     return Run(operations, perf_counter() - start, latencies_ms(latencies, *_PERCENTILES))
 
@@ -124,10 +126,12 @@ async def _callers(calls: list[Call], keys: Iterator[bytes], seconds: float) -> 
 
     async def caller(call: Call) -> None:
         began = perf_counter()
-        while began < end:
+        while True:  # once at least, however busy the machine is
             await call(next(keys))
             now = perf_counter()
             latencies.append(now - began)
+            if now >= end:
+                break
             began = now
 
     start = perf_counter()

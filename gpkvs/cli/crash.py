@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -11,70 +12,144 @@ from rich.table import Table
 
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.crash.campaign import Campaign, Totals, part_of
-from gpkvs.crash.explore import Options, Visited
+from gpkvs.crash.explore import Options, StateName, StateReport, Visited
 from gpkvs.crash.models import MODEL_OF_DOMAIN, Model
+from gpkvs.crash.mutate import Verdict
+from gpkvs.crash.trace import Kind, Mutation
 from gpkvs.crash.workloads import Workload, all_workloads
+from gpkvs.errors import InvalidArgumentError
 
-DISTINCT_MIN = {1: 100_000, 2: 20_000}
+# What a run of everything must have visited.
+STATES_MIN = {1: 100_000, 2: 20_000}
+_SHOWN_MAX = 10
+_T = TypeVar("_T")
 
 
 def crash_command(
     depth: Annotated[int, typer.Option(help="2: a second crash, while recovery runs.", min=1, max=2)] = 1,
+    mutate: Annotated[
+        bool, typer.Option("--mutate", help="Leave out each fence, write-back and sync, one at a time: is it seen?")
+    ] = False,
     model: Annotated[list[Model] | None, typer.Option(help="Only this model; may be given again.")] = None,
     workload: Annotated[
         list[str] | None, typer.Option(help="Only this workload, such as bytes:NUD; may be given again.")
     ] = None,
     part: Annotated[int, typer.Option(help="Only so many workloads, chosen by the seed; 0 is all.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Repeats the choices of an earlier run.", min=0)] = 1,
+    state: Annotated[
+        str | None, typer.Option(help="Only this state, as a violation names it; shows it in full.")
+    ] = None,
+    without: Annotated[
+        str | None, typer.Option(help="With --state: in the build without this persist, as --mutate names it.")
+    ] = None,
     processes: Annotated[int, typer.Option(help="0: one for each processor.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Visit the states that a power failure can leave behind, and recover every one of them.
 
-    Short sequences of batches run on a traced build of the real kernels, which records every store, write-back and fence.
-    From the trace follow the states that memory could be in after a crash at any point, for each model of what a crash
-    keeps (docs/reliability.md). Each one is recovered, checked, and must hold the store as it was before the batch or as
-    it is after it.
+    Short sequences of batches run on a traced build of the real kernels, which records every store, write-back and
+    fence. From the trace follow the states that memory could be in after a crash at any point, for each model of what a
+    crash keeps (docs/reliability.md). Each one is recovered and checked, and must hold what the store held before the
+    batch or after it, nothing else.
 
-    Exit status: 0 no violation and the aim was met; 1 else. A run of everything fails too if it visited fewer states than
-    it should.
+    Exit status: 0 no violation and, of a run of everything, as many states as there should be; 1 else.
 
-    Example: gpkvs crash --part 100 --seed 7
+    Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with failures_exit(1):
-        options = Options(models=tuple(model or Model), seed=seed, depth=depth)
-        chosen = (
-            [Workload.parse(name) for name in workload]
-            if workload
-            else part_of(part, seed)
-            if part
-            else all_workloads()
+        options = Options(
+            models=tuple(model or Model),
+            seed=seed,
+            depth=2 if mutate else depth,
+            samples=16 if mutate else 64,
+            mutation=_parsed(Mutation.parse, without, "without") if without else None,
         )
-        totals = _run(Campaign(options, processes), chosen, console)
-    is_whole = not workload and not part and not model
-    missed = is_whole and totals.distinct < DISTINCT_MIN[depth]
-    if as_json:
-        print_json(_as_json(totals, options))
-    else:
-        _print(totals, options)
-    if missed:
-        console.print(f"only {totals.distinct:,} distinct states; at least {DISTINCT_MIN[depth]:,} are wanted")
-    if totals.violations or missed:
+        campaign = Campaign(options, processes)
+        if state:
+            passed = _print_state(campaign.visit(_parsed(StateName.parse, state, "state")))
+        elif mutate:
+            passed = _print_verdicts(_mutate(campaign, console), options, as_json)
+        else:
+            names = [_parsed(Workload.parse, name, "workload") for name in workload or ()]
+            chosen = names or (part_of(part, seed) if part else all_workloads(depth))
+            totals = _explore(campaign, chosen, console)
+            wanted = 0 if names or part or model else STATES_MIN[depth]
+            passed = _print_totals(totals, options, wanted, as_json)
+    if not passed:
         raise typer.Exit(1)
 
 
-def _run(campaign: Campaign, workloads: list[Workload], console: Console) -> Totals:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+def _parsed(parse: Callable[[str], _T], text: str, field: str) -> _T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error), field=field) from None
+
+
+def _explore(campaign: Campaign, workloads: list[Workload], console: Console) -> Totals:
+    with _bar(console) as bar:
         task = bar.add_task("workloads", total=len(workloads))
 
         def show(visited: Visited) -> None:
             bar.advance(task)
-            for violation in visited.violations[:3]:
+            for violation in visited.violations[:1]:
                 bar.console.print(f"{violation.state}: {violation.message}", markup=False)
 
-        return campaign.run(workloads, show)
+        return campaign.explore(workloads, show)
+
+
+def _mutate(campaign: Campaign, console: Console) -> list[Verdict]:
+    with _bar(console) as bar:
+        task = bar.add_task("mutants", total=None)
+
+        def show(verdict: Verdict) -> None:
+            bar.advance(task)
+            bar.console.print(_verdict_line(verdict), markup=False)
+
+        return campaign.mutate(lambda count: bar.update(task, total=count), show)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _verdict_line(verdict: Verdict) -> str:
+    how = f"seen at {verdict.caught}" if verdict.caught else f"NOT SEEN in {verdict.states:,} states"
+    return f"without {verdict.mutation}: {how}"
+
+
+def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) -> bool:
+    """Print what a run visited; return whether it passed."""
+    missed = totals.distinct < wanted
+    if as_json:
+        print_json(_as_json(totals, options))
+        return not (totals.violations or missed)
+    console = Console(highlight=False, soft_wrap=True)
+    title = f"{len(totals.violations):,} VIOLATIONS" if totals.violations else "No violation"
+    facts = Table(show_header=False, title=f"{title} in {totals.distinct:,} states", title_justify="left")
+    facts.add_column()
+    facts.add_column(justify="right")
+    facts.add_row("workloads", f"{totals.workloads:,}")
+    facts.add_row("epochs", f"{totals.epochs:,}")
+    facts.add_row("  of which every state was visited", f"{totals.exhaustive:,}")
+    for model in options.models:
+        domains = ", ".join(domain for domain, models in MODEL_OF_DOMAIN.items() if model in models)
+        facts.add_row(f"states, model {model} (domain {domains})", f"{totals.states[model]:,}")
+    if options.depth == 2:
+        facts.add_row("first crashes whose recovery was interrupted", f"{totals.recoveries:,}")
+    facts.add_row("distinct states, each recovered", f"{totals.distinct:,}")
+    facts.add_row("seconds", f"{totals.seconds:.1f}")
+    console.print(facts)
+    for found in totals.violations[:_SHOWN_MAX]:
+        console.print(f"{found.state}: {found.message}", markup=False)
+        without = f" --without '{options.mutation}'" if options.mutation else ""
+        console.print(f"  again: gpkvs crash --seed {options.seed}{without} --state {found.state}", markup=False)
+    if missed:
+        console.print(f"FAILED: at least {wanted:,} distinct states should have been visited")
+    console.print(f"seed {options.seed}", markup=False)
+    return not (totals.violations or missed)
 
 
 def _as_json(totals: Totals, options: Options) -> dict[str, object]:
@@ -93,25 +168,32 @@ def _as_json(totals: Totals, options: Options) -> dict[str, object]:
     }
 
 
-def _print(totals: Totals, options: Options) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    title = "No violation" if not totals.violations else f"{len(totals.violations):,} VIOLATIONS"
-    facts = Table(show_header=False, title=f"{title} in {totals.distinct:,} states", title_justify="left")
-    facts.add_column()
-    facts.add_column(justify="right")
-    given = {model: [domain.value for domain, models in MODEL_OF_DOMAIN.items() if model in models] for model in Model}
-    facts.add_row("workloads", f"{totals.workloads:,}")
-    facts.add_row("epochs", f"{totals.epochs:,}")
-    facts.add_row("  of which every state was visited", f"{totals.exhaustive:,}")
-    for model in options.models:
-        facts.add_row(f"states, model {model} (domain {', '.join(given[model])})", f"{totals.states[model]:,}")
-    facts.add_row("distinct states, each recovered", f"{totals.distinct:,}")
-    if options.depth > 1:
-        facts.add_row("first crashes", f"{totals.recoveries:,}")
-    facts.add_row("violations", f"{len(totals.violations):,}")
-    facts.add_row("seconds", f"{totals.seconds:.1f}")
-    console.print(facts)
-    for found in totals.violations[:20]:
-        console.print(f"{found.state}: {found.message}", markup=False)
-        console.print(f"  again: gpkvs crash --seed {options.seed} --state {found.state}", markup=False)
-    console.print(f"seed {options.seed}", markup=False)
+def _print_verdicts(verdicts: list[Verdict], options: Options, as_json: bool) -> bool:
+    """Print what became of the mutants; return whether all were seen."""
+    unseen = [verdict for verdict in verdicts if not verdict.caught]
+    if as_json:
+        print_json(
+            {
+                "seed": options.seed,
+                "mutants": len(verdicts),
+                "unseen": [str(verdict.mutation) for verdict in unseen],
+                "seen": {str(verdict.mutation): str(verdict.caught) for verdict in verdicts if verdict.caught},
+            }
+        )
+    else:
+        typer.echo(
+            f"{len(verdicts)} mutants, {len(verdicts) - len(unseen)} seen, {len(unseen)} not; seed {options.seed}"
+        )
+        for verdict in unseen:
+            typer.echo(_verdict_line(verdict))
+    return not unseen
+
+
+def _print_state(report: StateReport) -> bool:
+    """Print one state: what its crash keeps and loses; return whether it recovers as it must."""
+    for kept, event in report.changes:
+        file = report.files.get(event.file, f"file {event.file}")
+        what = f"{event.name} -> {file}" if event.kind is Kind.NAME else f"{file} word {event.at}"
+        typer.echo(f"{'kept' if kept else 'lost'}  {event.kind.name:5}  {what:28}  {event.site}")
+    typer.echo(f"VIOLATION: {report.message}" if report.message else "it recovers as it must")
+    return not report.message

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE, KIB
-from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, ROOT_OFFSETS, STRUCTURE_BYTES, U64, WAYS, Root
+from gpkvs.directory import ROOT_FILE
+from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, STRUCTURE_BYTES, U64, WAYS, Root
 from gpkvs.store import Store, open_store
 
-# The smallest that can be: a state is a copy of all of it.
-SIZES = {"index_bytes": BLOCK_BYTES, "heap_bytes": 128 * KIB, "log_bytes": 128 * KIB}
-
 OTHER_TABLE = "other"  # what comes and goes
-
-# A store's keys are placed by a random hash key; here it is given, so that every run visits the same states.
-_HASH_KEY = bytes(range(1, 17))
-_STORE_ID = bytes(16)
 
 # Keys are the numbers from 1; this many are looked at to find those of a few buckets.
 _CANDIDATES = {BYTES.name: 1_500_000, U64.name: 5_000_000}
@@ -49,8 +45,24 @@ def table_of(layout: str) -> str:
 
 
 def open_tiny(path: Path, *, create: bool = False) -> Store:
-    """Open the smallest store there can be, with every persist that any domain has."""
-    return open_store(path, backend="cpu", threads=1, durability="msync", create=create, **SIZES)
+    """Open the smallest store there can be, with every persist that any domain has.
+
+    A store places its keys by a random hash key; here it is given, so that every run visits the same states.
+    """
+    with ExitStack() as stack:
+        if create and not (path / ROOT_FILE).exists():
+            stack.enter_context(patch("gpkvs.directory.secrets.token_bytes", lambda count: bytes(range(1, count + 1))))
+            stack.enter_context(patch("gpkvs.directory.time.time_ns", lambda: 0))
+        return open_store(
+            path,
+            backend="cpu",
+            threads=1,
+            durability="msync",
+            index_bytes=BLOCK_BYTES,
+            heap_bytes=128 * KIB,
+            log_bytes=128 * KIB,
+            create=create,
+        )
 
 
 def value_of(layout: str, number: int) -> bytes:
@@ -61,9 +73,9 @@ def value_of(layout: str, number: int) -> bytes:
 def make_base(path: Path, layout: str) -> Keys:
     """Create the store that every workload of a layout begins with; return its keys."""
     open_tiny(path, create=True).close()
-    _fix_identity(path / "root")
     table = table_of(layout)
-    keys, first_words = _find_keys(layout)
+    root = Root.unpack((path / "root").read_bytes()[:STRUCTURE_BYTES])
+    keys, first_words = _find_keys(layout, root.hash_keys)
     with open_tiny(path) as store:
         if table != DEFAULT_TABLE:
             store.create_table(table, layout=layout, index_bytes=BLOCK_BYTES)
@@ -80,32 +92,21 @@ def make_base(path: Path, layout: str) -> Keys:
     return replace(keys, crowd=crowd, absent=(*keys.absent, *gaps))
 
 
-def _fix_identity(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    for offset in ROOT_OFFSETS:
-        root = Root.unpack(bytes(data[offset : offset + STRUCTURE_BYTES]))
-        fixed = replace(root, store_id=_STORE_ID, hash_key=_HASH_KEY, created_ms=0)
-        data[offset : offset + STRUCTURE_BYTES] = fixed.pack()
-    file.write_bytes(bytes(data))
-
-
-def _find_keys(layout: str) -> tuple[Keys, dict[int, bytes]]:
+def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int, bytes]]:
     """Find keys that crowd three buckets; return them and, for the crowd, which key a slot's first word stands for.
 
-    A new key of the pair (A, B) then finds both full; none of A's occupants can move, those of B can, to the roomy bucket.
+    A new key of the pair (A, B) then finds both full; none of A's occupants can move, those of B can, to the roomy one.
     """
     count = _CANDIDATES[layout]
     numbers = np.arange(1, count + 1, dtype=np.uint64)
     fingerprint0, fingerprint1 = np.empty(count, np.uint64), np.empty(count, np.uint64)
     backend = CpuBackend(threads=1)
     backend.launch(
-        "route",
+        "route_u64",
         count,
         keys=numbers.view(np.uint8),
-        key_offsets=np.arange(0, 8 * count, 8, dtype=np.uint64),
-        key_lengths=np.full(count, 8, np.uint32),
-        hash_key0=int.from_bytes(_HASH_KEY[:8], "little"),
-        hash_key1=int.from_bytes(_HASH_KEY[8:], "little"),
+        hash_key0=hash_keys[0],
+        hash_key1=hash_keys[1],
         fingerprint0=fingerprint0,
         fingerprint1=fingerprint1,
     )

@@ -141,6 +141,11 @@ class Bench:
         self._judged: dict[bytes, Dump | str] = {}
         self.judged = 0
 
+    def require_clean(self, durable: Image, changes: Iterable[Event]) -> None:
+        """Raise `StateError` unless a state passes `check` as it is: after an acknowledgement nothing is left to do."""
+        self.disk.lay(durable, changes)
+        self._check("before recovery, after the acknowledgement")
+
     def outcome(self, durable: Image, changes: Iterable[Event]) -> Dump:
         """Recover a state and return what is there then, after checking all that follows.
 
@@ -157,18 +162,22 @@ class Bench:
         try:
             open_tiny(self.disk.path, create=True).close()
         except GpkvsError as error:
-            raise StateError(f"it cannot be opened: {error}") from error
+            raise StateError(f"it cannot be opened: {self._without_path(error)}") from error
         left = essence(self.disk.image())
         if left not in self._judged:
             self.judged += 1
             try:
                 self._judged[left] = self._judge()
             except (StateError, GpkvsError) as error:
-                self._judged[left] = str(error)
+                self._judged[left] = self._without_path(error)
         judged = self._judged[left]
         if isinstance(judged, str):
             raise StateError(judged)
         return judged
+
+    def _without_path(self, error: Exception) -> str:
+        """Return an error's text as it is wherever the store lies."""
+        return str(error).replace(f"{self.disk.path}", "STORE")
 
     def _judge(self) -> Dump:
         path = self.disk.path

@@ -14,13 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
-from gpkvs.crash.explore import Explorer, Options, Violation, Visited
+from gpkvs.crash.explore import Explorer, Options, StateName, StateReport, Violation, Visited
 from gpkvs.crash.models import Model
+from gpkvs.crash.mutate import WORKLOADS, Place, Verdict, mutations_in, verdict
+from gpkvs.crash.trace import Mutation
 from gpkvs.crash.workloads import EXTRA, Workload, all_workloads
 from gpkvs.native import TRACE_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -37,10 +41,20 @@ class Totals:
     seconds: float = 0.0
     violations: list[Violation] = field(default_factory=list)
 
+    def add(self, visited: Visited) -> None:
+        """Count what the exploration of one workload did."""
+        self.workloads += 1
+        self.epochs += visited.epochs
+        self.exhaustive += visited.exhaustive
+        self.states += visited.states
+        self.recoveries += visited.recoveries
+        self.judged += visited.judged
+        self.violations += visited.violations
+
 
 def part_of(workloads: int, seed: int) -> list[Workload]:
-    """Return a seeded part of all workloads: at least all of one letter."""
-    every = all_workloads()
+    """Return a seeded part of all workloads: at least all of one letter, but not the wide ones, which take longest."""
+    every = [workload for workload in all_workloads() if workload.letters != "W"]
     short = [workload for workload in every if len(workload.letters) == 1]
     rest = [workload for workload in every if len(workload.letters) > 1]
     more = Random(seed).sample(rest, max(0, min(len(rest), workloads - len(short))))
@@ -48,7 +62,7 @@ def part_of(workloads: int, seed: int) -> list[Workload]:
 
 
 class Campaign:
-    """Explores workloads in processes that load the traced build of the kernels.
+    """Explores in processes that load the traced build of the kernels.
 
     Parameters
     ----------
@@ -62,57 +76,84 @@ class Campaign:
         self._options = options
         self._processes = processes or len(os.sched_getaffinity(0))
 
-    def run(self, workloads: list[Workload], on_visited: Callable[[Visited], None]) -> Totals:
-        """Explore all of them; `on_visited` is told of each one when it is done."""
+    def explore(self, workloads: list[Workload], on_visited: Callable[[Visited], None]) -> Totals:
+        """Explore workloads; `on_visited` is told of each one when it is done."""
         begin = time.perf_counter()
         totals = Totals()
         distinct: set[bytes] = set()
-        with memory_directory() as directory, _pool(self._processes, directory, self._options) as pool:
-            # The longest first.
-            ordered = sorted(workloads, key=lambda workload: workload.letters not in EXTRA)
-            waiting: set[Future[Visited]] = {pool.submit(_explore, workload) for workload in ordered}
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    visited = future.result()
-                    totals.workloads += 1
-                    totals.epochs += visited.epochs
-                    totals.exhaustive += visited.exhaustive
-                    totals.states += visited.states
-                    totals.recoveries += visited.recoveries
-                    totals.judged += visited.judged
-                    totals.violations += visited.violations
-                    layout = visited.workload.layout.encode()
-                    distinct |= {layout + key for key in visited.distinct}
-                    on_visited(visited)
+        # The longest first.
+        ordered = sorted(workloads, key=lambda workload: workload.letters not in EXTRA)
+        with self._pool() as pool:
+            for visited in _as_done([pool.submit(_explore, workload) for workload in ordered]):
+                totals.add(visited)
+                layout = visited.workload.layout.encode()
+                distinct |= {layout + key for key in visited.distinct}
+                on_visited(visited)
         totals.distinct = len(distinct)
         totals.seconds = time.perf_counter() - begin
         return totals
 
+    def mutate(self, on_found: Callable[[int], None], on_verdict: Callable[[Verdict], None]) -> list[Verdict]:
+        """Try every mutant; `on_found` is told how many there are, `on_verdict` what became of each."""
+        places: dict[Mutation, list[Place]] = {}
+        verdicts = []
+        with self._pool() as pool:
+            for found in _as_done([pool.submit(_mutations, workload) for workload in WORKLOADS]):
+                for mutation, where in found.items():
+                    places.setdefault(mutation, []).extend(where)
+            on_found(len(places))
+            tried = [pool.submit(_verdict, mutation, sorted(places[mutation])) for mutation in sorted(places, key=str)]
+            for verdict_of_one in _as_done(tried):
+                verdicts.append(verdict_of_one)
+                on_verdict(verdict_of_one)
+        return verdicts
+
+    def visit(self, state: StateName) -> StateReport:
+        """Visit one state."""
+        with self._pool() as pool:
+            return pool.submit(_visit, state).result()
+
+    @contextmanager
+    def _pool(self) -> Iterator[ProcessPoolExecutor]:
+        before = os.environ.get(TRACE_VARIABLE)
+        os.environ[TRACE_VARIABLE] = "1"  # read when the new processes import gpkvs
+        try:
+            with (
+                memory_directory() as directory,
+                ProcessPoolExecutor(
+                    self._processes,
+                    multiprocessing.get_context("spawn"),
+                    initializer=_start,
+                    initargs=(directory, self._options),
+                ) as pool,
+            ):
+                try:
+                    yield pool
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        finally:
+            if before is None:
+                del os.environ[TRACE_VARIABLE]
+
+
+def _as_done(futures: list[Future[_T]]) -> Iterator[_T]:
+    """Return results as they come."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        yield from (future.result() for future in done)
+
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Make a directory in memory, or where temporary files go if there is no memory file system; remove it in the end."""
+    """Make a directory in memory, or where temporary files go if there is no such place; remove it in the end."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix="gpkvs-crash-", dir=where))
     try:
         yield path
     finally:
         shutil.rmtree(path)
-
-
-@contextmanager
-def _pool(processes: int, directory: Path, options: Options) -> Iterator[ProcessPoolExecutor]:
-    before = os.environ.get(TRACE_VARIABLE)
-    os.environ[TRACE_VARIABLE] = "1"  # read when the new processes import gpkvs
-    try:
-        with ProcessPoolExecutor(
-            processes, multiprocessing.get_context("spawn"), initializer=_start, initargs=(directory, options)
-        ) as pool:
-            yield pool
-    finally:
-        if before is None:
-            del os.environ[TRACE_VARIABLE]
 
 
 _explorer: Explorer
@@ -125,3 +166,15 @@ def _start(directory: Path, options: Options) -> None:
 
 def _explore(workload: Workload) -> Visited:
     return _explorer.explore(workload)
+
+
+def _mutations(workload: str) -> dict[Mutation, list[Place]]:
+    return mutations_in(_explorer, workload)
+
+
+def _verdict(mutation: Mutation, places: list[Place]) -> Verdict:
+    return verdict(_explorer, mutation, places)
+
+
+def _visit(state: StateName) -> StateReport:
+    return _explorer.visit(state)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 from gpkvs.crash.bench import Bench, Dump, StateError, difference
 from gpkvs.crash.choices import Choice, choices, is_exhaustive
-from gpkvs.crash.models import Epoch, Model, epochs
+from gpkvs.crash.models import Epoch, Machine, Model, epochs
 from gpkvs.crash.readable import StateKeys, readable
 from gpkvs.crash.run import Runner
-from gpkvs.crash.trace import Event, Image, Mutation, Trace
-from gpkvs.crash.workloads import CREATE, DROP, OPEN, TABLE, Workload
+from gpkvs.crash.trace import CHANGES, Event, Image, Mutation, Trace
+from gpkvs.crash.workloads import DROP, TABLE, Workload
+from gpkvs.directory import ROOT_FILE
 from gpkvs.errors import GpkvsError
 
 KILLED = -1  # instead of an epoch: the first crash was a mere kill
@@ -38,14 +41,17 @@ class Options:
         At depth 2, the states of the first crash that are taken of each workload and model.
     mutation
         What the build that runs leaves out.
+    stop_early
+        Whether the first violation is enough.
     """
 
     models: tuple[Model, ...] = tuple(Model)
     seed: int = 1
     samples: int = 64
     depth: int = 1
-    first_states: int = 4
+    first_states: int = 2
     mutation: Mutation | None = None
+    stop_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,15 @@ class Violation:
     message: str
 
 
+@dataclass(frozen=True)
+class StateReport:
+    """One state, visited by its name."""
+
+    message: str  # what is wrong; empty if nothing
+    changes: tuple[tuple[bool, Event], ...]  # of its epoch, and whether the crash keeps each
+    files: dict[int, str]  # names by number
+
+
 @dataclass
 class Visited:
     """What the exploration of one workload did."""
@@ -124,9 +139,11 @@ class Scene:
     first
         The event from which on crashes happen.
     dumps
-        Before the first batch of the trace, and after each.
+        Before the first batch of the trace, and after each; of a recovery, what may be there until it ends.
     before
         The image to which states are compared, to know those that were visited.
+    outcome
+        Of a recovery, what must be there when it has ended: it may have been served since.
     """
 
     model: Model
@@ -134,6 +151,7 @@ class Scene:
     first: int
     dumps: tuple[Dump, ...]
     before: Image
+    outcome: Dump | None = None
 
     def epochs(self) -> Iterator[Epoch]:
         """Return the epochs, with what can be read of them."""
@@ -141,8 +159,13 @@ class Scene:
 
     def allowed(self, epoch: Epoch) -> tuple[Dump, ...]:
         """Return what may be there after a crash in an epoch."""
-        allowed = self.dumps[epoch.acknowledged : epoch.acknowledged + 1 + epoch.in_progress]
-        return tuple(dict.fromkeys(allowed))
+        if self.outcome is None:
+            return self.dumps[epoch.acknowledged : epoch.acknowledged + 1 + epoch.in_progress]
+        return self.dumps if epoch.in_progress else (self.outcome,)
+
+
+class _EnoughError(Exception):
+    """A violation was found, and one is enough."""
 
 
 class Explorer:
@@ -158,30 +181,58 @@ class Explorer:
 
     def __init__(self, directory: Path, options: Options) -> None:
         self._directory = directory
-        self._options = options
+        self.options = options
         self._runner = Runner(directory, options.seed, options.mutation)
         self._benches: dict[str, Bench] = {}
 
+    def with_options(self, options: Options) -> Explorer:
+        """Return an explorer that shares the base stores, and what is known of images."""
+        other = copy(self)
+        other.options = options
+        other._runner = self._runner.mutated(options.mutation)
+        return other
+
     def explore(self, workload: Workload) -> Visited:
-        """Visit the states that a crash in the last batch of a workload may leave; at depth 2, in the recovery after it."""
+        """Visit the states that a crash in a workload's last batch may leave; at depth 2, in the recovery after it."""
         run = self._runner.run(workload)
         visited = Visited(workload, events=len(run.trace.events))
         bench = self._bench(workload.layout)
         judged = bench.judged
-        for model in self._options.models:
-            scene = Scene(model, run.trace, run.last, run.dumps, run.trace.before)
-            if self._options.depth == 1:
-                for epoch in scene.epochs():
-                    self._visit(bench, scene, epoch, StateName(workload, model, epoch.number, ()), visited)
-            else:
-                for first, again in self._recoveries(bench, scene, workload, visited):
-                    for epoch in again.epochs():
-                        self._visit(bench, again, epoch, replace(first, then=(epoch.number, ())), visited)
+        with suppress(_EnoughError):
+            for model in self.options.models:
+                scene = Scene(model, run.trace, run.last, run.dumps, run.trace.before)
+                self._explore_model(bench, scene, workload, visited)
         visited.judged = bench.judged - judged
         return visited
 
-    def visit(self, name: StateName) -> tuple[str, tuple[str, ...]]:
-        """Visit one state; return what is wrong with it, empty if nothing, and the changes that the crash keeps."""
+    def _explore_model(self, bench: Bench, scene: Scene, workload: Workload, visited: Visited) -> None:
+        if self.options.depth == 1:
+            for epoch in scene.epochs():
+                self._visit(bench, scene, epoch, StateName(workload, scene.model, epoch.number, ()), visited)
+        else:
+            for first, again in self._recoveries(bench, scene, workload, visited):
+                for epoch in again.epochs():
+                    self._visit(bench, again, epoch, replace(first, then=(epoch.number, ())), visited)
+
+    def events(self, workload: Workload) -> tuple[list[Event], list[Event]]:
+        """Return what runs: in a workload's batches, and in the recoveries after some of its crashes."""
+        run = self._runner.run(workload)
+        bench = self._bench(workload.layout)
+        recoveries: list[Event] = []
+        for model in self.options.models:
+            scene = Scene(model, run.trace, run.last, run.dumps, run.trace.before)
+            for _, again in self._recoveries(bench, scene, workload, Visited(workload)):
+                recoveries += again.trace.events[again.first :]
+        return list(run.trace.events[run.last :]), recoveries
+
+    def visit(self, name: StateName) -> StateReport:
+        """Visit one state.
+
+        Raises
+        ------
+        ValueError
+            If there is no such state: it was named in a run with another seed, or of another program.
+        """
         run = self._runner.run(name.workload)
         bench = self._bench(name.workload.layout)
         scene = Scene(name.model, run.trace, run.last, run.dumps, run.trace.before)
@@ -192,10 +243,10 @@ class Explorer:
         for epoch in scene.epochs():
             if epoch.number == number and len(epoch.steps) == len(choice):
                 kept = epoch.changes(choice)
-                lost = epoch.changes(epoch.steps)[:]
-                lines = tuple(_line(event, scene.trace, event in kept) for event in lost)
-                return _judge(bench, scene, epoch, choice), lines
-        raise ValueError(f"{name}: there is no such epoch; was the seed another one?")
+                changes = tuple((event in kept, event) for event in epoch.changes(epoch.steps))
+                files = {number: file for file, number in epoch.durable.names.items()}
+                return StateReport(_judge(bench, scene, epoch, choice), changes, files)
+        raise ValueError(f"{name}: there is no such state; was the seed another one?")
 
     def _visit(self, bench: Bench, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
         """Visit the states of an epoch."""
@@ -204,7 +255,7 @@ class Explorer:
         keys = StateKeys(epoch, scene.before)
         # The same bytes with another outcome allowed are another state: after an acknowledgement less is allowed.
         allowed = str(hash(scene.allowed(epoch))).encode()
-        for choice in choices(epoch.steps, self._random(name), self._options.samples):
+        for choice in choices(epoch.steps, self._random(name), self.options.samples):
             visited.states[scene.model] += 1
             key = keys.key(epoch.changes(choice)) + allowed
             if key in visited.distinct:
@@ -214,23 +265,41 @@ class Explorer:
             if message:
                 chosen = replace(name, then=(name.then[0], choice)) if name.then else replace(name, choice=choice)
                 visited.violations.append(Violation(chosen, message))
+                if self.options.stop_early:
+                    raise _EnoughError
 
     def _recoveries(
         self, bench: Bench, scene: Scene, workload: Workload, visited: Visited
     ) -> Iterator[tuple[StateName, Scene]]:
         """Choose states of a first crash, recover them, and return the scenes of these recoveries."""
+        known: set[bytes] = set()
         for epoch in scene.epochs():
             name = StateName(workload, scene.model, epoch.number, ())
-            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self._options.samples)))
-            random = self._random(name, "first")
-            for choice in random.sample(every, min(len(every), self._options.first_states)):
-                first = replace(name, choice=choice)
-                yield from self._recovery(bench, scene, first, visited)
-        if scene.model in (Model.ADR, Model.ADR8, Model.PAGE) and workload.letters not in (CREATE, OPEN, TABLE, DROP):
+            keys = StateKeys(epoch, scene.before)
+            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self.options.samples)))
+            self._random(name, "first").shuffle(every)
+            new = {keys.key(epoch.changes(choice)): choice for choice in every[: 4 * self.options.first_states]}
+            for key in [key for key in new if key not in known][: self.options.first_states]:
+                known.add(key)
+                yield from self._recovery(bench, scene, replace(name, choice=new[key]), visited)
+        # After a kill, what a GPU had stored is there or not; what lies in caches of the host may still be lost.
+        if scene.model in (Model.ADR, Model.ADR8, Model.PAGE):
             name = StateName(workload, scene.model, KILLED, ())
-            places = range(scene.first, len(scene.trace.events))
-            for place in self._random(name).sample(places, min(len(places), 3 * self._options.first_states)):
+            for place in self._kills(scene, name):
                 yield from self._recovery(bench, scene, replace(name, choice=(place,)), visited)
+
+    def _kills(self, scene: Scene, name: StateName) -> list[int]:
+        """Return after how many events to kill: wherever the file of roots and flag has changed, and a few others."""
+        events = scene.trace.events
+        root = scene.trace.before.names.get(ROOT_FILE)
+        machine = Machine(Model.KILL, scene.trace.before)
+        changed = [
+            place + 1
+            for place, event in enumerate(events)
+            if event.kind in CHANGES and machine.add(place, event) and event.file == root and place >= scene.first
+        ]
+        others = range(scene.first, len(events))
+        return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
 
     def _recovery(
         self, bench: Bench, scene: Scene, name: StateName, visited: Visited
@@ -239,6 +308,8 @@ class Explorer:
             yield name, self._after_first(bench, scene, name, visited)
         except (StateError, GpkvsError) as error:
             visited.violations.append(Violation(name, str(error)))
+            if self.options.stop_early:
+                raise _EnoughError from error
 
     def _after_first(self, bench: Bench, scene: Scene, name: StateName, visited: Visited) -> Scene:
         """Return the scene of the recovery after a first crash; its outcome is settled then."""
@@ -248,8 +319,10 @@ class Explorer:
         epoch = next(epoch for epoch in scene.epochs() if epoch.number == name.epoch)
         changes = epoch.changes(name.choice)
         outcome = bench.outcome(epoch.durable, changes)
-        trace = self._runner.recovery(bench.disk, epoch.durable, changes, str(name))
-        return Scene(scene.model, trace, 0, (outcome, outcome), scene.before)
+        trace = self._runner.recovery(bench.disk, epoch.state(name.choice), str(name))
+        # A root copy that the first crash tore may be made whole by a part of what recovery stores over it.
+        either = name.workload.letters in (TABLE, DROP)
+        return Scene(scene.model, trace, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
 
     def _after_kill(self, bench: Bench, scene: Scene, name: StateName) -> Scene:
         """Return the scene of a recovery after a mere kill: what was stored is there, but not durable yet.
@@ -260,12 +333,12 @@ class Explorer:
         stored = Trace(scene.trace.before, scene.trace.events[:place])
         after = stored.after()
         outcome = bench.outcome(after, ())
-        recovery = self._runner.recovery(bench.disk, after, (), str(name))
+        recovery = self._runner.recovery(bench.disk, after, str(name))
         trace = stored.then(recovery.events)
-        return Scene(scene.model, trace, place, (*scene.dumps[:-1], outcome), scene.before)
+        return Scene(scene.model, trace, place, scene.dumps[-2:], scene.before, outcome)
 
     def _random(self, name: StateName, use: str = "") -> Random:
-        return Random(f"{self._options.seed} {name} {use}")
+        return Random(f"{self.options.seed} {name} {use}")
 
     def _bench(self, layout: str) -> Bench:
         if layout not in self._benches:
@@ -277,13 +350,9 @@ def _judge(bench: Bench, scene: Scene, epoch: Epoch, choice: Choice) -> str:
     """Recover a state; return what is wrong with it, empty if nothing."""
     allowed = scene.allowed(epoch)
     try:
+        if not epoch.in_progress:
+            bench.require_clean(epoch.durable, epoch.changes(choice))
         outcome = bench.outcome(epoch.durable, epoch.changes(choice))
     except StateError as error:
         return str(error)
     return "" if outcome in allowed else difference(outcome, allowed)
-
-
-def _line(event: Event, trace: Trace, kept: bool) -> str:
-    names = {number: name for name, number in trace.before.names.items()}
-    what = event.name or f"{names.get(event.file, f'file {event.file}')} word {event.at}"
-    return f"{'kept' if kept else 'lost'}  {event.kind.name:5} {what:24} {event.site}"

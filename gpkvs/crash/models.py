@@ -1,7 +1,7 @@
-"""What of a trace a crash may keep: the four models, as units and when they are durable.
+"""What of a trace a crash may keep: the models, as units and when they are durable.
 
-A *unit* is what reaches the medium in one piece and in order: of the changes to one unit that are not durable yet, a crash
-keeps the first few, any number of them, whatever it keeps of other units. So a state is one number for each unit.
+A *unit* is what reaches the medium in one piece and in order: of the changes to one unit that are not durable yet, a
+crash keeps the first few, any number of them, whatever it keeps of other units. So a state is a number for each unit.
 
     model   a unit is                           a change is durable when
     adr     a 64-byte line                      the line was written back, and that thread then fenced
@@ -10,8 +10,8 @@ keeps the first few, any number of them, whatever it keeps of other units. So a 
     page    a 512-byte sector                   the file was synced since
     kill    what one thread has stored so far   the kernel, or the host's store, has returned
 
-Files that are written (not mapped) and names are the same in all models but `kill`: a sector, the size of a file and what a
-name leads to are units; a file's are durable by fsync, a name by fsync of the directory.
+Files that are written (not mapped) and names are the same in all models but `kill`: a sector, the size of a file and
+what a name leads to are units; a file's are durable by fsync, a name by fsync of the directory.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Model(StrEnum):
     KILL = "kill"
 
 
-# Which one a store's persistence domain gives. In `fence` the caches survive: what a thread's stores leave is a prefix of
-# them on an x86-64 processor, as after a kill, and any part of them on a GPU.
+# Which one a store's persistence domain gives. In `fence` the caches survive: of a thread's stores a prefix is left on
+# an x86-64 processor, as after a kill, and any part of them on a GPU.
 MODEL_OF_DOMAIN = {
     DomainName.FENCE: (Model.KILL, Model.GPU),
     DomainName.FLUSH: (Model.ADR, Model.ADR8),
@@ -110,11 +110,13 @@ class Machine:
         self.model = model
         self.durable = before.copy()
         self.pending: dict[Unit, list[Change]] = {}
+        self._now: dict[tuple[int, int], int] = {}  # the words that were ever stored
         self._written_back: dict[int, dict[tuple[int, int], int]] = {}  # by thread and line: up to which event
 
-    def add(self, place: int, event: Event) -> None:
-        """Take a change."""
+    def add(self, place: int, event: Event) -> bool:
+        """Take a change; return whether it changes what is there now."""
         self.pending.setdefault(self._unit(event), []).append((place, event))
+        return self._differs(event, self._now)
 
     def made_durable(self, place: int, event: Event) -> Callable[[Change, Unit], bool] | None:
         """Return which pending changes an event makes durable; `None` if it makes none."""
@@ -163,20 +165,33 @@ class Machine:
         return ("size", event.file) if event.kind is Kind.SIZE else ("sector", event.file, event.at // SECTOR_WORDS)
 
     def units(self) -> tuple[tuple[tuple[Change, ...], ...], ...]:
-        """Return the steps of each unit that has any; a change that changes nothing joins the step before the next one."""
+        """Return the steps of each unit that has any; a change that changes nothing joins the next one's step."""
         found = []
+        shared = self._shared()
         for changes in self.pending.values():
             steps: list[tuple[Change, ...]] = []
             waiting: list[Change] = []
             seen: dict[tuple[int, int], int] = {}
             for change in changes:
                 waiting.append(change)
-                if self._differs(change[1], seen):
+                event = change[1]
+                if self._differs(event, seen) or any((event.file, at) in shared for at in _places(event)):
                     steps.append(tuple(waiting))
                     waiting = []
             if steps:
                 found.append(tuple(steps))
         return tuple(found)
+
+    def _shared(self) -> set[tuple[int, int]]:
+        """Return the words that several units change: what is there depends on which of them are kept."""
+        owners: dict[tuple[int, int], Unit] = {}
+        return {
+            (change[1].file, at)
+            for unit, changes in self.pending.items()
+            for change in changes
+            for at in _places(change[1])
+            if owners.setdefault((change[1].file, at), unit) != unit
+        }
 
     def _differs(self, event: Event, seen: dict[tuple[int, int], int]) -> bool:
         """Whether a change to a unit changes anything; `seen` are the words that earlier ones of the unit left."""
@@ -187,10 +202,14 @@ class Machine:
         for at, word in enumerate(event.words, event.at):
             old = seen.get((event.file, at))
             if old is None:
-                old = int(words[at]) if words is not None and at < len(words) else -1
+                old = int(words[at]) if words is not None and at < len(words) else 0
             differs |= old != word
             seen[event.file, at] = word
         return differs
+
+
+def _places(event: Event) -> range:
+    return range(event.at, event.at + len(event.words))
 
 
 def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
@@ -222,8 +241,7 @@ def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
                 yield epoch(in_progress=False)
             number += 1
         elif event.kind in CHANGES:
-            machine.add(place, event)
-            grown = True
+            grown |= machine.add(place, event)
             if model is Model.KILL and event.kind is not Kind.STORE:
                 if place >= first:
                     yield epoch(in_progress=True)

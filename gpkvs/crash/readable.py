@@ -1,7 +1,7 @@
 """What recovery can read of a state: states that agree on all of that are one.
 
-Left out are the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the heap to which no
-slot refers. Nothing else: a state is run once too often rather than not at all.
+Left out are the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the heap to which
+no slot refers. Nothing else: a state is run once too often rather than not at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from gpkvs.catalog import Catalog
 from gpkvs.crash.models import Change, Epoch
-from gpkvs.crash.trace import WORD_BYTES, Event, Image, Kind
+from gpkvs.crash.trace import WORD_BYTES, Event, Image, Kind, Words
 from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
 from gpkvs.layout import (
     BYTES,
@@ -33,13 +33,14 @@ from gpkvs.native import crc32c
 _FLAG_AT = FLAG_OFFSET // WORD_BYTES
 _ENTRIES_AT = LOG_ENTRIES_OFFSET // WORD_BYTES
 _KEY_BITS = 128
+_NO_WORDS = np.zeros(0, np.uint64)
 
 
 def essence(image: Image) -> bytes:
     """Return a digest of what can be read of a recovered image.
 
-    A descriptor with a wrong checksum is just that here: `Descriptor.unpack` refuses all of them alike, and nothing reads
-    one in another way.
+    A descriptor with a wrong checksum is just that here: `Descriptor.unpack` refuses all of them alike, and nothing
+    reads one in another way.
     """
     digest = blake2b(digest_size=16)
     idle = _is_idle(image)
@@ -52,9 +53,9 @@ def essence(image: Image) -> bytes:
                 digest.update(b"torn" if _is_torn(data) else data)
         elif name == HEAP_FILE and idle:
             for start, end in _live_ranges(image):
-                digest.update(words[start:end])
+                digest.update(words[start:end].data)
         elif len(words):
-            digest.update(words)
+            digest.update(words.data)
     return digest.digest()
 
 
@@ -87,80 +88,93 @@ def readable(epoch: Epoch) -> Epoch:
 
 
 class StateKeys:
-    """Names the states of an epoch: the same number for the same readable bytes, whatever led to them.
+    """Names the states of an epoch: the same key for the same readable bytes, whatever led to them.
 
-    The number is a sum over the words that differ from the image before the trace, so that a state costs only what it
-    changes.
+    The key is a sum over the words that differ from an image, and a term for names and sizes: a state costs only
+    what it changes.
 
     Parameters
     ----------
     epoch
         As `readable` left it.
     before
-        The image that the trace begins with.
+        The image.
     """
 
     def __init__(self, epoch: Epoch, before: Image) -> None:
-        self._epoch = epoch
+        self._durable, self._before = epoch.durable, before
+        self._sums: dict[tuple[str, int], int] = {}
+        self._skipped: dict[str, list[tuple[int, int]]] = {}
         changed = [event for unit in epoch.units for step in unit for _, event in step]
-        self._by_words = _sizes(epoch.durable) == _sizes(before) and not any(
-            event.kind in (Kind.NAME, Kind.SIZE) for event in changed
-        )
-        self._before = before
-        self._sum = 0
-        if self._by_words:
-            skipped = self._skipped(changed)
-            for number, words in epoch.durable.files.items():
-                first = before.files[number]
-                for at in np.flatnonzero(words != first).tolist():
-                    if not any(file == number and start <= at < end for file, start, end in skipped):
-                        self._sum += _term(number, at, int(words[at])) - _term(number, at, int(first[at]))
+        if _stays_idle(epoch.durable, changed):
+            self._skip(changed)
 
-    def _skipped(self, changed: list[Event]) -> list[tuple[int, int, int]]:
-        """Return what cannot be read in any state: file, first word, end."""
-        durable = self._epoch.durable
-        if not _stays_idle(durable, changed):
-            return []
-        log, heap = durable.names[LOG_FILE], durable.names[HEAP_FILE]
-        skipped = [(log, _ENTRIES_AT, len(durable.files[log]))]
-        indexes = {number for name, number in durable.names.items() if name.startswith("index-")}
+    def _skip(self, changed: list[Event]) -> None:
+        """Leave out what cannot be read in any state."""
+        names, files = self._durable.names, self._durable.files
+        self._skipped[LOG_FILE] = [(_ENTRIES_AT, len(files[names[LOG_FILE]]))]
+        indexes = {number for name, number in names.items() if name.startswith("index-")}
         if not any(event.file in indexes for event in changed):
             end = 0
-            for start, stop in [*sorted(_live_ranges(durable)), (len(durable.files[heap]),) * 2]:
-                skipped.append((heap, end, start))
+            self._skipped[HEAP_FILE] = []
+            for start, stop in [*sorted(_live_ranges(self._durable)), (len(files[names[HEAP_FILE]]),) * 2]:
+                self._skipped[HEAP_FILE].append((end, start))
                 end = max(end, stop)
-        return skipped
 
     def key(self, changes: Iterable[Event]) -> bytes:
-        """Return the number of the state with these changes, as bytes."""
-        if not self._by_words:
-            image = self._epoch.durable.copy()
-            for event in changes:
-                image.apply(event)
-            return blake2b(
-                b"".join(
-                    name.encode() + image.files[image.names[name]].tobytes() + b"/" for name in sorted(image.names)
-                ),
-                digest_size=_KEY_BITS // 8,
-            ).digest()
-        kept: dict[tuple[int, int], int] = {}
+        """Return the key of the state with these changes."""
+        names, kept = self._durable.names, {}
+        sizes: dict[int, int] = {}
         for event in changes:
-            for at, word in enumerate(event.words, event.at):
-                kept[event.file, at] = word
-        total = self._sum
+            if event.kind is Kind.NAME:
+                names = {**names, event.name: event.file} if event.file else _without(names, event.name)
+            elif event.kind is Kind.SIZE:
+                sizes[event.file] = event.at
+            else:
+                kept.update({(event.file, at): word for at, word in enumerate(event.words, event.at)})
+        total = 0
+        for name, file in names.items():
+            size = sizes.get(file, self._size(file))
+            if size < self._size(file):  # cut off: what is left is summed anew
+                total += self._sum_of(name, self._durable.files[file][:size])
+            else:
+                total += self._sum(name, file)
+            total += _term(name, -1, size)
+        by_file = {file: name for name, file in names.items()}
         for (file, at), word in kept.items():
-            total += _term(file, at, word) - _term(file, at, int(self._epoch.durable.files[file][at]))
+            name = by_file.get(file, "")
+            if name and at < sizes.get(file, self._size(file)):
+                old = int(self._durable.files[file][at]) if at < self._size(file) else 0
+                total += _term(name, at, word) - _term(name, at, old)
         return (total % (1 << _KEY_BITS)).to_bytes(_KEY_BITS // 8, "little")
+
+    def _size(self, file: int) -> int:
+        return len(self._durable.files.get(file, ()))
+
+    def _sum(self, name: str, file: int) -> int:
+        if (name, file) not in self._sums:
+            self._sums[name, file] = self._sum_of(name, self._durable.files.get(file, _NO_WORDS))
+        return self._sums[name, file]
+
+    def _sum_of(self, name: str, words: Words) -> int:
+        first = self._before.files.get(self._before.names.get(name, 0), _NO_WORDS)
+        if len(first) != len(words):
+            first = np.zeros(len(words), np.uint64)
+        total = 0
+        for at in np.flatnonzero(words != first).tolist():
+            if not any(start <= at < end for start, end in self._skipped.get(name, ())):
+                total += _term(name, at, int(words[at])) - _term(name, at, int(first[at]))
+        return total
+
+
+def _without(names: dict[str, int], gone: str) -> dict[str, int]:
+    return {name: file for name, file in names.items() if name != gone}
 
 
 @lru_cache(1 << 18)
-def _term(file: int, at: int, word: int) -> int:
-    data = file.to_bytes(8, "little") + at.to_bytes(8, "little") + word.to_bytes(8, "little")
+def _term(name: str, at: int, word: int) -> int:
+    data = f"{name} {at} {word}".encode()
     return int.from_bytes(blake2b(data, digest_size=_KEY_BITS // 8).digest(), "little")
-
-
-def _sizes(image: Image) -> dict[str, tuple[int, int]]:
-    return {name: (number, len(image.files[number])) for name, number in image.names.items()}
 
 
 def _stays_idle(durable: Image, changed: list[Event]) -> bool:

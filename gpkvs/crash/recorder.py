@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gpkvs.crash.trace import SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, interleaved
+from gpkvs.crash.trace import HOST_STORE, SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, interleaved
 from gpkvs.directory import LOCK_FILE, RECOVERY_FILE
 from gpkvs.native import IS_TRACED, TRACE_VARIABLE, library
 
@@ -29,8 +29,9 @@ IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
 # The numbers of `enum TraceKind` in kernels/trace.h.
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE = range(5)
-# A call is at the line that wants it, not in the functions that all share.
-_SHARED = ("crash/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
+# A persist is where it is wanted, not in the functions that all share.
+_SHARED_FILES = ("crash/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
+_SHARED_FUNCTIONS = ("store_flag", "sync_directory")
 
 if IS_TRACED:
     library.gpkvs_trace_begin.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
@@ -64,9 +65,8 @@ class Recorder:
         self._thread_items = thread_items
         self._notes: list[list[Event]] = []
         self._stack = ExitStack()
-        self._numbers = {
-            (directory / name).stat().st_ino: number for name, number in before.names.items() if number in before.files
-        }
+        self._numbers = {(directory / name).stat().st_ino: number for name, number in before.names.items()}
+        self._highest = max(before.files, default=0)
 
     def __enter__(self) -> Self:
         # Every line that is stored to is written back, as in the domain `flush`; the other models look away.
@@ -145,11 +145,14 @@ class Recorder:
         library.gpkvs_trace_note(len(self._notes) - 1)
 
     def _number(self, inode: int) -> int:
-        return self._numbers.setdefault(inode, len(self._numbers) + 1)
+        if inode not in self._numbers:
+            self._highest += 1
+            self._numbers[inode] = self._highest
+        return self._numbers[inode]
 
     def _pm_store(self, *arguments: Any) -> None:
         # A RETURN among the notes names the site of the host's stores that follow.
-        self._note(Event(Kind.RETURN, f"host store in {_site()}"))
+        self._note(Event(Kind.RETURN, f"{HOST_STORE} in {_site()}"))
         self._real["gpkvs_pm_store"](*arguments)
 
     def _sync(self, real: Callable[[int], None], kind: Kind) -> Callable[[int], None]:
@@ -165,9 +168,9 @@ class Recorder:
         return sync
 
     def _open(self, path: Any, flags: int, *arguments: Any, **named: Any) -> int:
-        changes = self._is_ours(path) and flags & (os.O_CREAT | os.O_TRUNC) and not flags & os.O_TMPFILE == os.O_TMPFILE
+        changes = self._is_ours(path) and flags & (os.O_CREAT | os.O_TRUNC)
         existed = changes and os.path.lexists(path)
-        had = os.stat(path).st_size if existed else 0
+        had = Path(path).stat().st_size if existed else 0
         file: int = self._real["open"](path, flags, *arguments, **named)
         if changes:
             number = self._number(os.fstat(file).st_ino)
@@ -181,7 +184,7 @@ class Recorder:
         ours = self._is_ours(old)
         self._real["rename"](old, new)
         if ours:
-            number = self._number(os.stat(new).st_ino)
+            number = self._number(Path(new).stat().st_ino)
             site = f"rename in {_site()}"
             self._note(
                 Event(Kind.NAME, site, file=number, name=Path(new).name), Event(Kind.NAME, site, name=Path(old).name)
@@ -204,7 +207,7 @@ class Recorder:
         count = real(file, data)
         if before.st_ino in self._numbers:
             number, site = self._number(before.st_ino), f"write in {_site()}"
-            assert at % WORD_BYTES == 0 and count % WORD_BYTES == 0, f"{site}: not whole words"
+            assert (at | count) % WORD_BYTES == 0, f"{site}: not whole words"
             if at + count > before.st_size:
                 self._note(Event(Kind.SIZE, site, file=number, at=(at + count) // WORD_BYTES))
             words = np.frombuffer(data, np.uint64, count // WORD_BYTES).tolist()
@@ -227,9 +230,11 @@ class Recorder:
 
 
 def _site() -> str:
-    """Return where in the source the file system, or a store, was asked for."""
+    """Return where in the source a store, or the file system, was asked for."""
     frame = sys._getframe(2)
-    while frame.f_back and frame.f_code.co_filename.endswith(_SHARED):
+    while frame.f_back and (
+        frame.f_code.co_filename.endswith(_SHARED_FILES) or frame.f_code.co_name in _SHARED_FUNCTIONS
+    ):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}:{frame.f_lineno}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -10,7 +10,7 @@ from random import Random
 from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny
 from gpkvs.crash.bench import Disk, Dump, dump
 from gpkvs.crash.recorder import Recorder
-from gpkvs.crash.trace import Event, Image, Kind, Mutation, Trace
+from gpkvs.crash.trace import Image, Kind, Mutation, Trace
 from gpkvs.crash.workloads import CREATE, DROP, OPEN, Script, Workload
 from gpkvs.layout import BLOCK_BYTES
 from gpkvs.store import Store
@@ -44,6 +44,12 @@ class Runner:
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
+    def mutated(self, mutation: Mutation | None) -> Runner:
+        """Return a runner of another build, with the same base stores."""
+        other = copy(self)
+        other._mutation = mutation
+        return other
+
     def keys(self, layout: str) -> Keys:
         """Return every key that the workloads of a layout may store."""
         return self._base(layout)[1]
@@ -73,11 +79,11 @@ class Runner:
         dumps = [dump(store, keys.all)]
         script = Script(workload, keys, _contents(dumps[0]))
         with self._recorder(disk, before, str(workload)) as recorder:
-            for letter in workload.letters:
-                script.step(letter, store)
+            for step in workload.steps:
+                script.step(step, store)
                 recorder.mark()
                 dumps.append(dump(store, keys.all))
-                assert _contents(dumps[-1]) == script.tables, f"{workload}: {letter} is not there as it was given"
+                assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return self._finished(disk, recorder, dumps)
 
     def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> Run:
@@ -89,7 +95,7 @@ class Runner:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
 
-    def recovery(self, disk: Disk, state: Image, changes: Iterable[Event], name: str) -> Trace:
+    def recovery(self, disk: Disk, state: Image, name: str) -> Trace:
         """Recover a state; return the trace of it, which ends with a MARK.
 
         Raises
@@ -97,8 +103,8 @@ class Runner:
         GpkvsError
             If it cannot be opened.
         """
-        disk.lay(state, changes)
-        with self._recorder(disk, disk.image().copy(), name) as recorder:
+        disk.lay(state)
+        with self._recorder(disk, state, name) as recorder:
             store = open_tiny(disk.path, create=True)
             recorder.mark()
         store.close()
@@ -127,7 +133,7 @@ def _contents(found: Dump) -> dict[str, dict[bytes, bytes]]:
 
 
 def _assert_complete(trace: Trace, after: Image) -> None:
-    """A change that the trace has not seen would be a hole in every result."""
+    """Raise if a file changed outside of the trace: that would be a hole in every result."""
     traced = trace.after()
     assert traced.names.keys() == after.names.keys(), (traced.names, after.names)
     for name, number in after.names.items():

@@ -1,8 +1,9 @@
 """What a store did to its files, in order: the events that a crash may keep or lose, and those that make them durable.
 
 Changes are of four kinds: a STORE to mapped memory, a WRITE to a file, the SIZE of a file, and what a NAME in the
-directory leads to. A WRITE_BACK and a FENCE order stores; RETURN says that a kernel, or a store of the host, has ended; SYNC,
-FILE_SYNC and NAMES_SYNC are the system calls that make changes durable; MARK stands where a batch is acknowledged.
+directory leads to. A WRITE_BACK and a FENCE order stores; RETURN says that a kernel, or a store of the host, has ended;
+SYNC, FILE_SYNC and NAMES_SYNC are the system calls that make changes durable; MARK stands where a batch is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Words = NDArray[np.uint64]
 
 WORD_BYTES = 8
 SECTOR_BYTES = 512
+
+HOST_STORE = "host store"  # how the sites of the host's stores to memory begin
 
 
 class Kind(Enum):
@@ -44,12 +47,12 @@ ORDERING = frozenset({Kind.WRITE_BACK, Kind.FENCE, Kind.SYNC, Kind.FILE_SYNC, Ki
 
 @dataclass(frozen=True)
 class Mutation:
-    """A build from which some ordering was removed: nothing that is stored depends on it, so it is left out of the trace.
+    """A build without some ordering: nothing that is stored depends on it, so it is left out of the trace.
 
     Parameters
     ----------
     site
-        Where.
+        Where; `HOST_STORE` alone is all of these.
     kinds
         What; of a persist of a kernel, its fence, its write-backs, or both.
     """
@@ -72,7 +75,8 @@ class Mutation:
 
     def removes(self, event: Event) -> bool:
         """Whether the mutated build does not do this."""
-        return event.kind in self.kinds and event.site == self.site
+        everywhere = self.site == HOST_STORE and event.site.startswith(HOST_STORE)
+        return event.kind in self.kinds and (everywhere or event.site == self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +188,8 @@ class Trace:
 def interleaved(threads: list[list[Event]], random: Random) -> Iterator[Event]:
     """Merge the threads of a kernel at random, each in its own order, as late as possible at fences.
 
-    Threads of a kernel do not wait for each other. All stores before any fence is the order with the most states: those of
-    every other order are among them.
+    Threads of a kernel do not wait for each other. All stores before any fence is the order with the most states: those
+    of every other order are among them.
     """
     rounds: list[list[list[Event]]] = []
     for events in threads:

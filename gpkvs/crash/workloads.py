@@ -7,9 +7,10 @@
     T  the same key twice in a batch: SET and SET of one key, SET and DELETE of another
     F  a full set     a new key whose two buckets are full: an occupant moves to its other bucket
 
-A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch may
-leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters give
-6 + 36 + 216 = 258 workloads for each layout.
+A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch
+may leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters
+give 6 + 36 + 216 = 258 workloads for each layout. Every pair of letters is also tried as one batch of two requests,
+such as N+U: 36 more.
 
 Beyond these are the workloads of one letter in `EXTRA`:
 
@@ -56,20 +57,31 @@ class Workload:
     def __str__(self) -> str:
         return f"{self.layout}:{self.letters}"
 
+    @property
+    def steps(self) -> list[str]:
+        """The batches: a letter each, or letters joined by a plus."""
+        return [self.letters] if "+" in self.letters else list(self.letters)
+
     @staticmethod
     def parse(text: str) -> Workload:
         """Read ``layout:letters``; raises `ValueError` if it is none."""
         layout, _, letters = text.partition(":")
         single = len(letters) == 1 and letters in EXTRA
         single &= _OF_ONE_LAYOUT.get(letters, layout) == layout
-        if layout not in LAYOUTS or not letters or not (single or set(letters) <= set(LETTERS)):
-            raise ValueError(f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}, or one of {EXTRA}")
+        usual = all(letter and letter in LETTERS for letter in (letters.split("+") if "+" in letters else letters))
+        if layout not in LAYOUTS or not letters or not (single or usual):
+            raise ValueError(
+                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}, or two of them with a plus between "
+                f"them, or one of {EXTRA}"
+            )
         return Workload(layout, letters)
 
 
-def all_workloads() -> list[Workload]:
-    """Return every sequence of letters, of both layouts, shortest first, then the extra ones."""
-    sequences = ["".join(letters) for length in range(1, LENGTH_MAX + 1) for letters in product(LETTERS, repeat=length)]
+def all_workloads(depth: int = 1) -> list[Workload]:
+    """Return every workload; at depth 2, sequences of two letters at most and no joined ones."""
+    longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
+    sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
+    sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
     extra = [(letter, layout) for letter in EXTRA for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
     return [
         *(Workload(layout, letters) for letters in sequences for layout in LAYOUTS),
@@ -99,24 +111,33 @@ class Script:
         # Not those in full buckets: these shall stay full.
         self._recent = list(keys.present)
         self._values = 1000
+        self._operations: dict[str, Callable[[], list[Operation]]] = {
+            "N": lambda: self._new(2),
+            "U": lambda: [self._set(self._recent[-1]), self._set(self._recent[0])],
+            "D": lambda: [(Op.DELETE, self._recent[-1]), (Op.DELETE, self._recent[0])],
+            "M": lambda: [(Op.DELETE, key) for key in self._absent[-2:]],
+            "T": self._twice,
+            "F": lambda: [self._set(self._full.pop(0))],
+            "W": lambda: self._new(33),
+            "L": lambda: [self._set(self._absent.pop(0), 3000) for _ in range(2)],
+        }
         self._steps: dict[str, Callable[[Store], None]] = {
-            "N": lambda store: self._run(store, self._new(2)),
-            "U": lambda store: self._run(store, [self._set(self._recent[-1]), self._set(self._recent[0])]),
-            "D": lambda store: self._run(store, [(Op.DELETE, self._recent[-1]), (Op.DELETE, self._recent[0])]),
-            "M": lambda store: self._run(store, [(Op.DELETE, key) for key in self._absent[-2:]]),
-            "T": lambda store: self._run(store, self._twice()),
-            "F": lambda store: self._run(store, [self._set(self._full.pop(0))]),
             "J": self._join,
-            "W": lambda store: self._run(store, self._new(33)),
-            "L": lambda store: self._run(store, [self._set(self._absent.pop(0), 3000) for _ in range(2)]),
             "B": self._both,
             "C": self._create,
             "X": self._drop,
         }
 
-    def step(self, letter: str, store: Store) -> None:
-        """Run one letter."""
-        self._steps[letter](store)
+    def step(self, letters: str, store: Store) -> None:
+        """Run one letter, or several that are joined."""
+        if letters in self._steps:
+            self._steps[letters](store)
+            return
+        requests = []
+        for letter in letters.split("+"):
+            requests.append((self._table, self._operations[letter]()))
+            self._note(*requests[-1])
+        self._requests(store, requests)
 
     def _set(self, key: bytes, size: int = 0) -> Operation:
         self._values += 1
@@ -129,10 +150,6 @@ class Script:
     def _twice(self) -> list[Operation]:
         updated, gone = self._recent[-1], self._absent.pop(0)
         return [self._set(updated), self._set(gone), self._set(updated), (Op.DELETE, gone)]
-
-    def _run(self, store: Store, operations: list[Operation]) -> None:
-        store.execute(Batch.of(operations), table=self._table)
-        self._note(self._table, operations)
 
     def _note(self, table: str, operations: list[Operation]) -> None:
         for op, key, *value in operations:
@@ -153,12 +170,16 @@ class Script:
             self._set(updated),
             self._set(self._full.pop(0)),
         ]
+        self._note(self._table, operations)
         self._requests(store, [(self._table, [operation]) for operation in operations])
 
     def _both(self, store: Store) -> None:
         key = self._absent.pop(0)
         default: list[Operation] = [(Op.SET, key, b"in the default table")]
-        self._requests(store, [(self._table, self._new(1)), (DEFAULT_TABLE, default)])
+        requests = [(self._table, self._new(1)), (DEFAULT_TABLE, default)]
+        for request in requests:
+            self._note(*request)
+        self._requests(store, requests)
 
     def _requests(self, store: Store, requests: list[tuple[str, list[Operation]]]) -> None:
         tables = [store.table(name).request_tables for name, _ in requests]
@@ -166,8 +187,6 @@ class Script:
         result = store.execute_requests(replace(batch, request_tables=np.concatenate(tables)))
         assert result.requests == len(requests)
         assert not result.rejected
-        for table, operations in requests:
-            self._note(table, operations)
 
     def _create(self, store: Store) -> None:
         store.create_table(OTHER_TABLE, layout=self._layout, index_bytes=BLOCK_BYTES)

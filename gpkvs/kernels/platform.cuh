@@ -95,7 +95,8 @@ struct Kernel {
 
 // Every kernel is there twice, and the loader takes the one for this processor: with 256-bit vectors the hash of 8-byte
 // keys takes half the time.
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(GPKVS_NO_CLONES)
 #define GPKVS_CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define GPKVS_CLONES

@@ -74,6 +74,17 @@ def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
     assert set(recorded.op.tolist()) == {Op.GET, Op.SET, Op.DELETE}
 
 
+def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
+    """Else a SET whose answer was lost could be done without a trace, but for a DELETE that found it."""
+    lengths = np.diff(recorded.first_op)
+    request = np.repeat(np.arange(len(lengths)), lengths)
+    single = recorded.key[(recorded.op == Op.SET) & (lengths[request] == 1) & (recorded.key < 60)]
+    deleted = recorded.key[recorded.op == Op.DELETE]
+    assert len(single)
+    assert len(deleted)
+    assert not set(single.tolist()) & set(deleted.tolist())
+
+
 @pytest.mark.parametrize("column", ["value", "version"])
 def test_no_answer_may_be_another(recorded: History, column: str) -> None:
     """Change one answer at a time of a real history."""

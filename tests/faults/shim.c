@@ -4,7 +4,7 @@
 //     CALL:NTH:ERROR[:forever]    the NTH call fails, or from there on every one; ERROR is a number of errno.h, or "short":
 //                                 only half of the bytes are written
 //     clock:SECONDS:NTH           after every NTH reading the wall clock is SECONDS ahead, after the next NTH it is right
-// CALL is pwrite, write, fallocate, ftruncate, fsync, fdatasync, open, mmap, rename or malloc. Calls count only if they
+// CALL is pwrite, write, fallocate, ftruncate, fsync, fdatasync, open, mmap, rename, unlink or malloc. Calls count only if they
 // are for a file below GPKVS_SHIM_PATH; allocations only from ALLOCATION_MIN bytes on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,11 +22,11 @@
 #include <unistd.h>
 
 #define ALLOCATION_MIN 256
-#define NAMES 10
+#define NAMES 11
 
 static const char* const names[NAMES] = {"pwrite", "write", "fallocate", "ftruncate", "fsync",
-                                         "fdatasync", "open", "mmap", "rename", "malloc"};
-enum { PWRITE, WRITE, FALLOCATE, FTRUNCATE, FSYNC, FDATASYNC, OPEN, MMAP, RENAME, MALLOC };
+                                         "fdatasync", "open", "mmap", "rename", "malloc", "unlink"};
+enum { PWRITE, WRITE, FALLOCATE, FTRUNCATE, FSYNC, FDATASYNC, OPEN, MMAP, RENAME, MALLOC, UNLINK };
 
 static int armed = -1, error, forever, is_short;
 static long nth;
@@ -179,6 +179,12 @@ int rename(const char* from, const char* to) {
     REAL(rename);
     if (is_ours(from) && fails(RENAME)) FAIL(-1);
     return real(from, to);
+}
+
+int unlink(const char* path) {
+    REAL(unlink);
+    if (is_ours(path) && fails(UNLINK)) FAIL(-1);
+    return real(path);
 }
 
 extern void* __libc_malloc(size_t);

@@ -34,3 +34,32 @@ def test_a_failed_fdatasync_ends_the_server(start_server: StartServer, shim: Pat
     again = start_server("--durability=msync")
     value = again.kv.Get(kv_pb2.GetRequest(key=b"key"), timeout=30).value
     assert int(value) in (acknowledged, acknowledged + 1)
+
+
+def test_a_rotten_record_is_data_loss_to_its_reader_alone(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    for key in (b"rotten", b"sound"):
+        server.kv.Set(kv_pb2.SetRequest(key=key, value=b"value of " + key))
+    heap = tmp_path / "store" / "heap"
+    at = heap.read_bytes().index(b"value of rotten")
+    with heap.open("r+b") as file:
+        file.seek(at)
+        file.write(b"V")
+    with pytest.raises(grpc.RpcError) as lost:
+        server.kv.Get(kv_pb2.GetRequest(key=b"rotten"))
+    assert lost.value.code() is grpc.StatusCode.DATA_LOSS
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"sound")).value == b"value of sound"
+    server.kv.Set(kv_pb2.SetRequest(key=b"rotten", value=b"new"))
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"rotten")).value == b"new"
+
+
+def test_an_empty_value_outlives_a_kill(start_server: StartServer) -> None:
+    server = start_server()
+    server.kv.Set(kv_pb2.SetRequest(key=b"empty", value=b""))
+    server.process.kill()
+    server.process.wait()
+    server.process.returncode = 0
+    again = start_server()
+    empty, absent = (again.kv.Get(kv_pb2.GetRequest(key=key)) for key in (b"empty", b"absent"))
+    assert (empty.found, empty.value) == (True, b"")
+    assert (absent.found, absent.value) == (False, b"")

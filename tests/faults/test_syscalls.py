@@ -105,6 +105,7 @@ FAULTS = [
     ("open", errno.EROFS),
     ("mmap", errno.ENOMEM),
     ("rename", errno.EIO),
+    ("unlink", errno.EIO),
 ]
 
 

@@ -330,6 +330,12 @@ def test_what_is_no_history_is_refused() -> None:
         judge(history(ok(0, 1, nothing_removed("a"))))
 
 
+def test_a_lost_write_that_only_a_delete_has_seen_must_not_be_recorded() -> None:
+    """Nothing says which write it was: the clients leave such keys alone (`LinearClients`)."""
+    seen_by_a_delete = [lost(0, put("a", 10)), ok(5, 6, put("b", 11, 2), removed("a", 1))]
+    assert not judge(history(*seen_by_a_delete)).is_serializable
+
+
 def serial_run(seed: int, requests: int) -> list[Request]:
     """Make a history of requests that ran one at a time, at random moments between being sent and answered."""
     rng = random.Random(seed)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gpkvs
@@ -233,3 +234,13 @@ def test_msync_domain_is_found_on_a_disk_and_process_on_tmpfs(tmp_path: Path) ->
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
+
+
+def test_lengths_that_are_one_number_are_those_written_out(tmp_path: Path) -> None:
+    """A SET and a GET in one batch of records: every kernel that reads lengths."""
+    keys, values = np.frombuffer(b"aabbaa", np.uint8), np.frombuffer(b"xyz123", np.uint8)
+    constant = np.broadcast_to(np.uint32(2), 3), np.broadcast_to(np.uint32(3), 2)
+    ops = np.array([Op.SET, Op.SET, Op.GET], np.uint8)
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        assert store.execute(Batch(ops, keys, constant[0], values, constant[1])).value_list() == [b"xyz"]
+        assert store.get(b"bb") == b"123"

@@ -1,0 +1,265 @@
+"""The 40 faults that gpkvs is tested against, and the tests of each; ``python -m tests.faults`` runs them by number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NO_FEATURE = "not applicable: there is no such feature"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault.
+
+    Parameters
+    ----------
+    fault
+        What happens, and what must come of it.
+    tests
+        As pytest names them, without the folder ``tests/``; a name without parameters takes all of them.
+    not_applicable
+        Why there is no test of it, or of a part of it.
+    needs_gpu
+        Whether its tests run only where there is a GPU.
+    """
+
+    fault: str
+    tests: tuple[str, ...] = ()
+    not_applicable: str = ""
+    needs_gpu: bool = False
+
+
+_FAILPOINTS = "crash/test_failpoints.py::"
+_DAMAGE = "unit/test_damage.py::"
+_SYSCALLS = "faults/test_syscalls.py::"
+_STORE = "unit/test_store.py::"
+_FULL = "unit/test_full_store.py::"
+
+CASES = {
+    1: Case(
+        "crash at any store or barrier: the whole batch or none",
+        (
+            f"{_FAILPOINTS}test_kill_between_phases",
+            "crash/test_tables.py::test_batch_on_two_tables_is_rolled_back_whole",
+        ),
+    ),
+    2: Case(
+        "crash after the commit, before the reply: present",
+        (
+            f"{_FAILPOINTS}test_kill_between_phases[before_idle_persist]",
+            f"{_FAILPOINTS}test_kill_between_phases[before_reply]",
+        ),
+    ),
+    3: Case(
+        "torn log record: ignored while the flag is idle, refused while it is active",
+        (
+            f"{_DAMAGE}test_damaged_idle_log_is_harmless",
+            f"{_DAMAGE}test_damaged_active_log_is_refused_before_anything_is_undone",
+        ),
+    ),
+    4: Case(
+        "torn slot: undo restores every field", ("crash/test_rollback.py::test_undo_restores_every_field_of_a_slot",)
+    ),
+    5: Case("crash in recovery: the same result", (f"{_FAILPOINTS}test_kill_in_recovery",)),
+    6: Case("crash in growth: old or new root, orphan reclaimed", not_applicable=NO_FEATURE),
+    7: Case("crash in compaction: no live record lost", not_applicable=NO_FEATURE),
+    8: Case(
+        "bit flip in header or root: the valid second copy, else refuse",
+        (
+            f"{_DAMAGE}test_one_damaged_root_copy_is_reported_and_repaired",
+            f"{_DAMAGE}test_damage_that_is_refused[roots]",
+            f"{_DAMAGE}test_damage_that_is_refused[flag]",
+            "e2e/test_bitflip.py::test_nothing_is_missed",
+        ),
+    ),
+    9: Case(
+        "bit flip in a record: DATA_LOSS, never a wrong value; in a slot: as the design says",
+        (
+            f"{_DAMAGE}test_flipped_bit_in_a_record_is_never_served",
+            "faults/test_server.py::test_a_rotten_record_is_data_loss_to_its_reader_alone",
+            "e2e/test_bitflip.py::test_nothing_is_missed",
+        ),
+    ),
+    10: Case(
+        "bit flip in the log while active: refuse, no partial undo",
+        (
+            f"{_DAMAGE}test_damaged_active_log_is_refused_before_anything_is_undone",
+            "e2e/test_bitflip.py::test_outcomes",
+        ),
+    ),
+    11: Case(
+        "truncated file at open: size checked before mapping",
+        tuple(
+            f"{_DAMAGE}test_damage_that_is_refused[truncated-{name}]"
+            for name in ("root", "log", "heap", "index-0-0", "catalog-0.json")
+        ),
+    ),
+    12: Case(
+        "file truncated while running (SIGBUS): logged, exit non-zero, no reply sent",
+        ("e2e/test_faults.py::test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name",),
+    ),
+    13: Case(
+        "wrong version, magic or byte order: refuse, file untouched",
+        (f"{_DAMAGE}test_another_format_is_refused_untouched",),
+    ),
+    14: Case(
+        "disk full at creation: space reserved first, RESOURCE_EXHAUSTED, old tables serve",
+        (
+            f"{_STORE}test_disk_full_at_creation_leaves_nothing",
+            "unit/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
+            f"{_SYSCALLS}test_every_call_fails[fallocate-ENOSPC-once]",
+            f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable",
+        ),
+        "growth: there is no such feature",
+    ),
+    15: Case(
+        "heap or log full: the request that does not fit is rejected whole, GET and DELETE work",
+        (
+            f"{_FULL}test_full_heap",
+            f"{_FULL}test_log_that_a_batch_does_not_fit_cuts_it_between_requests",
+            "e2e/test_load.py::test_full_heap",
+        ),
+    ),
+    16: Case(
+        "set full and growth impossible: the request that does not fit is rejected whole, the others commit",
+        (
+            f"{_FULL}test_full_index_refuses_single_keys_and_serves_the_rest",
+            f"{_FULL}test_first_request_in_arrival_order_is_the_one_refused",
+            "e2e/test_load.py::test_full_index_refuses_what_does_not_fit_and_runs_the_rest",
+        ),
+    ),
+    17: Case(
+        "fdatasync fails (EIO): stop writing, exit, recover on restart; never retried",
+        (
+            f"{_SYSCALLS}test_a_failed_fdatasync_stops_the_process_and_is_not_tried_again",
+            f"{_SYSCALLS}test_every_call_fails[fdatasync-EIO-once]",
+            f"{_SYSCALLS}test_every_call_fails[fdatasync-EIO-forever]",
+            "faults/test_server.py::test_a_failed_fdatasync_ends_the_server",
+        ),
+    ),
+    18: Case(
+        "host out of memory at the Nth allocation: clean error, no change",
+        ("faults/test_memory.py::test_every_allocation_of_a_batch_fails",),
+    ),
+    19: Case(
+        "GPU out of memory: refused before the flag",
+        (
+            "gpu/test_cuda.py::test_too_little_memory_for_the_mirror",
+            "gpu/test_cuda.py::test_a_table_without_memory_for_its_mirror_is_not_made",
+        ),
+        needs_gpu=True,
+    ),
+    20: Case(
+        "CUDA sticky error, lost GPU: the process exits, the flag is left for recovery",
+        ("gpu/test_cuda.py::test_a_lost_gpu_ends_the_process",),
+        needs_gpu=True,
+    ),
+    21: Case("hung kernel: a watchdog exits", not_applicable=NO_FEATURE),
+    22: Case(
+        "OOM kill, SIGKILL: as 1",
+        (
+            "e2e/test_drill.py::test_every_failpoint",
+            "e2e/test_linear.py::test_a_server_that_is_killed_is_strictly_serializable",
+        ),
+    ),
+    23: Case(
+        "SIGTERM in a batch: finish, drain, exit 0 in bounded time",
+        (
+            "e2e/test_lifecycle.py::test_signal_under_load",
+            "e2e/test_lifecycle.py::test_accepted_work_is_answered_when_stopped",
+            "e2e/test_lifecycle.py::test_time_to_finish_is_bounded",
+        ),
+    ),
+    24: Case(
+        "second start on one directory: refused",
+        (
+            f"{_STORE}test_second_process_is_refused_with_the_pid_of_the_first",
+            "e2e/test_lifecycle.py::test_second_server_on_one_directory_names_the_first",
+        ),
+    ),
+    25: Case("stale lock after a kill: starts", (f"{_STORE}test_lock_left_by_a_kill_does_not_hinder",)),
+    26: Case(
+        "read-only file system, permission denied: clear error",
+        (
+            f"{_STORE}test_no_write_permission",
+            "e2e/test_lifecycle.py::test_no_write_permission",
+            f"{_SYSCALLS}test_a_directory_that_is_read_only_is_told_and_can_be_checked",
+            f"{_SYSCALLS}test_every_call_fails[open-EROFS-forever]",
+        ),
+        "read-only mode: there is none; `gpkvs check` reads only",
+    ),
+    27: Case(
+        "clock jump: no effect on data; deadlines monotonic",
+        (
+            "faults/test_clock.py::test_data_and_versions_do_not_depend_on_the_clock",
+            "faults/test_clock.py::test_deadlines_are_those_of_a_clock_that_does_not_jump",
+        ),
+    ),
+    28: Case(
+        "deadline or cancel before ACTIVE: dropped",
+        (
+            "unit/test_batcher.py::test_work_not_yet_in_a_batch_is_dropped",
+            "e2e/test_admission.py::test_deadline_passes_while_the_request_waits",
+        ),
+    ),
+    29: Case(
+        "deadline or cancel in a batch: the batch completes, the outcome is unknown to the client",
+        (
+            "e2e/test_admission.py::test_cancelled_call",
+            "e2e/test_linear.py::test_calls_that_were_cut_off_are_part_of_it",
+        ),
+    ),
+    30: Case(
+        "client retry: what may be done already is not repeated",
+        (
+            "unit/test_client_gather.py::test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is",
+            "unit/test_client_gather.py::test_what_surely_was_not_executed_is_repeated",
+        ),
+    ),
+    31: Case(
+        "duplicate keys in a batch: request order, the same on both backends",
+        (
+            f"{_STORE}test_a_batch_sees_its_own_writes_in_order",
+            "unit/test_u64.py::test_last_of_equal_keys_wins",
+            "property/test_model.py::test_batches_equal_one_operation_at_a_time",
+        ),
+        "the backend cuda: the same tests, with --backend cuda where there is a GPU",
+    ),
+    32: Case(
+        "empty or huge key, huge value: INVALID_ARGUMENT before any store",
+        ("e2e/test_bad_input.py::test_single_operations", f"{_STORE}test_bad_batches"),
+    ),
+    33: Case(
+        "zero-length value: stored, distinct from absent",
+        (
+            "e2e/test_kv.py::test_empty_value_is_not_a_miss",
+            "faults/test_server.py::test_an_empty_value_outlives_a_kill",
+        ),
+    ),
+    34: Case("oversized message: refused, memory bounded", ("e2e/test_bad_input.py::test_message_over_the_limit",)),
+    35: Case("malformed protobuf: an error to that call alone", ("e2e/test_bad_input.py::test_malformed_protobuf",)),
+    36: Case(
+        "slow reader: bounded buffers, the batcher never waits",
+        (
+            "e2e/test_pipeline.py::test_a_slow_reader_waits_alone",
+            "e2e/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",
+        ),
+    ),
+    37: Case(
+        "connection, stream, ping flood: limits",
+        ("e2e/test_load.py::test_full_queue", "e2e/test_pipeline.py::test_the_number_in_flight_is_bounded"),
+        "connections and pings: no limit of gpkvs's own",
+    ),
+    38: Case("bad or absent credentials: UNAUTHENTICATED", not_applicable=NO_FEATURE),
+    39: Case(
+        "a million keys that collide under an unkeyed hash: set load within 5 % of random keys",
+        ("faults/test_aimed_keys.py::test_aimed_keys_load_buckets_as_random_ones_do",),
+    ),
+    40: Case(
+        "the same key from concurrent batches: strictly serializable",
+        (
+            "e2e/test_linear.py::test_a_server_that_is_killed_is_strictly_serializable",
+            "e2e/test_load.py::test_a_batch_is_never_seen_in_part",
+        ),
+    ),
+}

@@ -1,0 +1,111 @@
+"""Epochs that run out, and structures that are whole but cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpkvs
+from gpkvs.check import check
+from gpkvs.errors import CorruptStoreError, StoreError
+from gpkvs.files import StoreFiles, open_files
+from gpkvs.layout import COUNTER_BITS, DESCRIPTOR_OFFSETS, EPOCH_BITS, Descriptor
+from gpkvs.pm.domain import find_domain
+from gpkvs.roots import write_roots
+from gpkvs.transaction import find_descriptor, read_descriptors, read_flag
+from tests.conftest import SMALL, assert_clean
+from tests.crash.child import SIZES
+from tests.crash.harness import run_child
+
+BATCH = [["set", f"key{i}", "value"] for i in range(100)]
+
+
+def test_a_counter_that_is_used_up_raises_the_incarnation(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL) as store:
+        transaction = store._engine.transaction
+        incarnation = transaction.root.incarnation
+        transaction._counter = (1 << COUNTER_BITS) - 3
+        epochs = []
+        for i in range(5):
+            store.set(b"key", b"%d" % i)
+            epochs.append(transaction.current.epoch)
+        assert epochs == sorted(set(epochs))
+        assert [epoch >> COUNTER_BITS for epoch in epochs] == [incarnation] * 2 + [incarnation + 1] * 3
+    with gpkvs.open(store_path) as store:
+        assert store.get(b"key") == b"4"
+        assert store._engine.transaction.root.incarnation == incarnation + 2
+
+
+def test_a_store_that_was_opened_too_often_is_refused(store_path: Path) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    files = open_files(store_path, find_domain(store_path, "auto"))
+    write_roots(files.root_region, replace(files.root, incarnation=(1 << (EPOCH_BITS - COUNTER_BITS)) - 1))
+    files.close()
+    with pytest.raises(StoreError, match="more than the format can count"):
+        gpkvs.open(store_path)
+
+
+def rewrite(path: Path, change: Callable[[StoreFiles, Descriptor], Descriptor], *, previous: bool = False) -> None:
+    """Store another descriptor in place of the flag's, or of the other one, with a right checksum."""
+    files = open_files(path, find_domain(path, "auto"))
+    current = find_descriptor(files, read_flag(files)[1])
+    copy = read_descriptors(files).index(current)
+    target = 1 - copy if previous else copy
+    found = read_descriptors(files)[target]
+    assert isinstance(found, Descriptor)
+    files.log.store(DESCRIPTOR_OFFSETS[target], change(files, found).pack())
+    files.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant"),
+    [
+        pytest.param(lambda f, d: replace(d, tail_segment=1 << 40), "descriptor", id="tail-segment"),
+        pytest.param(lambda f, d: replace(d, tail_bytes=f.root.segment_bytes + 16), "descriptor", id="tail-bytes"),
+    ],
+)
+def test_a_tail_outside_the_heap_is_refused(
+    tmp_path: Path, change: Callable[[StoreFiles, Descriptor], Descriptor], invariant: str
+) -> None:
+    path = tmp_path / "store"
+    run_child(path, [BATCH])
+    rewrite(path, change)
+    with pytest.raises(CorruptStoreError, match="outside the heap") as refused:
+        gpkvs.open(path, **SIZES)
+    assert refused.value.invariant == invariant
+    assert {violation.invariant for violation in check(path).violations} == {invariant}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [{"kind": 7}, {"table_id": 5}, {"generation": 1}, {"entry_bytes": 32}, {"first_word": 1 << 30}, {"count": 1 << 30}],
+    ids=lambda run: next(iter(run)),
+)
+def test_a_run_that_cannot_be_is_refused_before_anything_is_undone(tmp_path: Path, run: dict[str, int]) -> None:
+    path = tmp_path / "store"
+    assert run_child(path, [BATCH, BATCH], "before_apply_persist:2").killed
+    rewrite(path, lambda _, descriptor: replace(descriptor, runs=(replace(descriptor.runs[0], **run),)))
+    before = {name: (path / name).read_bytes() for name in ("root", "log", "index-0-0")}
+    with pytest.raises(CorruptStoreError, match="a run that cannot be") as refused:
+        gpkvs.open(path, **SIZES)
+    assert refused.value.invariant == "undo-log"
+    assert before == {name: (path / name).read_bytes() for name in before}
+
+
+def test_a_batch_without_the_descriptor_before_it_is_not_undone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert run_child(path, [BATCH, BATCH], "before_apply_persist:2").killed
+    rewrite(path, lambda _, descriptor: replace(descriptor, epoch=descriptor.epoch + (1 << 30)), previous=True)
+    with pytest.raises(CorruptStoreError, match="the descriptor before epoch"):
+        gpkvs.open(path, **SIZES)
+
+
+def test_such_a_store_is_sound_without_the_change(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert run_child(path, [BATCH, BATCH], "before_apply_persist:2").killed
+    rewrite(path, lambda _, descriptor: descriptor)
+    gpkvs.open(path, **SIZES).close()
+    assert_clean(path)
