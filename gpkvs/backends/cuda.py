@@ -164,12 +164,11 @@ class CudaBackend:
 
     def __init__(self, threads: int = 0) -> None:
         try:
-            count = runtime.getDeviceCount()
+            self.device = runtime.getDeviceProperties(0)["name"].decode()
         except CUDARuntimeError as error:
-            raise BackendError(f"no NVIDIA GPU can be used: {error}; use --backend cpu") from error
-        if count == 0:
-            raise BackendError("no NVIDIA GPU is visible: use --backend cpu, or look at CUDA_VISIBLE_DEVICES")
-        self.device = runtime.getDeviceProperties(0)["name"].decode()
+            raise BackendError(
+                f"no NVIDIA GPU can be used: {error}; look at CUDA_VISIBLE_DEVICES, or use --backend cpu"
+            ) from error
         self.host = CpuBackend(threads)
         self._module = _own_kernels()
         self._kernels: dict[str, _Kernel] = {}
