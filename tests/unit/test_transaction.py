@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs.batch import Batch, Op
 from gpkvs.check import check
 from gpkvs.errors import CorruptStoreError, StoreError
 from gpkvs.files import StoreFiles, open_files
@@ -109,3 +110,15 @@ def test_such_a_store_is_sound_without_the_change(tmp_path: Path) -> None:
     rewrite(path, lambda _, descriptor: descriptor)
     gpkvs.open(path, **SIZES).close()
     assert_clean(path)
+
+
+def test_a_batch_that_reads_more_than_memory_allows_is_cut_between_requests(store: gpkvs.Store) -> None:
+    for i in range(3):
+        store.set(b"key%d" % i, b"x" * 600)
+    store._engine._batch_reply_bytes_max = 1300
+    requests = [Batch.of([(Op.GET, b"key%d" % i), (Op.SET, b"seen%d" % i, b"")]) for i in range(3)]
+    batch = Batch.concatenate(requests)
+    result = store.execute_requests(batch)
+    assert result.requests == 2
+    assert [result.request(i).value_list() for i in range(2)] == [[b"x" * 600]] * 2
+    assert [store.get(b"seen%d" % i) for i in range(3)] == [b"", b"", None]
