@@ -164,12 +164,11 @@ class CudaBackend:
 
     def __init__(self, threads: int = 0) -> None:
         try:
-            count = runtime.getDeviceCount()
+            self.device = runtime.getDeviceProperties(0)["name"].decode()
         except CUDARuntimeError as error:
-            raise BackendError(f"no NVIDIA GPU can be used: {error}; use --backend cpu") from error
-        if count == 0:
-            raise BackendError("no NVIDIA GPU is visible: use --backend cpu, or look at CUDA_VISIBLE_DEVICES")
-        self.device = runtime.getDeviceProperties(0)["name"].decode()
+            raise BackendError(
+                f"no NVIDIA GPU can be used: {error}; look at CUDA_VISIBLE_DEVICES, or use --backend cpu"
+            ) from error
         self.host = CpuBackend(threads)
         self._module = _own_kernels()
         self._kernels: dict[str, _Kernel] = {}
@@ -178,7 +177,6 @@ class CudaBackend:
         self._stores_directly = True
         self._is_small = False
         self._copies = cupy.cuda.Stream(non_blocking=True)
-        self.small_ops_max = 0
         self.small_ops_max = int(os.environ.get(SMALL_OPS_MAX, "") or _break_even(self))
 
     @property
@@ -293,17 +291,9 @@ class CudaBackend:
         return host
 
     @staticmethod
-    @_explained
-    def copy_to_host(column: NDArray[Any], host: NDArray[Any]) -> None:
-        """Copy a column of the device into one of the host."""
-        device: Any = column
-        device.get(out=host)
-
-    @staticmethod
-    def pinned(count: int, dtype: type[np.generic]) -> NDArray[Any]:
+    def pinned(count: int, dtype: type[np.generic]) -> Any:
         """Return an uninitialised column of the host that crosses the link at full speed, while other things run."""
-        column: NDArray[Any] = cupyx.empty_pinned(count, dtype)
-        return column
+        return cupyx.empty_pinned(count, dtype)
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
@@ -329,8 +319,7 @@ class CudaBackend:
             stored.synchronize()
 
     def _kernel(self, name: str) -> _Kernel:
-        found = self._kernels[name] = _Kernel(self._module, name)
-        return found
+        return self._kernels.setdefault(name, _Kernel(self._module, name))
 
     def _reaches(self, code: _Kernel, arguments: dict[str, Argument]) -> bool:
         """Whether the GPU can reach all PM that a kernel is given; an index it reads, it has."""
@@ -439,10 +428,9 @@ class CudaBackend:
         """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
         self._follow(self._kernel(kernel), items, arguments)
 
-    def mirror(self, index: int) -> NDArray[np.uint8]:
+    def mirror(self, index: int) -> Any:
         """Return the mirror of the index at an address, on the device."""
-        mirror: NDArray[np.uint8] = self._mirrors[index]
-        return mirror
+        return self._mirrors[index]
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.

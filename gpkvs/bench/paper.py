@@ -85,10 +85,9 @@ class _Modes:
     def _persist_table(self) -> None:
         """Bring the whole table to the host, chunk by chunk, and store it."""
         mirror, region = self._backend.mirror(self._index.address), self._index
-        copy = self._backend.copy_to_host
         for number, first in enumerate(range(0, region.bytes, _CHUNK_BYTES)):
             staging = self._staging[number % 2]
-            copy(mirror[first : first + _CHUNK_BYTES], staging)
+            mirror[first : first + _CHUNK_BYTES].get(out=staging)
             part = _CHUNK_BYTES // self._threads // 64 * 64
             parts = [(at, min(part, _CHUNK_BYTES - at)) for at in range(0, _CHUNK_BYTES, part)]
             list(self._pool.map(lambda p, s=staging, f=first: self._store(s, f, *p), parts))
@@ -123,7 +122,7 @@ def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "limits": bench.limits.as_dict(),
             **found,
         }
-        result["commit"] = result["commit"] or os.environ.get("GPKVS_COMMIT", "")
+        result["commit"] = os.environ.get("GPKVS_COMMIT") or result["commit"]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)
