@@ -448,7 +448,7 @@ def open_store(
     path
         The directory. Missing or empty: a store is created there.
     backend
-        ``auto`` or ``cpu``.
+        ``cpu``, ``cuda``, or ``auto``: what ``GPKVS_BACKEND`` says, else the CPU.
     durability
         The persistence domain: ``auto`` takes what is found, and `Store.domain` says what that survives. ``none`` turns
         the undo log off, for benchmarks: until the store is closed, a crash may lose or tear any batch.
