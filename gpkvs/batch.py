@@ -54,6 +54,10 @@ _COLUMN_TYPES = {
 }
 
 
+# Columns of which kernels get a copy where one number stands for all.
+_MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
+
+
 @dataclass(frozen=True)
 class Batch:
     """Operations of one or more requests, in arrival order.
@@ -227,6 +231,10 @@ class Batch:
                 raise InvalidArgumentError(
                     f"an array of {column.dtype} with {column.ndim} dimensions; one of {dtype} with 1 is needed",
                     field=name,
+                )
+            if not column.flags.c_contiguous and not (name in _MAY_BE_CONSTANT and is_constant(column)):
+                raise InvalidArgumentError(
+                    "its elements do not lie side by side in memory: numpy.ascontiguousarray copies it", field=name
                 )
         if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")

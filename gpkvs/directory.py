@@ -302,6 +302,8 @@ def finish_creation(path: Path) -> None:
     marker = path / CREATING_FILE
     if marker.exists():
         sync_directory(path)
+        # Who made the directory may not have made its name durable: a kill came between, or it was an operator.
+        sync_directory(path.parent)
         marker.unlink()
 
 

@@ -71,7 +71,7 @@ class RootCopies:
 
 
 def write_roots(region: Region, root: Root) -> None:
-    """Write both copies, each durable before the next step, whatever the domain.
+    """Write both copies, each durable before the next step, as the domain asks (`Region.sync`).
 
     The older or damaged copy goes first: until it is durable, the other one alone says what the store is. That one may
     still be in a cache only, where a process that was killed left it, so it is stored again before.

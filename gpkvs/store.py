@@ -271,10 +271,10 @@ class Store:
         return column.view(np.uint8)
 
     def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
-        if self.table(table).layout != U64.name:
+        found = self.table(table)
+        if found.layout != U64.name:
             raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
         batch = Batch.of_numbers(op, keys, values)
-        found = self.table(table)
         batch.check_size(found.limits)
         return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
 
@@ -332,10 +332,9 @@ class Store:
         InvalidArgumentError
             If it is the default table.
         """
-        table = self.table(name)
         with self._mutex:
             self._require_open()
-            entry = self._files.table(table.id)
+            entry = self._files.table(self.table(name).id)
             freed = np.zeros(len(self._engine.heap.live_units), np.uint64)
             recount(self._files, self._backend, entry, freed)
             transaction = self._engine.transaction

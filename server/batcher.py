@@ -161,7 +161,7 @@ class Batcher:
             elif waiting.deadline <= now:
                 waiting.answer.set_exception(DeadlineError("the deadline passed while the request waited"))
                 self._observer.request_dropped("deadline")
-            elif refusal := waiting.account.refusal():
+            elif request.gets and (refusal := waiting.account.refusal()):
                 waiting.answer.set_exception(refusal)
             else:
                 batch.append(waiting)

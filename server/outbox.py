@@ -1,9 +1,10 @@
 """Answers that wait to be read, counted: a client that does not read must not take the server's memory.
 
 An answer counts from the end of its transaction until gRPC has handed it to the network, or its call has ended. While
-a connection holds more than what is free, its requests are refused before they are executed: a slow reader alone gets
-half of `answer_bytes_max`, and who reads finds room. How much a request reads is known only when it was executed, so
-the bound may be passed by the answers of one transaction (`batch_reply_bytes_max`).
+a connection holds more than what is free, its requests that read are refused before they are executed: a slow reader
+alone gets half of `answer_bytes_max`, and several share it; writes, whose answers are small, go on. How much a request
+reads is known only when it was executed, so the bound may be passed by the answers of one transaction
+(`batch_reply_bytes_max`).
 """
 
 from __future__ import annotations

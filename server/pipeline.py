@@ -6,7 +6,8 @@
 The next message is read only while there is room, so a client that does not read its answers is slowed down by gRPC's
 flow control; the batcher never waits for a stream, and a slow reader costs at most the room of its own stream. The
 size of an answer from a `bytes` table is an estimate until it is there. What a stream whose values suddenly grow may
-pass its room by is bounded as for single calls, by what its connection may hold (`outbox`): GETs beyond are refused.
+pass its room by is bounded as for single calls, by what its connection may hold (`outbox`): requests with GETs are
+refused beyond.
 """
 
 from __future__ import annotations

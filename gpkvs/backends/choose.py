@@ -25,7 +25,8 @@ def choose_backend(name: BackendName, threads: int) -> Backend:
     if wanted == "cpu":
         return CpuBackend(threads)
     if wanted != "cuda":
-        raise BackendError(f"{VARIABLE}={wanted}: there are cpu and cuda")
+        asked = f"{VARIABLE}={wanted}" if name == "auto" else f"backend={wanted}"
+        raise BackendError(f"{asked}: there are cpu and cuda")
     try:
         # CuPy is optional, and takes half a second to load: only who asks for it has it.
         backend: Backend = import_module("gpkvs.backends.cuda").CudaBackend(threads)

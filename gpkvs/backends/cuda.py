@@ -177,7 +177,11 @@ class CudaBackend:
         self._stores_directly = True
         self._is_small = False
         self._copies = cupy.cuda.Stream(non_blocking=True)
-        self.small_ops_max = int(os.environ.get(SMALL_OPS_MAX, "") or _break_even(self))
+        self._arrived: cupy.cuda.Event | None = None
+        asked = os.environ.get(SMALL_OPS_MAX, "")
+        if asked and not asked.isdecimal():
+            raise BackendError(f"{SMALL_OPS_MAX}={asked}: it must be a number of operations")
+        self.small_ops_max = int(asked) if asked else _break_even(self)
 
     @property
     def description(self) -> str:
@@ -229,6 +233,10 @@ class CudaBackend:
 
     def begin(self, batch: Batch, /) -> None:
         """See `Backend.begin`; a small batch of the host runs there, where PM is as near."""
+        if self._arrived is not None:
+            # A column of a transaction that was given up may still be on its way into memory that is free now.
+            cupy.cuda.get_current_stream().wait_event(self._arrived)
+            self._arrived = None
         self._is_small = len(batch) <= self.small_ops_max and isinstance(batch.keys, np.ndarray)
         self.host.begin(batch)
 
@@ -262,7 +270,7 @@ class CudaBackend:
         self._copies.wait_event(cupy.cuda.get_current_stream().record())
         if column.nbytes:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._copies)
-        arrived = self._copies.record()
+        arrived = self._arrived = self._copies.record()
 
         def wait() -> Any:
             cupy.cuda.get_current_stream().wait_event(arrived)

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ struct Mapping {
 };
 
 std::atomic<Mapping*> mappings;
+std::mutex changing;  // threads that open and close stores; the handler of the signal takes no lock
 struct sigaction handled_before;
 
 // One line, put together without an allocation and written at once.
@@ -78,8 +80,9 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
 
 extern "C" {
 
-// Name the file at an address. One thread at a time.
+// Name the file at an address.
 void gpkvs_mapped(uint64_t address, uint64_t bytes, const char* path) {
+    std::lock_guard<std::mutex> guard(changing);
     if (!mappings.load()) {
         struct sigaction action = {};
         action.sa_sigaction = on_bus_error;
@@ -99,8 +102,9 @@ void gpkvs_mapped(uint64_t address, uint64_t bytes, const char* path) {
     }
 }
 
-// Forget it, before it is unmapped. One thread at a time.
+// Forget it, before it is unmapped.
 void gpkvs_unmapped(uint64_t address) {
+    std::lock_guard<std::mutex> guard(changing);
     for (Mapping* mapping = mappings.load(); mapping; mapping = mapping->next)
         if (mapping->bytes.load() && mapping->address == address) mapping->bytes.store(0);
 }

@@ -256,8 +256,7 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
         assert results[-1].resource == "answers"
         assert "answer_bytes_max" in str(results[-1])
         assert 6 * size < batcher.outbox.bytes < 7 * size
-        with pytest.raises(NoSpaceError):
-            await batcher.submit(set_one(b"k"))
+        await batcher.submit(set_one(b"k"))  # its answer is small, and nobody else would be helped
         other = Account(batcher.outbox, "another")
         assert len((await Batcher.submit(batcher, read, other)).values) == size
         other.close()

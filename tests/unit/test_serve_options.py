@@ -15,6 +15,9 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.codec import message_limits
 
+# Nothing of the suite's own choice of a backend.
+ENVIRONMENT = {"COLUMNS": "1000", "GPKVS_BACKEND": None}
+
 
 @pytest.mark.parametrize(
     ("text", "words"),
@@ -32,7 +35,9 @@ from gpkvs.server.codec import message_limits
 def test_bad_settings_file(tmp_path: Path, text: str, words: list[str]) -> None:
     file, data = tmp_path / "gpkvs.toml", tmp_path / "store"
     file.write_text(text)
-    result = CliRunner().invoke(app, ["serve", "--config", str(file), "--data", str(data)], env={"COLUMNS": "1000"})
+    result = CliRunner().invoke(
+        app, ["serve", "--config", str(file), "--data", str(data)], env={"COLUMNS": "1000", "GPKVS_BACKEND": None}
+    )
     assert result.exit_code == 2
     for word in words:
         assert word in result.stderr
@@ -40,7 +45,9 @@ def test_bad_settings_file(tmp_path: Path, text: str, words: list[str]) -> None:
 
 
 def test_missing_settings_file(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["serve", "--config", str(tmp_path / "none.toml")], env={"COLUMNS": "1000"})
+    result = CliRunner().invoke(
+        app, ["serve", "--config", str(tmp_path / "none.toml")], env={"COLUMNS": "1000", "GPKVS_BACKEND": None}
+    )
     assert result.exit_code == 2
     assert "No such file" in result.stderr
 

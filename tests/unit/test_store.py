@@ -244,3 +244,15 @@ def test_lengths_that_are_one_number_are_those_written_out(tmp_path: Path) -> No
     with gpkvs.open(tmp_path / "store", **SMALL) as store:
         assert store.execute(Batch(ops, keys, constant[0], values, constant[1])).value_list() == [b"xyz"]
         assert store.get(b"bb") == b"123"
+
+
+@pytest.mark.parametrize("name", ["keys", "values"])
+def test_a_column_with_gaps_is_refused_and_the_process_lives(tmp_path: Path, name: str) -> None:
+    wide = np.frombuffer(b"a_b_a_", np.uint8)
+    columns = {"keys": np.frombuffer(b"aba", np.uint8), "values": np.frombuffer(b"xyz", np.uint8), name: wide[::2]}
+    ones = np.ones(3, np.uint32)
+    batch = Batch(np.full(3, Op.SET, np.uint8), columns["keys"], ones, columns["values"], ones)
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        with pytest.raises(InvalidArgumentError, match=f"{name}: its elements do not lie side by side"):
+            store.execute(batch)
+        assert store.get(b"a") is None
