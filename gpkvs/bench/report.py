@@ -21,7 +21,8 @@ def write_report(results: Path, document: Path) -> list[Path]:
     BenchError
         If there are no results, one cannot be read, or the document has not both marks.
     """
-    found = [_read(file) for file in sorted(results.glob("*.json"))]
+    # The other files there are results of other commands, with documents of their own.
+    found = [_read(file) for kind in ("engine", "server") for file in sorted(results.glob(f"{kind}*.json"))]
     if not found:
         raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
     text = document.read_text() if document.exists() else ""

@@ -115,9 +115,9 @@ def test_without_redis_the_message_says_what_to_do() -> None:
 
 def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "performance.md").write_text("mine")
-    (tmp_path / "one.json").write_text("{}")
+    (tmp_path / "engine.json").write_text("{}")
     arguments = ("bench", "report", "--results", str(tmp_path), "--document", str(tmp_path / "performance.md"))
     assert "is no result of gpkvs bench" in error_line(run_gpkvs(*arguments), 1)
-    (tmp_path / "one.json").write_text('{"promise": "process", "measurements": []}')
+    (tmp_path / "engine.json").write_text('{"promise": "process", "measurements": []}')
     assert "needs the lines" in error_line(run_gpkvs(*arguments), 1)
     assert (tmp_path / "performance.md").read_text() == "mine"
