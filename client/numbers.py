@@ -22,17 +22,17 @@ def sets_of(keys: U64Array, values: U64Array) -> Batch:
     """
     if len(keys) != len(values):
         raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
-    return _batch(Op.SET, keys, _bytes_of("values", values))
+    return Batch.of_numbers(Op.SET, _bytes_of("keys", keys), _bytes_of("values", values))
 
 
 def gets_of(keys: U64Array) -> Batch:
     """Return one request that reads `keys`; raises as `sets_of`."""
-    return _batch(Op.GET, keys, _NO_BYTES)
+    return Batch.of_numbers(Op.GET, _bytes_of("keys", keys), _NO_BYTES)
 
 
 def deletes_of(keys: U64Array) -> Batch:
     """Return one request that removes `keys`; raises as `sets_of`."""
-    return _batch(Op.DELETE, keys, _NO_BYTES)
+    return Batch.of_numbers(Op.DELETE, _bytes_of("keys", keys), _NO_BYTES)
 
 
 def values_of(result: RequestResult) -> tuple[U64Array, NDArray[np.bool_]]:
@@ -58,17 +58,6 @@ def found_of(result: RequestResult) -> NDArray[np.bool_]:
     """Return which keys were there."""
     found: NDArray[np.bool_] = result.status == Status.OK
     return found
-
-
-def _batch(op: Op, keys: U64Array, values: NDArray[np.uint8]) -> Batch:
-    count, eight = len(keys), np.uint32(8)
-    return Batch(
-        ops=np.full(count, op, np.uint8),
-        keys=_bytes_of("keys", keys),
-        key_lengths=np.broadcast_to(eight, count),
-        values=values,
-        value_lengths=np.broadcast_to(eight, count if op is Op.SET else 0),
-    )
 
 
 def _bytes_of(name: str, numbers: U64Array) -> NDArray[np.uint8]:

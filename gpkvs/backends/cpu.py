@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import InvalidArgumentError
@@ -25,39 +26,27 @@ _ITEMS_PER_THREAD = 2048
 
 _NO_CHARS = ctypes.c_char * 0
 
-_DTYPES: dict[str, np.dtype[np.generic]] = {
-    "u8": np.dtype(np.uint8),
-    "u32": np.dtype(np.uint32),
-    "u64": np.dtype(np.uint64),
-}
-
 
 class _Kernel:
     """One kernel: its symbol, and how its arguments are packed."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self.symbol: KernelSymbol = kernel_symbol(name)
         self.reference = ctypes.byref(self.symbol)
-        self.fields: list[tuple[str, np.dtype[np.generic] | None]] = []
-        for field in self.symbol.fields.decode().rstrip(";").split(";"):
-            kind, _, label = field.rpartition(" ")
-            pointed = kind.removeprefix("const ").removesuffix("*")
-            self.fields.append((label, _DTYPES.get(pointed) if kind.endswith("*") else None))
-        assert 8 * len(self.fields) == self.symbol.args_bytes, f"{name}: an argument is not 8 bytes"
-        self.args_type = ctypes.c_uint64 * len(self.fields)
+        self.fields = KernelFields(name)
+        assert 8 * len(self.fields.fields) == self.symbol.args_bytes, f"{name}: an argument is not 8 bytes"
+        self.args_type = ctypes.c_uint64 * len(self.fields.fields)
 
     def pack(self, arguments: dict[str, Argument]) -> ctypes.Array[ctypes.c_uint64]:
         """Pack arguments by name; a missing, extra or mistyped one is our own bug."""
-        assert arguments.keys() == {label for label, _ in self.fields}, (
-            f"{self.name} takes {[label for label, _ in self.fields]}, got {list(arguments)}"
-        )
-        return self.args_type(*[self._word(arguments[label], label, dtype) for label, dtype in self.fields])
+        return self.args_type(*[self._word(arguments[field.name], field) for field in self.fields.check(arguments)])
 
-    def _word(self, argument: Argument, label: str, dtype: np.dtype[np.generic] | None) -> int:
+    def _word(self, argument: Argument, field: Field) -> int:
         if isinstance(argument, int):
             return argument
-        assert dtype is None or argument.dtype == dtype, f"{self.name}.{label} is {argument.dtype}"
+        assert field.dtype is None or argument.dtype == field.dtype, (
+            f"{self.fields.kernel}.{field.name} is {argument.dtype}"
+        )
         return address_of(argument)
 
 

@@ -52,7 +52,7 @@ class CallCounter:
             # Nearly every small object is a block. At each call and return: what a function makes is alive there.
             self._blocks_most = max(self._blocks_most, sys.getallocatedblocks())
             if event == "call":
-                entry = self._entry(f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}")
+                entry = self._entry(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
             elif event == "c_call":
                 entry = self._entry(f"{argument.__module__ or 'C'}:{argument.__qualname__}")
             else:
