@@ -12,7 +12,6 @@ import numpy as np
 
 from gpkvs.batch import U32, U64
 from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
-from gpkvs.pm.region import Region
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class Heap:
 
     Parameters
     ----------
-    region
-        The file.
     segment_bytes
         From the root.
     tail
@@ -52,8 +49,7 @@ class Heap:
         Counted from the index.
     """
 
-    def __init__(self, region: Region, segment_bytes: int, tail: Tail, live_units: U64) -> None:
-        self.region = region
+    def __init__(self, segment_bytes: int, tail: Tail, live_units: U64) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         self.tail = tail
         self.live_units = live_units

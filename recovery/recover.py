@@ -101,7 +101,6 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
     records = {table.id: recount(files, backend, table, live_units) for table in files.catalog.tables}
     heap = Heap(
-        files.heap,
         files.root.segment_bytes,
         Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES),
         live_units,

@@ -189,7 +189,7 @@ def top_functions(result: dict[str, Any]) -> Rows:
             lines.append(
                 (
                     operation,
-                    name.rpartition("/")[2],
+                    name,
                     f"{entry['calls_per_message']:,.1f}",
                     f"{entry['cpu_us_per_message']:,.0f}",
                 )

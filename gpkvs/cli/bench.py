@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -22,7 +22,7 @@ from gpkvs.bench.report import write_report
 from gpkvs.bench.results import write_result
 from gpkvs.bench.server import PARTS, run_server
 from gpkvs.bench.serving import ServerBenchOptions
-from gpkvs.bench.tables import tables_of
+from gpkvs.bench.tables import Rows, tables_of
 from gpkvs.bench.workload import SHAPES
 from gpkvs.cli.output import failures_exit
 
@@ -55,10 +55,10 @@ def _shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-def _print(result: dict[str, Any], json_file: Path | None, *, profile: bool) -> None:
-    """Show a result, and keep it."""
+def _print(tables: Iterable[Rows], result: dict[str, Any], json_file: Path | None) -> None:
+    """Show a result's tables, and keep it."""
     console = Console(highlight=False)
-    for rows in tables_of(result, profile=profile):
+    for rows in tables:
         console.print(rows.rich())
     if json_file:
         write_result(json_file, result)
@@ -109,7 +109,7 @@ def engine_command(
     )
     with failures_exit(1), _shown(steps(options)) as show:
         result = run_engine(options, show)
-    _print(result, json_file, profile=profile)
+    _print(tables_of(result, profile=profile), result, json_file)
 
 
 @app.command("server")
@@ -172,7 +172,7 @@ def server_command(
     parts = _chosen("part", part, PARTS)
     with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(run_server(options, parts, show))
-    _print(result, json_file, profile=profile)
+    _print(tables_of(result, profile=profile), result, json_file)
 
 
 @app.command("gpu")
@@ -200,11 +200,7 @@ def gpu_command(
     options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS))
     with failures_exit(1), _shown() as show:
         result = run_gpu(options, show)
-    console = Console(highlight=False)
-    for rows in gpu_tables(result):
-        console.print(rows.rich())
-    if json_file:
-        write_result(json_file, result)
+    _print(gpu_tables(result), result, json_file)
 
 
 @app.command("paper")
@@ -228,11 +224,7 @@ def paper_command(
     options = GpuOptions(directory, index_bytes, batch, batches, ())
     with failures_exit(1), _shown() as show:
         result = run_paper(options, show)
-    console = Console(highlight=False)
-    for rows in paper_tables(result):
-        console.print(rows.rich())
-    if json_file:
-        write_result(json_file, result)
+    _print(paper_tables(result), result, json_file)
 
 
 @app.command("report")

@@ -10,9 +10,8 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.crash.campaign import Campaign, Totals, part_of
 from gpkvs.crash.explore import Options, StateName, StateReport, Visited
 from gpkvs.crash.models import MODEL_OF_DOMAIN, Model
@@ -132,20 +131,18 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
         return not (totals.violations or missed)
     console = Console(highlight=False, soft_wrap=True)
     title = f"{len(totals.violations):,} VIOLATIONS" if totals.violations else "No violation"
-    facts = Table(show_header=False, title=f"{title} in {totals.distinct:,} states", title_justify="left")
-    facts.add_column()
-    facts.add_column(justify="right")
-    facts.add_row("workloads", f"{totals.workloads:,}")
-    facts.add_row("epochs", f"{totals.epochs:,}")
-    facts.add_row("  of which every state was visited", f"{totals.exhaustive:,}")
+    counts = [
+        ("workloads", totals.workloads),
+        ("epochs", totals.epochs),
+        ("  of which every state was visited", totals.exhaustive),
+    ]
     for model in options.models:
         domains = ", ".join(domain for domain, models in MODEL_OF_DOMAIN.items() if model in models)
-        facts.add_row(f"states, model {model} (domain {domains})", f"{totals.states[model]:,}")
+        counts.append((f"states, model {model} (domain {domains})", totals.states[model]))
     if options.depth == 2:
-        facts.add_row("first crashes whose recovery was interrupted", f"{totals.recoveries:,}")
-    facts.add_row("distinct states, each recovered", f"{totals.distinct:,}")
-    facts.add_row("seconds", f"{totals.seconds:.1f}")
-    console.print(facts)
+        counts.append(("first crashes whose recovery was interrupted", totals.recoveries))
+    counts.append(("distinct states, each recovered", totals.distinct))
+    console.print(counts_table(f"{title} in {totals.distinct:,} states", counts, totals.seconds))
     for found in totals.violations[:_SHOWN_MAX]:
         console.print(f"{found.state}: {found.message}", markup=False)
         without = f" --without '{options.mutation}'" if options.mutation else ""

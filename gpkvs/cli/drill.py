@@ -12,9 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from gpkvs.cli.output import empty_directory, failures_exit, print_json
+from gpkvs.cli.output import counts_table, empty_directory, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
@@ -125,11 +124,8 @@ def _failure(error: DrillError) -> dict[str, object]:
 
 def _print(report: DrillReport) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    facts = Table(show_header=False, title=f"Nothing lost in {len(report.rounds)} rounds", title_justify="left")
-    facts.add_column()
-    facts.add_column(justify="right")
     counts, kills = report.counts, report.kills
-    for name, number in (
+    rows = (
         ("kills", sum(kills.values())),
         ("  by SIGKILL at a random moment", kills["sigkill"]),
         (
@@ -143,9 +139,7 @@ def _print(report: DrillReport) -> None:
         ("keys read back after restarts", report.keys_read_back),
         ("batches rolled back by recovery", report.undone),
         ("violations", 0),
-    ):
-        facts.add_row(name, f"{number:,}")
-    facts.add_row("seconds", f"{report.seconds:.1f}")
-    console.print(facts)
+    )
+    console.print(counts_table(f"Nothing lost in {len(report.rounds)} rounds", rows, report.seconds))
     console.print(f"persistence domain {report.domain}: {report.domain_note}", markup=False)
     console.print(f"seed {report.seed}", markup=False)

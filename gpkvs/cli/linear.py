@@ -11,9 +11,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from gpkvs.cli.output import empty_directory, failures_exit, print_json
+from gpkvs.cli.output import counts_table, empty_directory, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.history import History
@@ -124,10 +123,7 @@ def _as_json(report: LinearReport) -> dict[str, object]:
 def _print(report: LinearReport) -> None:
     console = Console(highlight=False, soft_wrap=True)
     found, kills = report.judgement, report.kills
-    facts = Table(show_header=False, title="The history is strictly serializable", title_justify="left")
-    facts.add_column()
-    facts.add_column(justify="right")
-    for name, number in (
+    rows = (
         ("operations", report.operations),
         ("requests", report.requests),
         ("  that wrote, replayed in commit order", found.writing),
@@ -141,8 +137,6 @@ def _print(report: LinearReport) -> None:
         ("calls cancelled", report.cancelled),
         ("deadlines missed", report.deadlines),
         ("anomalies", 0),
-    ):
-        facts.add_row(name, f"{number:,}")
-    facts.add_row("seconds", f"{report.seconds:.1f}")
-    console.print(facts)
+    )
+    console.print(counts_table("The history is strictly serializable", rows, report.seconds))
     console.print(f"seed {report.seed}", markup=False)
