@@ -29,11 +29,14 @@ class Backend(Protocol):
         The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
+    small_ops_max
+        Operations of the largest batch that is better off on the host, in few calls (`gpkvs.small`).
     """
 
     name: str
     description: str
     xp: ModuleType
+    small_ops_max: int
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
@@ -90,6 +93,9 @@ class Backend(Protocol):
             Every field of the kernel's arguments, by name: an array (also one of the host), an address in PM (an index:
             of its region), or a number.
         """
+
+    def host_stored(self, index: int, slots: U64, /) -> None:
+        """Take note that the host stored to slots of the index at an address, without a kernel launched here."""
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """Sort operations by fingerprint, in arrival order inside a key.
