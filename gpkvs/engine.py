@@ -24,10 +24,10 @@ from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
+from gpkvs.layout import LAYOUTS, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
-from gpkvs.small import OPS_MAX, SmallTable
+from gpkvs.small import OPS_MAX, SmallBatches
 from gpkvs.table import Table, reply_bytes_by_request
 from gpkvs.transaction import Transaction
 from gpkvs.writes import PlannedWrites, Writes
@@ -76,6 +76,7 @@ class Engine:
         self.heap = heap
         self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
+        self._small = {name: SmallBatches(files, layout, backend) for name, layout in LAYOUTS.items()}
         self._logged = logged
         self.meter = meter
 
@@ -105,8 +106,13 @@ class Engine:
         table = self.tables.get(int(batch.request_tables[0]))
         if table is None or not self._is_small(batch):
             return None
-        small, reply_bytes_max = table.small, min(table.reply_bytes_max, self._batch_reply_bytes_max)
-        if not small.plan(batch, self.next_sequence, self.heap) or small.reply_bytes > reply_bytes_max:
+        small, reply_bytes_max = (
+            self._small[table.entry.layout],
+            min(table.reply_bytes_max, self._batch_reply_bytes_max),
+        )
+        if not small.plan(batch, table.entry, table.index, self.next_sequence, self.heap):
+            return None
+        if small.reply_bytes > reply_bytes_max:
             return None
         runs = self._runs([small])
         if runs[0].words > self._files.log_words_max:
@@ -130,7 +136,7 @@ class Engine:
             and not failpoint.armed_among(failpoint.PLANNING)
         )
 
-    def _settle(self, small: SmallTable) -> None:
+    def _settle(self, small: SmallBatches) -> None:
         small.settle()
         self.heap.tail = small.tail
 

@@ -57,7 +57,7 @@ library.gpkvs_run.argtypes = [
     ctypes.c_uint64,
 ]
 library.gpkvs_run.restype = None
-library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, *[ctypes.c_uint64] * 2, *[ctypes.c_void_p] * 4]
+library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
 library.gpkvs_order.restype = ctypes.c_uint64
 library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
 library.gpkvs_pm_store.restype = None

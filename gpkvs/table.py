@@ -8,7 +8,6 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,6 @@ from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
 from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
 from gpkvs.pm.region import Region
-from gpkvs.small import SmallTable
 
 
 class Table(ABC):
@@ -71,11 +69,6 @@ class Table(ABC):
     @property
     def _xp(self) -> ModuleType:
         return self._backend.xp
-
-    @cached_property
-    def small(self) -> SmallTable:
-        """What runs small batches; it keeps columns for the largest of them."""
-        return SmallTable(self._files, self.entry, self.index, self._backend)
 
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""

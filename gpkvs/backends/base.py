@@ -31,12 +31,15 @@ class Backend(Protocol):
         The array module that makes columns: NumPy, or one that does the same on another device.
     small_ops_max
         Operations of the largest batch that is better off on the host, in few calls (`gpkvs.small`).
+    host_threads
+        The address of the native pool of the host's threads.
     """
 
     name: str
     description: str
     xp: ModuleType
     small_ops_max: int
+    host_threads: int
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""

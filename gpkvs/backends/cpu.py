@@ -20,12 +20,10 @@ from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
-# Items below which waking a second thread costs more than it saves (measured: a wake-up is about 10 microseconds,
-# an item of a typical kernel 20 to 100 nanoseconds).
-_ITEMS_PER_THREAD = 2048
-
 # In the environment: the largest batch that counts as small, in place of what is known or measured. Tests set it to 0.
 SMALL_OPS_MAX = "GPKVS_SMALL_OPS_MAX"
+
+_ALL = 1 << 62  # operations: more than a batch can have
 
 _NO_CHARS = ctypes.c_char * 0
 
@@ -118,11 +116,11 @@ class CpuBackend:
     xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
-        asked = small_ops_asked()
-        self.small_ops_max = _ITEMS_PER_THREAD if asked is None else asked  # a second thread would not help
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
-        self._pool: int | None = library.gpkvs_pool_new(self.threads)
+        self.host_threads: int = library.gpkvs_pool_new(self.threads)
+        asked = small_ops_asked()
+        self.small_ops_max = _ALL if asked is None else asked
 
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
@@ -159,10 +157,9 @@ class CpuBackend:
         """See `Backend.launch`."""
         if items == 0:
             return
-        assert self._pool is not None, "the backend is closed"
+        assert self.host_threads, "the backend is closed"
         code = _kernel(kernel)
-        grain = max(1, _ITEMS_PER_THREAD // group)
-        library.gpkvs_run(self._pool, code.reference, code.pack(arguments), items, grain)
+        library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, group)
 
     def host_stored(self, index: int, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is nothing to follow."""
@@ -173,12 +170,11 @@ class CpuBackend:
         order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
         chain_start = self.scratch(n + 1, np.uint32)
         columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
-        assert self._pool is not None, "the backend is closed"
+        assert self.host_threads, "the backend is closed"
         chains = library.gpkvs_order(
-            self._pool,
+            self.host_threads,
             *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],
             n,
-            _ITEMS_PER_THREAD,
             *[address_of(column) for column in columns],
         )
         if chains > n:
@@ -187,6 +183,6 @@ class CpuBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
-        if self._pool is not None:
-            library.gpkvs_pool_delete(self._pool)
-            self._pool = None
+        if self.host_threads:
+            library.gpkvs_pool_delete(self.host_threads)
+            self.host_threads = 0

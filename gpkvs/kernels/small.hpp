@@ -1,24 +1,25 @@
-// A small batch on one table, by one thread of the host: all phases before the commit in one call, and each step of the
+// A small batch on one table, by the host's threads: all phases before the commit in one call, and each step of the
 // commit in one more, with the same kernels.
 //
-// For a few operations Python between a dozen launches costs fifty times what their work does (docs/decisions.md). What
-// is not plain sailing (no way for a key, no room in the tail's segment) is left to the phases one by one: nothing was
-// stored to PM by then.
+// For a few operations Python between a dozen launches costs fifty times what their work does, for thousands as much
+// (docs/decisions.md). What is not plain sailing (no way for a key, no room in the tail's segment) is left to the phases
+// one by one: nothing was stored to PM by then.
 #pragma once
 #include <new>
 #include <type_traits>
 
-#include "order.hpp"
+#include "pool.hpp"
 #include "probe.cuh"
 
-// What the caller gives: a batch, whose columns have a step (1, or 0 where one number stands for all), and a table.
+// What the caller gives: a batch, whose columns have a step (1, or 0 where one number stands for all), its table, then
+// what stays the same.
 #define SMALL_GIVEN(F, Buckets)                                                             \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64*, live_units) F(u64, tail_segment) F(u64, tail_units)      \
-    F(u64, epoch) F(u64*, log) F(u8*, out)                                                  \
-    F(u64, table_id) F(u64, hash_key0) F(u64, hash_key1) F(const Buckets*, index) F(u64, buckets) \
+    F(u64, table_id) F(const Buckets*, index) F(u64, buckets) F(u64, epoch) F(u64*, log) F(u8*, out) \
+    F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1)                                      \
     F(u8*, heap) F(u64, heap_bytes) F(u64, segment_units) F(u64, segments)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
@@ -54,19 +55,21 @@ enum SmallCount {
     SMALL_REMOVED_KEYS,
     SMALL_PUTS,  // records
     SMALL_PUT_UNITS,
+    SMALL_TAIL_SEGMENT,
     SMALL_TAIL_UNITS,
     SMALL_FREED,   // records
     SMALL_DIGEST,  // of the log
     SMALL_COUNTS
 };
 
-// Runs a kernel on the columns of its arguments' names.
+// Runs a kernel on the columns of its arguments' names; an item may stand for several keys (`group`).
 #define SMALL_TAKE(type, name) a.name,
-#define SMALL_RUN(kernel, LIST, items)                    \
-    do {                                                  \
-        const kernel##_args taken = {LIST(SMALL_TAKE)};   \
-        kernel##_run(&taken, 0, items);                   \
+#define SMALL_RUN_GROUPS(kernel, LIST, items, group)                                         \
+    do {                                                                                     \
+        const kernel##_args taken = {LIST(SMALL_TAKE)};                                      \
+        a.pool->run(&gpkvs_kernel_##kernel, &taken, items, std::max<u64>(1, ITEMS_PER_THREAD / (group))); \
     } while (0)
+#define SMALL_RUN(kernel, LIST, items) SMALL_RUN_GROUPS(kernel, LIST, items, 1)
 
 template <class Args>
 static constexpr bool has_records = std::is_same<Args, SmallBytes>::value;
@@ -108,12 +111,8 @@ static u64 small_read(const Args& a) {
         for (u64 i = 0; i < a.n; i++) a.source_op[i] = NO_OP;
         return 0;
     }
-    static thread_local Order order;
-    order.begin(a.fingerprint0, a.fingerprint1, a.n, 1);
-    order.sort(0);
-    const u64 chains = order.place();
-    a.chain_start[chains] = (u32)a.n;
-    order.write(0, a.ops, a.order, a.chain_of, a.chain_start, a.last_write);
+    const u64 chains = a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, a.chain_of, a.chain_start,
+                                     a.last_write);
     if constexpr (has_records<Args>) {
         SMALL_RUN(find_bytes, FIND_BYTES_ARGS, chains);
         SMALL_RUN(fold_bytes, FOLD_BYTES_ARGS, a.n);
@@ -152,36 +151,50 @@ static u64 small_place(const Args& a, u64 chains) {
     }
     a.block_first[blocks] = (u32)changes;
     if (!a.counts[SMALL_NEW_KEYS]) return changes;
-    if constexpr (has_records<Args>) SMALL_RUN(place_bytes, PLACE_BYTES_ARGS, blocks);
-    else SMALL_RUN(place_u64, PLACE_U64_ARGS, blocks);
+    if constexpr (has_records<Args>) SMALL_RUN_GROUPS(place_bytes, PLACE_BYTES_ARGS, blocks, changes / blocks);
+    else SMALL_RUN_GROUPS(place_u64, PLACE_U64_ARGS, blocks, changes / blocks);
     for (u64 i = 0; i < changes; i++)
         if (a.slot[a.changed_chain[i]] == NO_SLOT) return NO_SLOT;
     return changes;
 }
 
-// Gives each record that is kept its place behind the tail, in arrival order; false if the tail's segment is too short.
+// The next segment with nothing live in it, or the tail's if there is none: all between the two are taken or in use.
+static u64 small_free_segment(const SmallBytes& a, u64 segment) {
+    do segment = (segment + 1) % a.segments;
+    while (segment != a.tail_segment && a.live_units[segment]);
+    return segment;
+}
+
+// Gives each record that is kept its place behind the tail, in arrival order; false if the heap is full.
 static bool small_allocate(const SmallBytes& a, u64 changes) {
-    const u64 start = a.live_units[a.tail_segment] ? a.tail_units : 0;  // with nothing live in it, it begins again
-    u64 puts = 0, units = 0, freed = 0;
     for (u64 op = 0; op < a.n; op++) a.reference[op] = NO_RECORD;
+    u64 freed = 0;
     for (u64 i = 0; i < changes; i++) {
         const u32 chain = a.changed_chain[i];
         if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = ~0ull;  // kept
         if (a.found[chain] != NO_SLOT) a.freed[freed++] = a.old_word[chain];
     }
+    u64 segment = a.tail_segment, used = a.live_units[segment] ? a.tail_units : 0;  // with nothing live, it begins again
+    u64 puts = 0, units = 0;
     for (u64 op = 0; op < a.n; op++) {
         if (a.reference[op] == NO_RECORD) continue;
         const u64 length = record_units(a.key_lengths[op], a.value_lengths[op]);
-        a.reference[op] = (a.tail_segment * a.segment_units + start + units) << 24 | length;
+        if (used + length > a.segment_units) {
+            segment = small_free_segment(a, segment);
+            used = 0;
+            if (segment == a.tail_segment) return false;
+        }
+        a.reference[op] = (segment * a.segment_units + used) << 24 | length;
         a.put_reference[puts] = a.reference[op];
         a.put_op[puts++] = (u32)op;
+        used += length;
         units += length;
-        if (start + units > a.segment_units) return false;
     }
     a.counts[SMALL_PUTS] = puts;
     a.counts[SMALL_PUT_UNITS] = units;
     a.counts[SMALL_FREED] = freed;
-    a.counts[SMALL_TAIL_UNITS] = start + units;
+    a.counts[SMALL_TAIL_SEGMENT] = segment;
+    a.counts[SMALL_TAIL_UNITS] = used;
     return true;
 }
 
@@ -217,8 +230,12 @@ static void small_plan(const Args& a) {
     if (!chains) return;
     const u64 changes = small_place(a, chains);
     a.counts[SMALL_LEFT] = changes == NO_SLOT;
-    if constexpr (has_records<Args>)
+    if constexpr (has_records<Args>) {
         if (!a.counts[SMALL_LEFT]) a.counts[SMALL_LEFT] = !small_allocate(a, changes);
+    } else {
+        a.counts[SMALL_TAIL_SEGMENT] = a.tail_segment;
+        a.counts[SMALL_TAIL_UNITS] = a.tail_units;
+    }
     if (!a.counts[SMALL_LEFT]) small_stage(a, changes);
 }
 
@@ -244,8 +261,9 @@ static void small_reply_run(const void* args, u64, u64) {
 static void small_record_run(const void* args, u64 first, u64 last) {
     const SmallBytes& a = *(const SmallBytes*)args;
     record_args taken = {RECORD_ARGS(SMALL_TAKE)};
-    taken.reference = a.put_reference;
-    record_run(&taken, first, last);
+    taken.put_op = a.put_op + first;
+    taken.reference = a.put_reference + first;
+    a.pool->run(&gpkvs_kernel_record, &taken, last - first, ITEMS_PER_THREAD);
 }
 
 // The undo entries `first` to `last - 1`, to the log.
@@ -253,11 +271,11 @@ template <class Args>
 static void small_log_run(const void* args, u64 first, u64 last) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<Args>) {
-        const log_undo_bytes_args taken = {a.changed_slot, a.index->ways, a.epoch, 0, a.log, a.digest};
-        log_undo_bytes_run(&taken, first, last);
+        const log_undo_bytes_args taken = {a.changed_slot + first, a.index->ways, a.epoch, first, a.log, a.digest + first};
+        a.pool->run(&gpkvs_kernel_log_undo_bytes, &taken, last - first, ITEMS_PER_THREAD);
     } else {
-        const log_undo_u64_args taken = {a.changed_slot, a.index->ways, a.epoch, 0, a.log, a.digest};
-        log_undo_u64_run(&taken, first, last);
+        const log_undo_u64_args taken = {a.changed_slot + first, a.index->ways, a.epoch, first, a.log, a.digest + first};
+        a.pool->run(&gpkvs_kernel_log_undo_u64, &taken, last - first, ITEMS_PER_THREAD);
     }
     for (u64 i = first; i < last; i++) a.counts[SMALL_DIGEST] += a.digest[i];
 }
@@ -267,11 +285,11 @@ template <class Args>
 static void small_apply_run(const void* args, u64 first, u64 last) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<Args>) {
-        const apply_bytes_args taken = {a.changed_slot, a.contents, (BytesSlot*)a.index};
-        apply_bytes_run(&taken, first, last);
+        const apply_bytes_args taken = {a.changed_slot + first, a.contents + first, (BytesSlot*)a.index};
+        a.pool->run(&gpkvs_kernel_apply_bytes, &taken, last - first, ITEMS_PER_THREAD);
     } else {
-        const apply_u64_args taken = {a.changed_slot, a.contents, (U64Slot*)a.index};
-        apply_u64_run(&taken, first, last);
+        const apply_u64_args taken = {a.changed_slot + first, a.contents + first, (U64Slot*)a.index};
+        a.pool->run(&gpkvs_kernel_apply_u64, &taken, last - first, ITEMS_PER_THREAD);
     }
 }
 

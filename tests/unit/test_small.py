@@ -15,7 +15,7 @@ from gpkvs.batch import Batch, BatchResult, Op
 from gpkvs.small import OPS_MAX
 from tests.conftest import assert_clean
 
-TINY = {"index_bytes": 64 << 10, "heap_bytes": 128 << 10, "log_bytes": 256 << 10}
+TINY = {"index_bytes": 64 << 10, "heap_bytes": 512 << 10, "log_bytes": 256 << 10}
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_at_once_and_by_phases_make_the_same_files(
     rng = np.random.default_rng(seed)
     once, phases = twins
     planned = []
-    small = once._engine.tables[once.table(table).id].small
+    small = once._engine._small[once.table(table).layout]
     with patch.object(small, "plan", lambda *given: planned.append(type(small).plan(small, *given)) or planned[-1]):
         for _ in range(200):
             batch = random_batch(rng, once, table, keys)
@@ -94,13 +94,28 @@ def test_at_once_and_by_phases_make_the_same_files(
         assert not all(planned), "nothing was left to the phases: the table is not full enough"
 
 
-def test_the_largest_small_batch(store: gpkvs.Store) -> None:
-    for count in (OPS_MAX, OPS_MAX + 1):
-        keys = [b"%d" % number for number in range(count)]
-        store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
-        assert store.execute(Batch.of([(Op.GET, key) for key in keys])).value_list() == keys
-        store.execute(Batch.of([(Op.DELETE, key) for key in keys]))
-        assert store.info().tables[0].records == 0
+def test_the_largest_small_batch(store_path: Path) -> None:
+    with gpkvs.open(store_path, index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
+        for count in (512, 513, OPS_MAX, OPS_MAX + 1):
+            keys = [b"%d" % number for number in range(count)]
+            store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
+            assert store.execute(Batch.of([(Op.GET, key) for key in keys])).value_list() == keys
+            assert store.execute(Batch.of([(Op.DELETE, key) for key in keys])).status.max() == 0
+            assert store.info().tables[0].records == 0
+
+
+def test_records_that_cross_segments_are_placed_at_once(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
+    segments = set()
+    for round_number in range(12):
+        batch = Batch.of([(Op.SET, b"key %d" % (number + 50 * (round_number % 3)), b"v" * 900) for number in range(50)])
+        for store in twins:
+            assert not store.execute_requests(batch).rejected
+        once, phases = (store._engine.heap for store in twins)
+        assert twins[0].meter.phase_seconds["stage"] == 0.0, "it was left to the phases"
+        assert once.tail == phases.tail
+        assert np.array_equal(once.live_units, phases.live_units)
+        segments.add(once.tail.segment)
+    assert len(segments) > 2
 
 
 def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
