@@ -211,9 +211,8 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
-        unknown = (self.ops < Op.GET.value) | (self.ops > Op.DELETE.value)
-        if unknown.any():
-            i = int(unknown.argmax())
+        if self.ops.min() < Op.GET.value or self.ops.max() > Op.DELETE.value:
+            i = int(((self.ops < Op.GET.value) | (self.ops > Op.DELETE.value)).argmax())
             raise InvalidArgumentError(
                 f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
             )
@@ -296,9 +295,8 @@ def _check_column(
             index=int(operations()[len(lengths)]) if len(lengths) < count else None,
         )
     looked = lengths[:1] if is_constant(lengths) else lengths
-    wrong = (looked < bytes_min) | (looked > bytes_max)
-    if wrong.any():
-        i = int(wrong.argmax())
+    if count and (looked.min() < bytes_min or looked.max() > bytes_max):
+        i = int(((looked < bytes_min) | (looked > bytes_max)).argmax())
         raise InvalidArgumentError(
             f"a {name} of {int(lengths[i]):,} bytes, {allowed_bytes(name, bytes_min, bytes_max)}",
             field=f"{name}s",

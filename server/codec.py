@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes, is_constant
+from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes, constant, is_constant
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
@@ -190,7 +190,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
 def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
     """Return a column of lengths; one of equal lengths takes no memory before it is checked."""
     if not column:
-        return np.broadcast_to(np.uint32(size), count)
+        return constant(np.uint32(size), count)
     if size:
         raise InvalidArgumentError(
             f"given beside {name}_size = {size}: fill in {name}_lengths, or {name}_size where all are equally long",
@@ -220,7 +220,7 @@ def _joined_lengths(parts: Sequence[tuple[bytes, int, int]]) -> U32:
     """Join the lengths of several requests, each given as a column, the one length of all, and how many there are."""
     _, first_size, _ = parts[0]
     if all(size == first_size and not column for column, size, _ in parts):
-        return np.broadcast_to(np.uint32(first_size), sum(count for _, _, count in parts))
+        return constant(np.uint32(first_size), sum(count for _, _, count in parts))
     return np.frombuffer(
         b"".join([column or size.to_bytes(4, "little") * count for column, size, count in parts]), "<u4"
     )
