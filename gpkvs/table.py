@@ -8,6 +8,7 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend, Column
-from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
+from gpkvs.batch import U8, U32, U64, Batch, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
@@ -73,21 +74,19 @@ class Table(ABC):
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
         failpoint.hit("before_route")
-        self._fetch(plan)
-        fingerprints = self._route(plan)
-        self._meter.lap("route")
         if plan.batch.has_writes:
+            self._fetch(plan)
+            fingerprints = self._route(plan, plan.keys)
+            self._meter.lap("route")
             plan.chains = self._find(plan, fingerprints)
             failpoint.hit("before_fold")
-            plan.seen, plan.folded = self._fold(plan)
+            plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan)
             self._meter.lap("fold")
-            reads = plan.batch.has_reads
-            plan.get_op = self._numbers_where(plan.ops == Op.GET.value) if reads else self._xp.empty(0, np.uint32)
         else:
-            plan.seen = self._look(plan, fingerprints)
+            self._look(plan)
             self._meter.lap("find")
-            plan.get_op = self._xp.arange(len(plan.batch), dtype=np.uint32)
-        plan.get_lengths = self._lengths(plan)
+        plan.measure = partial(self._lengths, plan)
+        plan.reply_bytes = self._reply_bytes(plan) if plan.batch.has_reads else 0
         self._meter.lap("measure")
 
     def place(self, plan: Plan) -> None:
@@ -114,13 +113,15 @@ class Table(ABC):
         """Return new columns, one of each type, that last as long as the transaction."""
         return [self._backend.scratch(count, dtype) for dtype in types]
 
-    def _route(self, plan: Plan) -> Fingerprints:
-        word0, word1 = self._scratch(len(plan.batch), np.uint64, np.uint64)
+    def _route(self, plan: Plan, keys: U8) -> Fingerprints:
+        """Hash the keys of a plan, or of a part of it where they are all alike in length."""
+        count = len(keys) // self._key_bytes if self._key_bytes else len(plan.batch)
+        word0, word1 = self._scratch(count, np.uint64, np.uint64)
         self._launch(
             "route",
-            len(plan.batch),
+            count,
             **self._route_arguments(plan),
-            keys=plan.keys,
+            keys=keys,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
             fingerprint0=word0,
@@ -141,7 +142,7 @@ class Table(ABC):
         self._launch(
             "find",
             count,
-            **self._key_arguments(plan),
+            **self._key_arguments(plan.keys),
             **({"old_meta": old_meta} if self._has_versions else {}),
             order=order,
             chain_start=start,
@@ -158,24 +159,33 @@ class Table(ABC):
         self._meter.lap("find")
         return chains
 
-    def _look(self, plan: Plan, fingerprints: Fingerprints) -> Seen:
+    def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
-        count = len(plan.batch)
+        plan.seen = self._nothing_seen(len(plan.batch))
+        self._look_at(plan, plan.keys, plan.seen)
+
+    def _nothing_seen(self, count: int) -> Seen:
+        """Return uninitialised columns for a batch that only reads."""
         status, versions = self._result_columns(count)
         source_word = self._xp.empty(count, np.uint64)  # in a u64 table these are the values of the reply
+        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
+
+    def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
+        """Fill what the operations with these keys see."""
+        fingerprints = self._route(plan, keys)
+        self._meter.lap("route")
         self._launch(
             "look",
-            count,
-            **self._key_arguments(plan),
-            **({"versions": versions} if self._has_versions else {}),
+            len(seen.status),
+            **self._key_arguments(keys),
+            **({"versions": seen.versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
             index=self.index.address,
             buckets=self.entry.buckets,
-            status=status,
-            source_word=source_word,
+            status=seen.status,
+            source_word=seen.source_word,
         )
-        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
         """Return columns for status and, where there are any, versions; they outlive the transaction."""
@@ -185,7 +195,16 @@ class Table(ABC):
         """Run the kernel of this table's layout."""
         self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
-    def _fold(self, plan: Plan) -> tuple[Seen, Folded]:
+    def _last_sets(self, plan: Plan) -> Folded:
+        """Fold a batch of SETs only: each sees that it is done, the last one of each key stays."""
+        chains = plan.chains
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
+        self._backend.launch(
+            "last_set", len(chains), order=chains.order, chain_start=chains.start, change=change, final_op=final_op
+        )
+        return Folded(change, final_op)
+
+    def _fold(self, plan: Plan) -> Folded:
         n, chains = len(plan.batch), plan.chains
         status, versions = self._result_columns(n)
         source_word, source_op = self._scratch(n, np.uint64, np.uint32)
@@ -212,7 +231,8 @@ class Table(ABC):
             change=change,
             final_op=final_op,
         )
-        return Seen(status, versions, source_word, source_op), Folded(change, final_op)
+        plan.seen = Seen(status, versions, source_word, source_op)
+        return Folded(change, final_op)
 
     def check_replies(self, plan: Plan) -> None:
         """Refuse requests that would return too much.
@@ -385,23 +405,37 @@ class Table(ABC):
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
-        seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
+        on_host, count = isinstance(plan.batch.keys, np.ndarray), len(plan.batch)
+        if plan.batch.has_only_sets:
+            return self._result_of_sets(plan, np if on_host else self._xp)
         download = self._backend.download if on_host else _as_it_is
-        versions = download(seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), len(plan.batch))
+        versions = download(plan.seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), count)
         values = download(self._values(plan))
-        alike = not self._has_versions and plan.reply_bytes == 8 * len(plan.get_op)
-        lengths = np.broadcast_to(np.uint32(8), len(plan.get_op)) if alike else download(plan.get_lengths)
-        return RequestResult(download(seen.status), versions, lengths, values)
+        alike = not self._has_versions and plan.reply_bytes == 8 * plan.gets
+        lengths = np.broadcast_to(np.uint32(8), plan.gets) if alike else download(plan.get_lengths)
+        return RequestResult(download(plan.seen.status), versions, lengths, values)
+
+    def _result_of_sets(self, plan: Plan, xp: ModuleType) -> RequestResult:
+        """Return the results of SETs only: all are done, with versions in the order of their arrival."""
+        count, first = len(plan.batch), plan.first_sequence
+        versions = np.broadcast_to(np.uint64(0), count)
+        if self._has_versions:
+            versions = xp.arange(first, first + count, dtype=np.uint64)
+        return RequestResult(xp.zeros(count, np.uint8), versions, xp.empty(0, np.uint32), xp.empty(0, np.uint8))
+
+    def _reply_bytes(self, plan: Plan) -> int:
+        """Return the bytes of the values of all GETs."""
+        return int(plan.get_lengths.sum(dtype=np.uint64))
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
-        values: U8 = self._xp.empty(plan.reply_bytes, np.uint8)
+        values = self._value_column(plan.reply_bytes)
         if not plan.reply_bytes:
             return values
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",
-            len(plan.get_op),
+            plan.gets,
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
@@ -418,6 +452,15 @@ class Table(ABC):
     def _has_versions(self) -> bool:
         """Whether slots hold versions."""
 
+    @property
+    @abstractmethod
+    def _key_bytes(self) -> int:
+        """The length of every key, 0 if it is not the same for all."""
+
+    @abstractmethod
+    def _value_column(self, size: int) -> U8:
+        """Return an uninitialised column for the values of the GETs, where they are gathered."""
+
     @abstractmethod
     def _fetch(self, plan: Plan) -> None:
         """Begin to bring columns over that are needed later."""
@@ -427,7 +470,7 @@ class Table(ABC):
         """Return what the layout's `route` takes beside the rest."""
 
     @abstractmethod
-    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
         """Return what the layout's `find` and `look` take to know a key."""
 
     @abstractmethod

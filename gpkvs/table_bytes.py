@@ -15,6 +15,7 @@ class BytesTable(Table):
     """A table whose slots refer to records."""
 
     _has_versions = True
+    _key_bytes = 0
 
     def _fetch(self, plan: Plan) -> None:
         del plan  # the values go from the host to the heap
@@ -22,8 +23,8 @@ class BytesTable(Table):
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
 
-    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
-        del plan
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        del keys
         return {}
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
@@ -37,11 +38,12 @@ class BytesTable(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        lengths: U32 = self._xp.empty(len(plan.get_op), np.uint32)
+        # Records are read by the host's threads: what they fill and what only they read stays on the host.
+        lengths: U32 = self._backend.result_column(plan.gets, np.uint32)
         heap, reads_only = self._files.heap, not plan.batch.has_writes
         self._backend.launch(
             "measure",
-            len(plan.get_op),
+            plan.gets,
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
@@ -57,6 +59,10 @@ class BytesTable(Table):
             length=lengths,
         )
         return lengths
+
+    def _value_column(self, size: int) -> U8:
+        column: U8 = self._backend.result_column(size, np.uint8)
+        return column
 
     def _values(self, plan: Plan) -> U8:
         return self._gather(plan, values=plan.batch.values, heap=self._files.heap.address)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.layout import SlotLayout
 from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int
@@ -32,8 +33,12 @@ class Backend(Protocol):
     """
 
     name: str
-    description: str
-    xp: ModuleType
+
+    @property
+    def description(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def xp(self) -> ModuleType: ...  # noqa: D102 - above
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
@@ -43,6 +48,15 @@ class Backend(Protocol):
 
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
+
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """Begin to bring a contiguous column to one of `result_column`; what is returned waits until it is there."""
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """Return an uninitialised column of the host that outlives the transaction."""
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """Return the operations, first and last + 1, between which a batch that only reads is best cut on its way."""
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
@@ -59,15 +73,15 @@ class Backend(Protocol):
             If its memory is out of reach.
         """
 
-    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address.
 
         Parameters
         ----------
         region
             Mapped for writing.
-        mirrored
-            Whether it is an index, of which a backend may keep a copy for its kernels to read.
+        slots
+            Of an index, of which a backend may keep a copy for its kernels to read; `None` for other files.
         """
 
     def detach(self, region: Region, /) -> None:
@@ -91,6 +105,9 @@ class Backend(Protocol):
             of its region), or a number.
         """
 
+    def host_stored(self, index: int, slots: U64, /) -> None:
+        """Take note that the host stored to slots of the index at an address, without a kernel launched here."""
+
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """Sort operations by fingerprint, in arrival order inside a key.
 
@@ -103,7 +120,8 @@ class Backend(Protocol):
         chain_start : (chains + 1,) uint32
             The first position of each chain.
         last_write : (n,) uint32
-            1 + the position of the last SET or DELETE at or before each position; 0 if none.
+            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
+            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
         """
 
     def close(self) -> None:

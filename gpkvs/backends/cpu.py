@@ -17,6 +17,7 @@ from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.layout import SlotLayout
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
@@ -117,6 +118,19 @@ class CpuBackend:
         """See `Backend.download`."""
         return column
 
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """See `Backend.download_later`; done at once."""
+        np.copyto(into, column)
+        return lambda: None
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.result_column`."""
+        return np.empty(count, dtype)
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """See `Backend.parts`; nothing is on its way anywhere."""
+        return [(0, len(batch))]
+
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
@@ -130,7 +144,7 @@ class CpuBackend:
         """See `Backend.adopt`."""
         return adopt_on_host(column)
 
-    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
         """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
 
     def detach(self, region: Region, /) -> None:
@@ -144,6 +158,9 @@ class CpuBackend:
         code = _kernel(kernel)
         grain = max(1, _ITEMS_PER_THREAD // group)
         library.gpkvs_run(self._pool, code.reference, code.pack(arguments), items, grain)
+
+    def host_stored(self, index: int, slots: U64, /) -> None:
+        """See `Backend.host_stored`; there is nothing to follow."""
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""
