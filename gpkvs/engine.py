@@ -23,7 +23,7 @@ from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import RECORD_UNITS_MAX, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
+from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.table import Table, reply_bytes_by_request
@@ -131,14 +131,14 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
-        tail = None
+        room = None
         # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
         writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
         if writers:
             for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
-                tail = self._allocate(batch, writers)
+                room = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
@@ -146,12 +146,15 @@ class Engine:
         for table, plan in plans:
             plan.result = table.result(plan)
         self.meter.lap("reply")
-        if tail is not None:
-            self._write(batch, writers, tail)
+        if room is not None:
+            self._write(batch, writers, *room)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
         """Divide a batch by table; the operations of one table keep their order."""
+        if len(batch.request_tables) == 1:
+            table = self.tables[int(batch.request_tables[0])]
+            return [(table, Plan(self._backend, batch, np.zeros(1, np.int64), self.next_sequence))]
         plans, first_sequence = [], self.next_sequence
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
@@ -170,16 +173,16 @@ class Engine:
                 reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
-    def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail) -> None:
+    def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail, added: U64) -> None:
         for table, plan in plans:
             table.stage(plan)
         runs = self._runs(plans)
         self._check_log(batch, runs)
-        added = np.concatenate([plan.put_reference for _, plan in plans])
-        removed = np.concatenate([self._backend.download(table.freed(plan)) for table, plan in plans])
-        live_units = self.heap.after(added, removed)
+        live_units = self.heap.live_units + added
+        for table, plan in plans:
+            live_units -= self._backend.download(self.heap.units_by_segment(table.freed(plan)))
         records = [table.records_after(plan) for table, plan in plans]
-        stored = self._bytes_stored(plans, runs, added)
+        stored = self._bytes_stored(plans, runs, int(added.sum()))
         self.meter.lap("stage")
         try:
             self._commit(plans, runs, tail)
@@ -192,24 +195,23 @@ class Engine:
             stop_process("a transaction could not be completed", error)
 
     @staticmethod
-    def _bytes_stored(plans: list[TablePlan], runs: tuple[LogRun, ...], added: U64) -> tuple[int, ...]:
+    def _bytes_stored(plans: list[TablePlan], runs: tuple[LogRun, ...], heap_units: int) -> tuple[int, ...]:
         """Return the arguments of `Meter.committed`."""
         user_bytes = index_bytes = log_bytes = 0
         for (_, plan), run in zip(plans, runs, strict=True):
             user_bytes += write_bytes(plan.batch)
             index_bytes += int(plan.changes.contents.nbytes)
             log_bytes += run.count * run.entry_bytes
-        heap_units = int((added & np.uint64(RECORD_UNITS_MAX)).sum())
         flag_bytes = 2 * 8  # ACTIVE and IDLE
         return user_bytes, heap_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
 
-    def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
-        """Find room in the heap for the records that are kept."""
+    def _allocate(self, batch: Batch, plans: list[TablePlan]) -> tuple[Tail, U64]:
+        """Find room in the heap for the records that are kept; return the tail after them, and each segment's units."""
         for table, plan in plans:
             plan.put_op = table.kept_records(plan)
         units = [self._units(plan, plan.put_op) for _, plan in plans]
         try:
-            references, tail = self.heap.allocate(np.concatenate(units))
+            references, tail, added = self.heap.allocate(units[0] if len(units) == 1 else np.concatenate(units))
         except HeapFullError as full:
             download = self._backend.download
             owner = np.concatenate(
@@ -223,7 +225,7 @@ class Engine:
             last = first + len(plan.put_op)
             plan.put_reference = references[first:last]
             first = last
-        return tail
+        return tail, added
 
     def _units(self, plan: Plan, sets: U32) -> U64:
         """Return the size of the records of some SETs, for the host."""
