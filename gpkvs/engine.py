@@ -16,7 +16,15 @@ from functools import partial
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
+from gpkvs.admission import (
+    CutError,
+    DoesNotFitError,
+    cut_to,
+    cut_to_tables,
+    reply_bytes_by_request,
+    request_of_op,
+    sets_of_chains,
+)
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, Op
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
@@ -26,7 +34,7 @@ from gpkvs.heap import Heap, HeapFullError, Tail, record_units
 from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
-from gpkvs.table import Table, reply_bytes_by_request
+from gpkvs.table import Table
 from gpkvs.transaction import Transaction
 
 TablePlan = tuple[Table, Plan]
@@ -142,6 +150,9 @@ class Engine:
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
+        if room is not None:
+            for table, plan in writers:
+                table.stage(plan)  # a GPU does it while the host makes the results
         # All that may fail for want of memory comes before the commit, the values of the reply too.
         for table, plan in plans:
             plan.result = table.result(plan)
@@ -168,14 +179,12 @@ class Engine:
         total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
-            for _, plan in plans:
-                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(plan.get_lengths)
+            for table, plan in plans:
+                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(table.lengths(plan))
                 reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
     def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail, added: U64) -> None:
-        for table, plan in plans:
-            table.stage(plan)
         runs = self._runs(plans)
         self._check_log(batch, runs)
         live_units = self.heap.live_units + added

@@ -110,7 +110,7 @@ class Plan:
     seen: Seen  # not of a batch of SETs only
     delivered: Delivered | None = None
     folded: Folded
-    measure: Callable[[], U32]  # returns `get_lengths`
+    get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Table.lengths`)
     reply_bytes: int  # of the values of all GETs
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
@@ -160,11 +160,6 @@ class Plan:
         else:
             numbers = xp.empty(0, np.uint32)
         return numbers
-
-    @cached_property
-    def get_lengths(self) -> U32:
-        """Bytes of each GET's value."""
-        return self.measure()
 
     @cached_property
     def host_key_lengths(self) -> U32:

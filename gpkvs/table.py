@@ -8,7 +8,6 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
+from gpkvs.admission import DoesNotFitError, reply_bytes_by_request, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend, Column
-from gpkvs.batch import U8, U32, U64, Batch, RequestResult
+from gpkvs.batch import U8, U32, U64, RequestResult
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
@@ -76,7 +75,7 @@ class Table(ABC):
         failpoint.hit("before_route")
         if plan.batch.has_writes:
             self._fetch(plan)
-            fingerprints = self._route(plan, plan.keys)
+            fingerprints = self._route(plan, plan.keys, len(plan.batch))
             self._meter.lap("route")
             plan.chains = self._find(plan, fingerprints)
             failpoint.hit("before_fold")
@@ -85,7 +84,6 @@ class Table(ABC):
         else:
             self._look(plan)
             self._meter.lap("find")
-        plan.measure = partial(self._lengths, plan)
         plan.reply_bytes = self._reply_bytes(plan) if plan.batch.has_reads else 0
         self._meter.lap("measure")
 
@@ -113,9 +111,8 @@ class Table(ABC):
         """Return new columns, one of each type, that last as long as the transaction."""
         return [self._backend.scratch(count, dtype) for dtype in types]
 
-    def _route(self, plan: Plan, keys: U8) -> Fingerprints:
+    def _route(self, plan: Plan, keys: U8, count: int) -> Fingerprints:
         """Hash the keys of a plan, or of a part of it where they are all alike in length."""
-        count = len(keys) // self._key_bytes if self._key_bytes else len(plan.batch)
         word0, word1 = self._scratch(count, np.uint64, np.uint64)
         self._launch(
             "route",
@@ -172,7 +169,7 @@ class Table(ABC):
 
     def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
         """Fill what the operations with these keys see."""
-        fingerprints = self._route(plan, keys)
+        fingerprints = self._route(plan, keys, len(seen.status))
         self._meter.lap("route")
         self._launch(
             "look",
@@ -246,7 +243,7 @@ class Table(ABC):
         if plan.reply_bytes <= limit:
             return
         download = self._backend.download
-        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
+        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(self.lengths(plan)))
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
@@ -375,9 +372,12 @@ class Table(ABC):
         plan.changes = Changes(changed_slot, contents)
 
     def log(self, plan: Plan, epoch: int, log_address: int, digest: U64, first: int, last: int) -> None:
-        """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`."""
-        self._launch(
-            "log_undo",
+        """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`.
+
+        They are stored when the digests are there: whoever downloads these or their sum has waited for both.
+        """
+        self._backend.launch_unawaited(
+            f"log_undo_{self._layout.name}",
             last - first,
             changed_slot=plan.changes.slot[first:last],
             index=self.index.address,
@@ -412,7 +412,7 @@ class Table(ABC):
         versions = download(plan.seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), count)
         values = download(self._values(plan))
         alike = not self._has_versions and plan.reply_bytes == 8 * plan.gets
-        lengths = np.broadcast_to(np.uint32(8), plan.gets) if alike else download(plan.get_lengths)
+        lengths = np.broadcast_to(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
         return RequestResult(download(plan.seen.status), versions, lengths, values)
 
     def _result_of_sets(self, plan: Plan, xp: ModuleType) -> RequestResult:
@@ -425,7 +425,13 @@ class Table(ABC):
 
     def _reply_bytes(self, plan: Plan) -> int:
         """Return the bytes of the values of all GETs."""
-        return int(plan.get_lengths.sum(dtype=np.uint64))
+        return int(self.lengths(plan).sum(dtype=np.uint64))
+
+    def lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value."""
+        if plan.get_lengths is None:
+            plan.get_lengths = self._lengths(plan)
+        return plan.get_lengths
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together."""
@@ -440,8 +446,8 @@ class Table(ABC):
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_offsets=0 if reads_only else plan.value_offsets,
-            length=plan.get_lengths,
-            offset=offsets_of(plan.get_lengths),
+            length=self.lengths(plan),
+            offset=offsets_of(self.lengths(plan)),
             out=values,
             **arguments,
         )
@@ -451,11 +457,6 @@ class Table(ABC):
     @abstractmethod
     def _has_versions(self) -> bool:
         """Whether slots hold versions."""
-
-    @property
-    @abstractmethod
-    def _key_bytes(self) -> int:
-        """The length of every key, 0 if it is not the same for all."""
 
     @abstractmethod
     def _value_column(self, size: int) -> U8:
@@ -496,9 +497,3 @@ class Table(ABC):
 
 def _as_it_is(column: Column) -> Column:
     return column
-
-
-def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:
-    """Return the bytes of values that each request reads."""
-    owner = request_of_op(batch)[get_op]
-    return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)

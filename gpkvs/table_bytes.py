@@ -15,7 +15,6 @@ class BytesTable(Table):
     """A table whose slots refer to records."""
 
     _has_versions = True
-    _key_bytes = 0
 
     def _fetch(self, plan: Plan) -> None:
         del plan  # the values go from the host to the heap

@@ -14,7 +14,6 @@ class U64Table(Table):
     """A table whose slots hold the value."""
 
     _has_versions = False
-    _key_bytes = 8
 
     def _fetch(self, plan: Plan) -> None:
         plan.fetch()
@@ -72,7 +71,7 @@ class U64Table(Table):
             return super().result(plan)
         count, all_found = len(plan.batch), plan.reply_bytes == 8 * len(plan.batch)
         values = plan.delivered.source_word.view(np.uint8) if all_found else self._backend.download(self._values(plan))
-        lengths = np.broadcast_to(np.uint32(8), count) if all_found else self._backend.download(plan.get_lengths)
+        lengths = np.broadcast_to(np.uint32(8), count) if all_found else self._backend.download(self.lengths(plan))
         plan.delivered.wait()
         return RequestResult(plan.delivered.status, np.broadcast_to(np.uint64(0), count), lengths, values)
 

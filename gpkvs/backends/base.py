@@ -105,6 +105,9 @@ class Backend(Protocol):
             of its region), or a number.
         """
 
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """Do the same, but what it stored to PM is there only when a column that it fills is downloaded, or its sum."""
+
     def host_stored(self, index: int, slots: U64, /) -> None:
         """Take note that the host stored to slots of the index at an address, without a kernel launched here."""
 

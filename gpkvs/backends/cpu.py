@@ -159,6 +159,10 @@ class CpuBackend:
         grain = max(1, _ITEMS_PER_THREAD // group)
         library.gpkvs_run(self._pool, code.reference, code.pack(arguments), items, grain)
 
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """See `Backend.launch_unawaited`; it is over at once."""
+        self.launch(kernel, items, group=1, **arguments)
+
     def host_stored(self, index: int, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is nothing to follow."""
 

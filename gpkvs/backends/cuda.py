@@ -260,14 +260,11 @@ class CudaBackend:
         uploaded: Column = self._upload(column)
         return uploaded
 
+    @_explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Backend.upload_later`."""
         if self._is_small or isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
-        return self._upload_later(column)
-
-    @_explained
-    def _upload_later(self, column: Any) -> Callable[[], Any]:
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
         self._uploads.wait_event(cupy.cuda.get_current_stream().record())
@@ -290,13 +287,12 @@ class CudaBackend:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes)
         return device
 
+    @_explained
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""
-        return self._download(column) if isinstance(column, cupy.ndarray) else column
-
-    @_explained
-    def _download(self, column: Any) -> Any:
-        host = self.pinned(column.size, column.dtype).reshape(column.shape)
+        if not isinstance(column, cupy.ndarray):
+            return column
+        host: Column = self.pinned(column.size, column.dtype).reshape(column.shape)
         if column.nbytes:
             column.get(out=host)
         return host
@@ -330,23 +326,34 @@ class CudaBackend:
     @_explained
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""
+        stored = self._launch(kernel, items, group, arguments)
+        if stored:
+            stored.synchronize()  # what it stored to PM is there now: the next phase may begin
+
+    @_explained
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """See `Backend.launch_unawaited`: a download waits for all kernels before it."""
+        self._launch(kernel, items, 1, arguments)
+
+    def _launch(self, kernel: str, items: int, group: int, arguments: dict[str, Argument]) -> Any:
+        """Launch a kernel; return an event to wait for, if it stores to PM from the GPU."""
         if items == 0:
-            return
+            return None
         code = self._kernels.get(kernel) or self._kernel(kernel)
-        if self._is_small and "changed_slot" in arguments and code.stores_to_index:
+        if self._is_small and code.stores_to_index and "changed_slot" in arguments:
             self.host.launch(kernel, items, group=group, **arguments)
             self.host_stored(arguments["index"], arguments["changed_slot"])  # type: ignore[arg-type]
-            return
-        mirrored = self._follow(code, items, arguments) if code.stores_to_index else None
+            return None
+        stream = cupy.cuda.get_current_stream()
+        before = stream.record() if code.stores_to_index else None
         if self._is_small or code.is_serial or not self._reaches(code, arguments):
             self._run_on_host(code, items, group, arguments)
         else:
             self._run(code, items, arguments)
-        if code.stores_to_pm and not self._is_small:
-            # What it stored to PM is there when `launch` returns: the next phase may begin.
-            cupy.cuda.get_current_stream().record().synchronize()
-        if mirrored:
-            mirrored()
+        stored = stream.record() if code.stores_to_pm and not self._is_small else None
+        if before:
+            self._follow(code, items, arguments, before)
+        return stored
 
     def _kernel(self, name: str) -> GpuKernel:
         return self._kernels.setdefault(name, GpuKernel(name, self._module.get_function(name)))
@@ -363,20 +370,19 @@ class CudaBackend:
     def _is_registered(self, address: int) -> bool:
         return any(memory.address <= address < memory.address + memory.bytes for memory in self._registered.values())
 
-    def _follow(self, code: GpuKernel, items: int, arguments: dict[str, Argument]) -> Callable[[], None]:
-        """Begin to do to an index's mirror what will be done to the index; what is returned ends it."""
+    def _follow(self, code: GpuKernel, items: int, arguments: dict[str, Argument], after: Any) -> None:
+        """Do to an index's mirror what is done to the index, beside it: both begin after an event."""
         index = arguments["index"]
         assert isinstance(index, int)
-        array = self._mirrors[index].array
-        mirrored = {**arguments, "index": array}
-        if not self._reaches(code, mirrored):  # recovery, where the log cannot be reached
-            return lambda: array.data.copy_from_host(index, array.nbytes)
-        stream = cupy.cuda.get_current_stream()
-        self._beside.wait_event(stream.record())
-        with self._beside:
-            self._run(code, items, mirrored)
-        done = self._beside.record()
-        return lambda: stream.wait_event(done)
+        mirror = self._mirrors[index].array
+        mirrored = {**arguments, "index": mirror}
+        if self._reaches(code, mirrored):
+            self._beside.wait_event(after)
+            with self._beside:
+                self._run(code, items, mirrored)
+            cupy.cuda.get_current_stream().wait_event(self._beside.record())
+        else:  # recovery, where the log cannot be reached
+            mirror.data.copy_from_host(index, mirror.nbytes)
 
     def host_stored(self, index: int, slots: U64, /) -> None:
         """See `Backend.host_stored`; the mirror follows when it is read next."""
@@ -456,7 +462,7 @@ class CudaBackend:
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
-        self._follow(self._kernel(kernel), items, arguments)()
+        self._follow(self._kernel(kernel), items, arguments, cupy.cuda.get_current_stream().record())
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.

@@ -54,11 +54,11 @@ class _Modes:
         self.mode = "GPM"
 
     def __enter__(self) -> _Modes:
-        self._backend.launch = self._take
+        self._backend.launch = self._backend.launch_unawaited = self._take
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._backend.launch = self._launch
+        del self._backend.launch, self._backend.launch_unawaited
         library.gpkvs_write_back_on(0)
         self._backend._registered = self._registered
         self._pool.shutdown()
