@@ -38,8 +38,13 @@ install-dev: $(STAMP)-dev
 demo: install  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
 	$(BIN)/gpkvs demo
 
+# What runs transactions, again with small batches phase by phase, as large ones always are.
+BY_PHASES := tests/property tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_transaction.py \
+	tests/unit/test_full_store.py tests/crash/test_failpoints.py tests/crash/test_rollback.py tests/crash/test_tables.py
+
 test: install-test  ## the whole test suite
 	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
 
 SECONDS ?= 30
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)
@@ -70,7 +75,7 @@ build/sanitize/_kernels.so: $(KERNELS)
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/unit/test_kernels.py tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_damage.py \
-	tests/property/test_model.py
+	tests/unit/test_small.py tests/property/test_model.py
 
 sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \

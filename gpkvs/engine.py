@@ -2,7 +2,8 @@
 
     route -> order -> find -> fold -> place -> record -> log -> ACTIVE -> apply -> IDLE -> reply
 
-A batch that only reads goes route -> look -> reply.
+A batch that only reads goes route -> look -> reply. In a small batch, one native call takes the place of all phases
+before `record` (`gpkvs.small`).
 
 Decisions are here and in `gpkvs.table`, loops over keys are in the kernels. The transactional shape (undo log first,
 flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and figure 6).
@@ -10,7 +11,7 @@ flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,7 +27,7 @@ from gpkvs.admission import (
     sets_of_chains,
 )
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, Op
+from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -34,10 +35,14 @@ from gpkvs.heap import Heap, HeapFullError, Tail, record_units
 from gpkvs.layout import RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
+from gpkvs.small import OPS_MAX, SmallTable
 from gpkvs.table import Table
 from gpkvs.transaction import Transaction
+from gpkvs.writes import PlannedWrites, Writes
 
 TablePlan = tuple[Table, Plan]
+
+_FIRST = np.zeros(1, np.int64)  # the number of a batch's only request
 
 
 class Engine:
@@ -101,6 +106,44 @@ class Engine:
             Durable. Its `requests` says how many requests it covers; at least one.
         """
         self.meter.begin()
+        return self._execute_small(batch) or self._execute_phases(batch)
+
+    def _execute_small(self, batch: Batch) -> BatchResult | None:
+        """Run a small batch on one table, if all of it fits at once; `None` leaves it to the phases one by one."""
+        table = self.tables.get(int(batch.request_tables[0]))
+        if table is None or not self._is_small(batch):
+            return None
+        small, reply_bytes_max = table.small, min(table.reply_bytes_max, self._batch_reply_bytes_max)
+        if not small.plan(batch, self.next_sequence, self.heap) or small.reply_bytes > reply_bytes_max:
+            return None
+        runs = self._runs([small])
+        if runs[0].words > self._files.log_words_max:
+            return None
+        result = small.result()
+        self.meter.lap("plan")
+        if small.slots or small.sets:
+            self._commit([small], runs, small.tail, partial(self._settle, small))
+        failpoint.hit("before_reply")
+        requests = len(batch.request_ops)
+        numbers = _FIRST if requests == 1 else np.arange(requests)
+        return BatchResult((BatchPart(numbers, batch, result),), {}, requests)
+
+    def _is_small(self, batch: Batch) -> bool:
+        """Whether a batch may be planned in one call: on the host, few operations, one table."""
+        tables = batch.request_tables
+        return (
+            len(batch) <= min(OPS_MAX, self._backend.small_ops_max, self._files.log_entries_max)
+            and isinstance(batch.keys, np.ndarray)
+            and (len(tables) == 1 or bool((tables == tables[0]).all()))
+            and not failpoint.armed_among(failpoint.PLANNING)
+        )
+
+    def _settle(self, small: SmallTable) -> None:
+        small.settle()
+        self.heap.tail = small.tail
+
+    def _execute_phases(self, batch: Batch) -> BatchResult:
+        """Run the phases one by one, as often as it takes to know which requests fit."""
         requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
         rejected = self._dropped_tables(batch, requests)
         admitted = np.arange(len(batch.request_ops)) < requests
@@ -185,34 +228,37 @@ class Engine:
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
     def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail, added: U64) -> None:
-        runs = self._runs(plans)
+        writes = [PlannedWrites(self._backend, self._files, table, plan) for table, plan in plans]
+        runs = self._runs(writes)
         self._check_log(batch, runs)
         live_units = self.heap.live_units + added
         for table, plan in plans:
             live_units -= self._backend.download(self.heap.units_by_segment(table.freed(plan)))
-        records = [table.records_after(plan) for table, plan in plans]
-        stored = self._bytes_stored(plans, runs, int(added.sum()))
         self.meter.lap("stage")
+        self._commit(writes, runs, tail, partial(self.heap.commit, tail, live_units))
+
+    def _commit(
+        self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail, settle: Callable[[], None]
+    ) -> None:
+        """Make writes durable, then count what they changed; `settle` does that for the heap, and cannot fail."""
         try:
-            self._commit(plans, runs, tail)
+            self._store(writes, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
-            self.heap.commit(tail, live_units)
-            for (table, _), count in zip(plans, records, strict=True):
-                table.records = count
-            self.meter.committed(*stored)
+            settle()
+            for write in writes:
+                self.tables[write.entry.id].records += write.gained
+            self._count_bytes(writes, runs)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
-    @staticmethod
-    def _bytes_stored(plans: list[TablePlan], runs: tuple[LogRun, ...], heap_units: int) -> tuple[int, ...]:
-        """Return the arguments of `Meter.committed`."""
-        user_bytes = index_bytes = log_bytes = 0
-        for (_, plan), run in zip(plans, runs, strict=True):
-            user_bytes += write_bytes(plan.batch)
-            index_bytes += int(plan.changes.contents.nbytes)
-            log_bytes += run.count * run.entry_bytes
-        flag_bytes = 2 * 8  # ACTIVE and IDLE
-        return user_bytes, heap_units * UNIT_BYTES, log_bytes + STRUCTURE_BYTES, index_bytes, flag_bytes
+    def _count_bytes(self, writes: Sequence[Writes], runs: tuple[LogRun, ...]) -> None:
+        self.meter.committed(
+            sum(write.user_bytes for write in writes),
+            heap=sum(write.heap_units for write in writes) * UNIT_BYTES,
+            log=sum(run.count * run.entry_bytes for run in runs) + STRUCTURE_BYTES,
+            index=sum(write.slots * write.entry.slot_layout.slot_bytes for write in writes),
+            root=2 * 8,  # ACTIVE and IDLE
+        )
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> tuple[Tail, U64]:
         """Find room in the heap for the records that are kept; return the tail after them, and each segment's units."""
@@ -230,9 +276,9 @@ class Engine:
             refused = self._admit_records(batch, plans) or [int(owner[full.record])]
             raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
         first = 0
-        for _, plan in plans:
+        for (_, plan), sizes in zip(plans, units, strict=True):
             last = first + len(plan.put_op)
-            plan.put_reference = references[first:last]
+            plan.put_reference, plan.put_units = references[first:last], int(sizes.sum())
             first = last
         return tail, added
 
@@ -281,14 +327,15 @@ class Engine:
             "--heap-bytes and copy the data",
         )
 
-    def _runs(self, plans: list[TablePlan]) -> tuple[LogRun, ...]:
+    @staticmethod
+    def _runs(writes: Sequence[Writes]) -> tuple[LogRun, ...]:
         """Give each table its run of the log."""
         runs: list[LogRun] = []
         first_word = 0
-        for table, plan in plans:
-            entry = table.entry
+        for write in writes:
+            entry = write.entry
             entry_bytes = entry.slot_layout.entry_bytes
-            runs.append(LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, len(plan.changes)))
+            runs.append(LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, write.slots))
             first_word += runs[-1].words
         return tuple(runs)
 
@@ -307,71 +354,46 @@ class Engine:
         )
         raise DoesNotFitError({0: reason})
 
-    def _commit(self, plans: list[TablePlan], runs: tuple[LogRun, ...], tail: Tail) -> None:
-        """Make the batch durable, in the order of I1 to I4."""
+    def _store(self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail) -> None:
+        """Store a batch and make it durable, in the order of I1 to I4."""
         transaction, lap = self.transaction, self.meter.lap
         epoch = transaction.next_epoch()
         failpoint.hit("before_record")
-        for table, plan in plans:
-            self._store_records(table, plan)
+        for write in writes:
+            if write.records:
+                split("mid_record", write.records, write.store_records)
         lap("record")
-        if not self._logged:
-            runs = ()
+        digest = 0
         failpoint.hit("before_log")
-        digest = sum(
-            self._store_log(table, plan, run, epoch) for (table, plan), run in zip(plans, runs, strict=self._logged)
-        )
+        if self._logged:
+            for write, run in zip(writes, runs, strict=True):
+                split("mid_log", write.slots, partial(write.store_log, epoch, self._files.run_address(run)))
+                digest += write.log_digest()
+        else:
+            runs = ()
         lap("log")
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
         lap("persist_heap")
-        descriptor = self._describe(plans, runs, epoch, digest % (1 << 64), tail)
+        operations = sum(write.operations for write in writes)
+        descriptor = self._describe(operations, runs, epoch, digest % (1 << 64), tail)
         transaction.describe(descriptor)
         lap("persist_log")
         if self._logged:
             transaction.activate(epoch)
         lap("active")
         failpoint.hit("before_apply")
-        for table, plan in plans:
-            split("mid_apply", len(plan.changes), partial(table.apply, plan))
+        for write in writes:
+            split("mid_apply", write.slots, write.apply)
         lap("apply")
         failpoint.hit("before_apply_persist")
-        for table, _ in plans:
-            table.index.persist()
+        for write in writes:
+            write.index.persist()
         lap("persist_index")
         transaction.commit(descriptor)
         lap("idle")
 
-    def _store_records(self, table: Table, plan: Plan) -> None:
-        def store(first: int, last: int) -> None:
-            self._backend.launch(
-                "record",
-                last - first,
-                put_op=plan.put_op[first:last],
-                reference=plan.put_reference[first:last],
-                keys=plan.batch.keys,
-                key_offsets=plan.key_offsets,
-                key_lengths=plan.host_key_lengths,
-                values=plan.batch.values,
-                value_offsets=plan.value_offsets,
-                value_lengths=plan.value_lengths,
-                first_sequence=plan.first_sequence,
-                table_id=table.entry.id,
-                heap=self._files.heap.address,
-            )
-
-        if len(plan.put_op):
-            split("mid_record", len(plan.put_op), store)
-
-    def _store_log(self, table: Table, plan: Plan, run: LogRun, epoch: int) -> int:
-        """Store one table's run of undo entries; return the sum of their digests."""
-        digest = self._backend.scratch(run.count, np.uint64)
-        split("mid_log", run.count, partial(table.log, plan, epoch, self._files.run_address(run), digest))
-        return int(digest.sum(dtype=np.uint64))
-
-    def _describe(
-        self, plans: list[TablePlan], runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail
-    ) -> Descriptor:
+    def _describe(self, operations: int, runs: tuple[LogRun, ...], epoch: int, digest: int, tail: Tail) -> Descriptor:
         current = self.transaction.current
         return Descriptor(
             epoch=epoch,
@@ -379,18 +401,11 @@ class Engine:
             tail_segment=tail.segment,
             tail_bytes=tail.units * UNIT_BYTES,
             first_sequence=current.next_sequence,
-            next_sequence=current.next_sequence + sum(len(plan.batch) for _, plan in plans),
+            next_sequence=current.next_sequence + operations,
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
-
-
-def write_bytes(batch: Batch) -> int:
-    """Return the bytes that a batch asks to write: keys and values of SETs, keys of DELETEs."""
-    if len(batch.value_lengths) == len(batch):  # SETs only: nothing to leave out
-        return len(batch.keys) + len(batch.values)
-    return int(batch.key_lengths[batch.ops != Op.GET.value].sum(dtype=np.uint64)) + len(batch.values)
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

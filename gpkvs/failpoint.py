@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Container
 
 VARIABLE = "GPKVS_FAILPOINT"
 
@@ -34,6 +35,8 @@ ENGINE = (
     "before_idle_persist",
     "before_reply",
 )
+# Those of them that come before the commit.
+PLANNING = frozenset(ENGINE[: ENGINE.index("before_record")])
 # In the order start-up passes them.
 RECOVERY = (
     "before_undo",
@@ -77,6 +80,11 @@ def arm(specification: str) -> None:
 def armed(name: str) -> bool:
     """Whether the next `hit` of this failpoint kills; the engine then splits the work in two for a ``mid_`` one."""
     return _armed == name and _remaining == 1
+
+
+def armed_among(names: Container[str]) -> bool:
+    """Whether one of these failpoints is armed."""
+    return _armed in names
 
 
 def hit(name: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from time import perf_counter
 
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
-# are all the time spent in the engine. `active` and `idle` store the flag and make it durable.
+# are all the time spent in the engine. `plan` is all of a small batch before its commit; `active` and `idle` store the
+# flag and make it durable.
 READ_PHASES = ("route", "order", "find", "fold", "measure")
 WRITE_PHASES = (
     "place",
@@ -22,7 +23,7 @@ WRITE_PHASES = (
     "persist_index",
     "idle",
 )
-PHASES = (*READ_PHASES, *WRITE_PHASES, "reply")
+PHASES = ("plan", *READ_PHASES, *WRITE_PHASES, "reply")
 
 
 class Meter:

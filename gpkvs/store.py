@@ -60,11 +60,6 @@ class OpenTable:
     layout: str
     limits: Limits
 
-    @property
-    def request_tables(self) -> NDArray[np.uint32]:
-        """The column of a batch of one request."""
-        return np.array([self.id], np.uint32)
-
 
 def _no_progress(step: str, share: float) -> None:
     """Report nothing."""
@@ -124,6 +119,9 @@ class Store:
         remove_orphans(self._files)
         self.recovery = recovered.report
         self.limits = _limits_of(self._files, config.limits)
+        self._number_limits = replace(
+            self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
+        )
         tables = {
             entry.id: self._table(entry, self._files.indexes[entry.id], recovered.records[entry.id])
             for entry in self._files.catalog.tables
@@ -172,7 +170,7 @@ class Store:
                 field="request_ops",
             )
         batch.validate(found.limits)
-        return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
+        return self.execute_requests(batch.on_table(found.id)).request(0)
 
     def execute_requests(self, batch: Batch) -> BatchResult:
         """Run a batch of requests that are valid (`Batch.validate`); each is there whole or rejected whole.
@@ -275,9 +273,9 @@ class Store:
         found = self.table(table)
         if found.layout != U64.name:
             raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
-        batch = Batch.of_numbers(op, keys, values)
+        batch = Batch.of_numbers(op, keys, values, found.id)
         batch.check_size(found.limits)
-        return self.execute_requests(replace(batch, request_tables=found.request_tables)).request(0)
+        return self.execute_requests(batch).request(0)
 
     def table(self, name: str) -> OpenTable:
         """Return what a caller must know of a table to make a request (an empty name means the default).
@@ -290,10 +288,8 @@ class Store:
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
-        limits = self.limits
-        if found.entry.slot_layout is U64:
-            limits = replace(limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8)
-        return OpenTable(found.entry.id, found.entry.layout, limits)
+        layout = found.entry.layout
+        return OpenTable(found.entry.id, layout, self._number_limits if layout == U64.name else self.limits)
 
     def create_table(self, name: str, *, layout: str = BYTES.name, index_bytes: int = Sizes.index_bytes) -> None:
         """Make an empty table, durably when this returns.

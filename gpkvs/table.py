@@ -8,6 +8,7 @@ layout is in `gpkvs.table_bytes` and `gpkvs.table_u64`; each kernel of theirs ex
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.admission import DoesNotFitError, reply_bytes_by_request, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend, Column
-from gpkvs.batch import U8, U32, U64, RequestResult, Status
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
@@ -25,6 +26,7 @@ from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
 from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
 from gpkvs.pm.region import Region
+from gpkvs.small import SmallTable
 
 
 class Table(ABC):
@@ -62,13 +64,18 @@ class Table(ABC):
         self.index = index
         self._layout = entry.slot_layout
         self._hash_key0, self._hash_key1 = files.root.hash_keys
-        self._reply_bytes_max = reply_bytes_max
+        self.reply_bytes_max = reply_bytes_max
         self.records = records
         self._meter = meter
 
     @property
     def _xp(self) -> ModuleType:
         return self._backend.xp
+
+    @cached_property
+    def small(self) -> SmallTable:
+        """What runs small batches; it keeps columns for the largest of them."""
+        return SmallTable(self._files, self.entry, self.index, self._backend)
 
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
@@ -239,7 +246,7 @@ class Table(ABC):
         DoesNotFitError
             With these requests.
         """
-        limit = self._reply_bytes_max
+        limit = self.reply_bytes_max
         if plan.reply_bytes <= limit:
             return
         download = self._backend.download
@@ -397,11 +404,11 @@ class Table(ABC):
             index=self.index.address,
         )
 
-    def records_after(self, plan: Plan) -> int:
-        """Return how many keys the table will have."""
+    def gained(self, plan: Plan) -> int:
+        """Return how many keys the table will have more, or fewer."""
         removes = not plan.batch.has_only_sets
         removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
-        return self.records + plan.placed.new_keys - removed
+        return plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
@@ -409,19 +416,19 @@ class Table(ABC):
         if plan.batch.has_only_sets:
             return self._result_of_sets(plan, np if on_host else self._xp)
         download = self._backend.download if on_host else _as_it_is
-        versions = download(plan.seen.versions) if self._has_versions else np.broadcast_to(np.uint64(0), count)
+        versions = download(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
         values = download(self._values(plan))
         alike = not self._has_versions and plan.reply_bytes == 8 * plan.gets
-        lengths = np.broadcast_to(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
+        lengths = constant(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
         return RequestResult(download(plan.seen.status), versions, lengths, values)
 
     def _result_of_sets(self, plan: Plan, xp: ModuleType) -> RequestResult:
         """Return the results of SETs only: all are done, with versions in the order of their arrival."""
         count, first = len(plan.batch), plan.first_sequence
-        versions = np.broadcast_to(np.uint64(0), count)
+        versions = constant(np.uint64(0), count)
         if self._has_versions:
             versions = xp.arange(first, first + count, dtype=np.uint64)
-        status = np.broadcast_to(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
+        status = constant(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
         return RequestResult(status, versions, xp.empty(0, np.uint32), xp.empty(0, np.uint8))
 
     def _reply_bytes(self, plan: Plan) -> int:

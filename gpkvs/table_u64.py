@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, RequestResult, Status
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.plan import Delivered, Plan, Seen
 from gpkvs.table import Table
 
@@ -71,9 +71,9 @@ class U64Table(Table):
             return super().result(plan)
         count, all_found = len(plan.batch), plan.reply_bytes == 8 * len(plan.batch)
         values = plan.delivered.source_word.view(np.uint8) if all_found else self._backend.download(self._values(plan))
-        lengths = np.broadcast_to(np.uint32(8), count) if all_found else self._backend.download(self.lengths(plan))
+        lengths = constant(np.uint32(8), count) if all_found else self._backend.download(self.lengths(plan))
         plan.delivered.wait()
-        return RequestResult(plan.delivered.status, np.broadcast_to(np.uint64(0), count), lengths, values)
+        return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
 
     def _value_column(self, size: int) -> U8:
         column: U8 = self._xp.empty(size, np.uint8)

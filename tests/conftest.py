@@ -10,6 +10,7 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import VARIABLE
+from gpkvs.backends.cpu import SMALL_OPS_MAX
 from gpkvs.check import check
 from gpkvs.errors import StoreMissingError
 
@@ -17,21 +18,22 @@ from gpkvs.errors import StoreMissingError
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backend",
-        choices=["cpu", "cuda", "cuda-auto"],
+        choices=["cpu", "cpu-phases", "cuda", "cuda-auto"],
         default="cpu",
-        help="what runs the kernels; cuda: all of them on the GPU, cuda-auto: those of small batches on the host",
+        help="what runs the kernels; cpu-phases: small batches phase by phase too; cuda: all kernels on the GPU, "
+        "cuda-auto: small batches on the host",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Processes that tests start inherit it.
-    name, _, choice = config.getoption("--backend").partition("-")
-    os.environ[VARIABLE] = name
-    os.environ["GPKVS_SMALL_OPS_MAX"] = "" if choice else "0"
+    choice = config.getoption("--backend")
+    os.environ[VARIABLE] = choice.partition("-")[0]
+    os.environ[SMALL_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--backend") != "cpu":
+    if config.getoption("--backend").startswith("cuda"):
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU: run with --backend cuda on a machine that has one")
     for item in items:

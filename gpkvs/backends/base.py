@@ -30,9 +30,12 @@ class Backend(Protocol):
         The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
+    small_ops_max
+        Operations of the largest batch that is better off on the host, in few calls (`gpkvs.small`).
     """
 
     name: str
+    small_ops_max: int
 
     @property
     def description(self) -> str: ...  # noqa: D102 - above

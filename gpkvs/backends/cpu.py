@@ -16,7 +16,7 @@ from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64, Batch
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.layout import SlotLayout
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
@@ -24,6 +24,9 @@ from gpkvs.pm.region import Region
 # Items below which waking a second thread costs more than it saves (measured: a wake-up is about 10 microseconds,
 # an item of a typical kernel 20 to 100 nanoseconds).
 _ITEMS_PER_THREAD = 2048
+
+# In the environment: the largest batch that counts as small, in place of what is known or measured. Tests set it to 0.
+SMALL_OPS_MAX = "GPKVS_SMALL_OPS_MAX"
 
 _NO_CHARS = ctypes.c_char * 0
 
@@ -83,6 +86,20 @@ def adopt_on_host(column: Any) -> NDArray[Any]:
     return adopted
 
 
+def small_ops_asked() -> int | None:
+    """Return the largest batch that counts as small, if the environment says it.
+
+    Raises
+    ------
+    BackendError
+        If it says no number.
+    """
+    asked = os.environ.get(SMALL_OPS_MAX, "")
+    if asked and not asked.isdecimal():
+        raise BackendError(f"{SMALL_OPS_MAX}={asked}: it must be a number of operations")
+    return int(asked) if asked else None
+
+
 @cache
 def _kernel(name: str) -> _Kernel:
     return _Kernel(name)
@@ -102,6 +119,8 @@ class CpuBackend:
     xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
+        asked = small_ops_asked()
+        self.small_ops_max = _ITEMS_PER_THREAD if asked is None else asked  # a second thread would not help
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
         self._pool: int | None = library.gpkvs_pool_new(self.threads)

@@ -11,7 +11,6 @@ a GPU would not be durable (an ordinary disk, or caches that must be written bac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache, wraps
 from itertools import pairwise
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.break_even import break_even
-from gpkvs.backends.cpu import CpuBackend, adopt_on_host
+from gpkvs.backends.cpu import CpuBackend, adopt_on_host, small_ops_asked
 from gpkvs.backends.gpu_kernel import GpuKernel
 from gpkvs.backends.gpu_order import order_on_gpu
 from gpkvs.backends.mirror import Mirror
@@ -49,9 +48,6 @@ _LATE_SLOTS_MAX = 1 << 20  # in which a mirror lags behind, before it is brought
 # Batches that only read cross the link in parts, so that it carries both directions at once while kernels run. More
 # parts, or smaller ones, gain nothing: each costs half a dozen calls (docs/gpu.md).
 _PARTS, _PART_OPS_MIN = 4, 1 << 17
-
-# In the environment: the largest batch that runs on the host, in place of what is measured. Tests set it to 0.
-SMALL_OPS_MAX = "GPKVS_SMALL_OPS_MAX"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -169,10 +165,8 @@ class CudaBackend:
         self._uploads, self._downloads, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self._arrived: cupy.cuda.Event | None = None
         self._delivered: cupy.cuda.Event | None = None
-        asked = os.environ.get(SMALL_OPS_MAX, "")
-        if asked and not asked.isdecimal():
-            raise BackendError(f"{SMALL_OPS_MAX}={asked}: it must be a number of operations")
-        self.small_ops_max = int(asked) if asked else break_even(self, self.host)
+        asked = small_ops_asked()
+        self.small_ops_max = break_even(self, self.host) if asked is None else asked
 
     @property
     def description(self) -> str:

@@ -182,7 +182,7 @@ class Script:
         self._requests(store, requests)
 
     def _requests(self, store: Store, requests: list[tuple[str, list[Operation]]]) -> None:
-        tables = [store.table(name).request_tables for name, _ in requests]
+        tables = [np.array([store.table(name).id], np.uint32) for name, _ in requests]
         batch = Batch.concatenate([Batch.of(operations) for _, operations in requests])
         result = store.execute_requests(replace(batch, request_tables=np.concatenate(tables)))
         assert result.requests == len(requests)

@@ -22,6 +22,7 @@
 #include "record.cu"
 #include "route.cu"
 #include "scan.cu"
+#include "small.hpp"
 
 namespace {
 

@@ -64,6 +64,7 @@ def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, mon
         launch(kernel, items, **arguments)
 
     monkeypatch.setattr(store._backend, "launch", listed)
+    monkeypatch.setattr(store._backend, "small_ops_max", 0)
     result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
     assert result.value_list() == [b"value"]
     assert kernels.count("gather_bytes") == 1
