@@ -266,7 +266,7 @@ class Engine:
             plan.put_op = table.kept_records(plan)
         units = [self._units(plan, plan.put_op) for _, plan in plans]
         try:
-            references, tail, added = self.heap.allocate(units[0] if len(units) == 1 else np.concatenate(units))
+            references, tail, added = self.heap.allocate(_joined(units))
         except HeapFullError as full:
             download = self._backend.download
             owner = np.concatenate(
@@ -283,10 +283,10 @@ class Engine:
         return tail, added
 
     def _units(self, plan: Plan, sets: U32) -> U64:
-        """Return the size of the records of some SETs, for the host."""
+        """Return the size of the records of some SETs."""
         if len(sets) == 0:
             return np.empty(0, np.uint64)
-        return self._backend.download(record_units(plan.key_lengths[sets], plan.value_lengths[sets]))
+        return record_units(plan.key_lengths[sets], plan.value_lengths[sets])
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
@@ -301,7 +301,7 @@ class Engine:
             sets = sets[stays]
             chain.append(download(set_chain[stays]) + np.uint32(chains))
             request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))
-            units.append(self._units(plan, sets))
+            units.append(download(self._units(plan, sets)))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
         refused = np.zeros(len(batch.request_ops), np.uint8)
@@ -406,6 +406,12 @@ class Engine:
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
+
+
+def _joined(columns: list[U64]) -> U64:
+    """Join columns that are all on the host or all where kernels run, but for empty ones."""
+    filled = [column for column in columns if len(column)]
+    return np.concatenate(filled) if len(filled) > 1 else (filled or columns)[0]
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

@@ -79,12 +79,12 @@ class Heap:
         Parameters
         ----------
         units : (n,) uint64
-            Size of each record.
+            Size of each record, on the host or wherever kernels run.
 
         Returns
         -------
         reference : (n,) uint64
-            Offset and length, as slots hold them.
+            Offset and length, as slots hold them; where the sizes are.
         Tail
             The tail after them.
         added : (segments,) uint64
@@ -104,7 +104,7 @@ class Heap:
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
-            last = int(np.searchsorted(ends, np.uint64(before + room), side="right"))
+            last = int((ends <= np.uint64(before + room)).sum())
             if last > first:
                 # Modulo 2^64, as the kernels count: the difference may be negative.
                 start = (segment * self.segment_units + used - before) % (1 << 64)

@@ -114,7 +114,7 @@ class Plan:
     reply_bytes: int  # of the values of all GETs
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    put_reference: U64  # their new records, on the host
+    put_reference: U64  # their new records
     put_units: int  # what these take, in units of the heap
     changes: Changes
     result: RequestResult

@@ -24,7 +24,7 @@ from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
-from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
+from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen
 from gpkvs.pm.region import Region
 from gpkvs.small import SmallTable
 
@@ -81,7 +81,8 @@ class Table(ABC):
         """Find every key and what each operation sees; PM is only read."""
         failpoint.hit("before_route")
         if plan.batch.has_writes:
-            self._fetch(plan)
+            if not self._has_versions:
+                plan.fetch()  # in a bytes table, the values go from the host to the heap
             fingerprints = self._route(plan, plan.keys, len(plan.batch))
             self._meter.lap("route")
             plan.chains = self._find(plan, fingerprints)
@@ -169,10 +170,9 @@ class Table(ABC):
         self._look_at(plan, plan.keys, plan.seen)
 
     def _nothing_seen(self, count: int) -> Seen:
-        """Return uninitialised columns for a batch that only reads."""
+        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the reply."""
         status, versions = self._result_columns(count)
-        source_word = self._xp.empty(count, np.uint64)  # in a u64 table these are the values of the reply
-        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
+        return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
 
     def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
         """Fill what the operations with these keys see."""
@@ -414,22 +414,22 @@ class Table(ABC):
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
         on_host, count = isinstance(plan.batch.keys, np.ndarray), len(plan.batch)
         if plan.batch.has_only_sets:
-            return self._result_of_sets(plan, np if on_host else self._xp)
+            return self._result_of_sets(plan)
         download = self._backend.download if on_host else _as_it_is
         versions = download(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
-        values = download(self._values(plan))
+        values = download(self._values(plan) if plan.reply_bytes else self._xp.empty(0, np.uint8))
         alike = not self._has_versions and plan.reply_bytes == 8 * plan.gets
         lengths = constant(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
         return RequestResult(download(plan.seen.status), versions, lengths, values)
 
-    def _result_of_sets(self, plan: Plan, xp: ModuleType) -> RequestResult:
+    def _result_of_sets(self, plan: Plan) -> RequestResult:
         """Return the results of SETs only: all are done, with versions in the order of their arrival."""
         count, first = len(plan.batch), plan.first_sequence
         versions = constant(np.uint64(0), count)
         if self._has_versions:
-            versions = xp.arange(first, first + count, dtype=np.uint64)
+            versions = self._backend.download(self._xp.arange(first, first + count, dtype=np.uint64))
         status = constant(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
-        return RequestResult(status, versions, xp.empty(0, np.uint32), xp.empty(0, np.uint8))
+        return RequestResult(status, versions, np.empty(0, np.uint32), np.empty(0, np.uint8))
 
     def _reply_bytes(self, plan: Plan) -> int:
         """Return the bytes of the values of all GETs."""
@@ -442,10 +442,8 @@ class Table(ABC):
         return plan.get_lengths
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
-        """Copy the values of the GETs together."""
+        """Copy the values of the GETs together; `offset` says where each begins."""
         values = self._value_column(plan.reply_bytes)
-        if not plan.reply_bytes:
-            return values
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",
@@ -455,7 +453,6 @@ class Table(ABC):
             source_op=0 if reads_only else plan.seen.source_op,
             value_offsets=0 if reads_only else plan.value_offsets,
             length=self.lengths(plan),
-            offset=offsets_of(self.lengths(plan)),
             out=values,
             **arguments,
         )
@@ -469,10 +466,6 @@ class Table(ABC):
     @abstractmethod
     def _value_column(self, size: int) -> U8:
         """Return an uninitialised column for the values of the GETs, where they are gathered."""
-
-    @abstractmethod
-    def _fetch(self, plan: Plan) -> None:
-        """Begin to bring columns over that are needed later."""
 
     @abstractmethod
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:

@@ -7,7 +7,7 @@ import numpy as np
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
 from gpkvs.layout import NO_SLOT, Change
-from gpkvs.plan import Plan
+from gpkvs.plan import Plan, offsets_of
 from gpkvs.table import Table
 
 
@@ -15,9 +15,6 @@ class BytesTable(Table):
     """A table whose slots refer to records."""
 
     _has_versions = True
-
-    def _fetch(self, plan: Plan) -> None:
-        del plan  # the values go from the host to the heap
 
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
@@ -28,7 +25,8 @@ class BytesTable(Table):
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         reference = self._backend.scratch(len(plan.batch), np.uint64)
-        reference[plan.put_op] = self._backend.upload(plan.put_reference)
+        if len(plan.put_op):
+            reference[plan.put_op] = plan.put_reference
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
@@ -64,7 +62,8 @@ class BytesTable(Table):
         return column
 
     def _values(self, plan: Plan) -> U8:
-        return self._gather(plan, values=plan.batch.values, heap=self._files.heap.address)
+        offset = self._backend.download(offsets_of(self._backend.upload(self.lengths(plan))))
+        return self._gather(plan, offset=offset, values=plan.batch.values, heap=self._files.heap.address)
 
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
-from gpkvs.plan import Delivered, Plan, Seen
+from gpkvs.plan import Delivered, Plan, Seen, offsets_of
 from gpkvs.table import Table
 
 
@@ -14,9 +14,6 @@ class U64Table(Table):
     """A table whose slots hold the value."""
 
     _has_versions = False
-
-    def _fetch(self, plan: Plan) -> None:
-        plan.fetch()
 
     def _look(self, plan: Plan) -> None:
         parts = self._backend.parts(plan.batch)
@@ -70,8 +67,10 @@ class U64Table(Table):
         if plan.delivered is None:
             return super().result(plan)
         count, all_found = len(plan.batch), plan.reply_bytes == 8 * len(plan.batch)
-        values = plan.delivered.source_word.view(np.uint8) if all_found else self._backend.download(self._values(plan))
-        lengths = constant(np.uint32(8), count) if all_found else self._backend.download(self.lengths(plan))
+        values, lengths = plan.delivered.source_word.view(np.uint8), constant(np.uint32(8), count)
+        if not all_found:
+            download = self._backend.download
+            values, lengths = download(self._values(plan)), download(self.lengths(plan))
         plan.delivered.wait()
         return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
 
@@ -81,7 +80,7 @@ class U64Table(Table):
 
     def _values(self, plan: Plan) -> U8:
         if plan.batch.has_writes:
-            return self._gather(plan, values=plan.values)
+            return self._gather(plan, offset=offsets_of(self.lengths(plan)), values=plan.values)
         # `look` left them side by side.
         words = plan.seen.source_word
         if plan.reply_bytes < 8 * len(words):

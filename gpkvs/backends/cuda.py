@@ -11,9 +11,11 @@ a GPU would not be durable (an ordinary disk, or caches that must be written bac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache, wraps
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,8 +39,12 @@ from gpkvs.errors import BackendError
 from gpkvs.fatal import stop_process
 from gpkvs.kernels.source import translation_unit
 from gpkvs.layout import SlotLayout
+from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
 
+_log = logging.getLogger("gpkvs")
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _THREADS = 256  # of a thread block
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
@@ -161,6 +167,7 @@ class CudaBackend:
         self._registered: dict[int, HostMemory] = {}
         self._mirrors: dict[int, Mirror] = {}
         self._stores_directly = True
+        self._warning = ""
         self._is_small = False
         self._uploads, self._downloads, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self._arrived: cupy.cuda.Event | None = None
@@ -172,7 +179,7 @@ class CudaBackend:
     def description(self) -> str:
         """What runs the kernels, and who stores to PM."""
         who = "it stores to PM directly" if self._stores_directly else "the host's threads store to PM (CAP-mm)"
-        return f"cuda ({self.device}; {who})"
+        return f"cuda ({self.device}; {who}{self._warning})"
 
     @property
     def xp(self) -> ModuleType:
@@ -192,12 +199,20 @@ class CudaBackend:
         mirror = self._new_mirror(region, slots) if slots else None
         if region.takes_gpu_stores:
             self._registered[region.address] = HostMemory(region.address, region.bytes)
+            if region.needs_ddio_off and not self._warning:
+                self._warn_of_ddio()
         else:
             self._stores_directly = False
         if mirror:
             # Registered memory crosses the link at its full speed, other memory at a seventh of it.
             mirror.array.data.copy_from_host(region.address, region.bytes)
             self._mirrors[region.address] = mirror
+
+    def _warn_of_ddio(self) -> None:
+        ddio = ddio_of(_PCI_DEVICES / runtime.deviceGetPCIBusId(0).lower())
+        if ddio is not Ddio.OFF:
+            self._warning = f"; {ddio.value}: what it stored may be lost with the power"
+            _log.warning("backend %s", self.description)
 
     def _new_mirror(self, region: Region, slots: SlotLayout) -> Mirror:
         free, total = runtime.memGetInfo()
@@ -476,19 +491,6 @@ class CudaBackend:
     def wait() -> None:
         """Return when the GPU has done all that was launched."""
         runtime.deviceSynchronize()
-
-    @staticmethod
-    def seconds(run: Callable[[], object], repeats: int) -> float:
-        """Return how long the device works on what `run` launches: the median of some repeats, after a first one."""
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        found = []
-        for _ in range(1 + repeats):
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
-        return float(np.median(found[1:]))
 
     def close(self) -> None:
         """See `Backend.close`."""

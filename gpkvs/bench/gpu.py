@@ -232,13 +232,15 @@ class GpuBench:
     def _time_look(self, keys: Any) -> None:
         """Time the two kernels of a GET alone."""
         backend, xp = self.backend, self.backend.xp
+        seconds = import_module("gpkvs.bench.gpu_limits").device_seconds
         count, key_bytes = len(keys), keys.view(np.uint8)
         word0, word1, found = (xp.empty(count, np.uint64) for _ in range(3))
         status = xp.empty(count, np.uint8)
         key0, key1 = self.store._files.root.hash_keys
         index = self.index
         seconds = {
-            "route": backend.seconds(
+            "route": seconds(
+                backend,
                 lambda: backend.launch(
                     "route_u64",
                     count,
@@ -250,7 +252,8 @@ class GpuBench:
                 ),
                 9,
             ),
-            "look": backend.seconds(
+            "look": seconds(
+                backend,
                 lambda: backend.launch(
                     "look_u64",
                     count,
