@@ -35,6 +35,12 @@ def request_of_op(batch: Batch) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
 
 
+def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:
+    """Return the bytes of values that each request reads."""
+    owner = request_of_op(batch)[get_op]
+    return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)
+
+
 def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
     """Return the SETs in arrival order, and the chain of each."""
     chain = np.empty_like(plan.chains.order)

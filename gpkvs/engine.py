@@ -17,7 +17,15 @@ from functools import partial
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
+from gpkvs.admission import (
+    CutError,
+    DoesNotFitError,
+    cut_to,
+    cut_to_tables,
+    reply_bytes_by_request,
+    request_of_op,
+    sets_of_chains,
+)
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
@@ -28,7 +36,7 @@ from gpkvs.layout import LAYOUTS, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change,
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.small import OPS_MAX, SmallBatches
-from gpkvs.table import Table, reply_bytes_by_request
+from gpkvs.table import Table
 from gpkvs.transaction import Transaction
 from gpkvs.writes import PlannedWrites, Writes
 
@@ -180,27 +188,33 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
-        tail = None
+        room = None
         # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
         writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
         if writers:
             for_each_table(writers, Table.place)
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
-                tail = self._allocate(batch, writers)
+                room = self._allocate(batch, writers)
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
+        if room is not None:
+            for table, plan in writers:
+                table.stage(plan)  # a GPU does it while the host makes the results
         # All that may fail for want of memory comes before the commit, the values of the reply too.
         for table, plan in plans:
             plan.result = table.result(plan)
         self.meter.lap("reply")
-        if tail is not None:
-            self._write(batch, writers, tail)
+        if room is not None:
+            self._write(batch, writers, *room)
         return plans
 
     def _plan(self, batch: Batch) -> list[TablePlan]:
         """Divide a batch by table; the operations of one table keep their order."""
+        if len(batch.request_tables) == 1:
+            table = self.tables[int(batch.request_tables[0])]
+            return [(table, Plan(self._backend, batch, np.zeros(1, np.int64), self.next_sequence))]
         plans, first_sequence = [], self.next_sequence
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
@@ -214,20 +228,18 @@ class Engine:
         total = sum(plan.reply_bytes for _, plan in plans)
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
-            for _, plan in plans:
-                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(plan.get_lengths)
+            for table, plan in plans:
+                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(table.lengths(plan))
                 reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
 
-    def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail) -> None:
-        for table, plan in plans:
-            table.stage(plan)
+    def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail, added: U64) -> None:
         writes = [PlannedWrites(self._backend, self._files, table, plan) for table, plan in plans]
         runs = self._runs(writes)
         self._check_log(batch, runs)
-        added = np.concatenate([plan.put_reference for _, plan in plans])
-        removed = np.concatenate([self._backend.download(table.freed(plan)) for table, plan in plans])
-        live_units = self.heap.after(added, removed)
+        live_units = self.heap.live_units + added
+        for table, plan in plans:
+            live_units -= self._backend.download(self.heap.units_by_segment(table.freed(plan)))
         self.meter.lap("stage")
         self._commit(writes, runs, tail, partial(self.heap.commit, tail, live_units))
 
@@ -254,13 +266,13 @@ class Engine:
             root=2 * 8,  # ACTIVE and IDLE
         )
 
-    def _allocate(self, batch: Batch, plans: list[TablePlan]) -> Tail:
-        """Find room in the heap for the records that are kept."""
+    def _allocate(self, batch: Batch, plans: list[TablePlan]) -> tuple[Tail, U64]:
+        """Find room in the heap for the records that are kept; return the tail after them, and each segment's units."""
         for table, plan in plans:
             plan.put_op = table.kept_records(plan)
         units = [self._units(plan, plan.put_op) for _, plan in plans]
         try:
-            references, tail = self.heap.allocate(np.concatenate(units))
+            references, tail, added = self.heap.allocate(_joined(units))
         except HeapFullError as full:
             download = self._backend.download
             owner = np.concatenate(
@@ -270,17 +282,17 @@ class Engine:
             refused = self._admit_records(batch, plans) or [int(owner[full.record])]
             raise DoesNotFitError(dict.fromkeys(refused, self._heap_full())) from None
         first = 0
-        for _, plan in plans:
+        for (_, plan), sizes in zip(plans, units, strict=True):
             last = first + len(plan.put_op)
-            plan.put_reference = references[first:last]
+            plan.put_reference, plan.put_units = references[first:last], int(sizes.sum())
             first = last
-        return tail
+        return tail, added
 
     def _units(self, plan: Plan, sets: U32) -> U64:
-        """Return the size of the records of some SETs, for the host."""
+        """Return the size of the records of some SETs."""
         if len(sets) == 0:
             return np.empty(0, np.uint64)
-        return self._backend.download(record_units(plan.key_lengths[sets], plan.value_lengths[sets]))
+        return record_units(plan.key_lengths[sets], plan.value_lengths[sets])
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:
         """Return the requests whose records do not fit the heap, taken in arrival order."""
@@ -295,7 +307,7 @@ class Engine:
             sets = sets[stays]
             chain.append(download(set_chain[stays]) + np.uint32(chains))
             request.append(plan.numbers[request_of_op(plan.batch)[download(sets)]].astype(np.uint32))
-            units.append(self._units(plan, sets))
+            units.append(download(self._units(plan, sets)))
             chains += len(plan.chains)
         arrival = np.argsort(np.concatenate(request), kind="stable")
         refused = np.zeros(len(batch.request_ops), np.uint8)
@@ -400,6 +412,12 @@ class Engine:
             applied_sequence=current.applied_sequence,
             log_digest=digest,
         )
+
+
+def _joined(columns: list[U64]) -> U64:
+    """Join columns that are all on the host or all where kernels run, but for empty ones."""
+    filled = [column for column in columns if len(column)]
+    return np.concatenate(filled) if len(filled) > 1 else (filled or columns)[0]
 
 
 def for_each_table(plans: list[TablePlan], phase: Callable[[Table, Plan], None]) -> None:

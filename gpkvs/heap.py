@@ -13,6 +13,8 @@ import numpy as np
 from gpkvs.batch import U32, U64
 from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
 
+_PART = 1 << 17  # references that are counted at a time
+
 
 @dataclass(frozen=True)
 class Tail:
@@ -71,20 +73,22 @@ class Heap:
         """Where the next record goes: a tail segment in which nothing is live begins again."""
         return self.tail if self.live_units[self.tail.segment] else Tail(self.tail.segment, 0)
 
-    def allocate(self, units: U64) -> tuple[U64, Tail]:
+    def allocate(self, units: U64) -> tuple[U64, Tail, U64]:
         """Find room for records, in order; nothing changes before `commit`.
 
         Parameters
         ----------
         units : (n,) uint64
-            Size of each record.
+            Size of each record, on the host or wherever kernels run.
 
         Returns
         -------
         reference : (n,) uint64
-            Offset and length, as slots hold them.
+            Offset and length, as slots hold them; where the sizes are.
         Tail
             The tail after them.
+        added : (segments,) uint64
+            The units they take of each segment.
 
         Raises
         ------
@@ -92,18 +96,23 @@ class Heap:
             With the first record that does not fit.
         """
         ends = np.cumsum(units, dtype=np.uint64)
-        offsets = np.empty(len(units), np.uint64)
+        # One column for all steps: fresh memory for each would cost more than what is done in it.
+        reference = ends - units
+        added = np.zeros(len(self.live_units), np.uint64)
         segment, used = self._start.segment, self._start.units
         used_segments: set[int] = set()
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
-            last = int(np.searchsorted(ends, before + room, side="right"))
+            last = int((ends <= np.uint64(before + room)).sum())
             if last > first:
-                start = segment * self.segment_units + used
-                offsets[first:last] = ends[first:last] - units[first:last] - np.uint64(before) + np.uint64(start)
-                used += int(ends[last - 1]) - before
-                before = int(ends[last - 1])
+                # Modulo 2^64, as the kernels count: the difference may be negative.
+                start = (segment * self.segment_units + used - before) % (1 << 64)
+                reference[first:last] += np.uint64(start)
+                taken = int(ends[last - 1]) - before
+                added[segment] += np.uint64(taken)
+                used += taken
+                before += taken
                 used_segments.add(segment)
                 first = last
             if first < len(units):
@@ -112,7 +121,9 @@ class Heap:
                     raise HeapFullError(first)
                 segment, used = following, 0
         assert len(units) == 0 or int(units.max()) <= RECORD_UNITS_MAX
-        return offsets << np.uint64(24) | units, Tail(segment, used)
+        np.left_shift(reference, np.uint64(24), out=reference)
+        np.bitwise_or(reference, units, out=reference)
+        return reference, Tail(segment, used), added
 
     def _free_segment_after(self, segment: int, used_segments: set[int]) -> int | None:
         """Return the next segment in which nothing is live and nothing was just placed."""
@@ -122,26 +133,27 @@ class Heap:
                 return int(candidate)
         return None
 
-    def after(self, added: U64, removed: U64) -> U64:
-        """Return the live units of each segment after a batch.
+    def units_by_segment(self, reference: U64) -> U64:
+        """Return the units of each segment that references name, where the references are.
 
-        Parameters
-        ----------
-        added, removed : uint64
-            References that slots then hold, and no longer hold.
+        As the recount does: a damaged reference that leaves the heap counts nowhere.
         """
-        return self.live_units + self._units_by_segment(added) - self._units_by_segment(removed)
+        segments, span = len(self.live_units), np.uint64(self.segment_units << 24)
+        if len(reference) == 0:
+            return np.zeros(segments, np.uint64)
+        # On the host, part by part: what is made of a part fits a cache.
+        size = _PART if isinstance(reference, np.ndarray) else len(reference)
+        counted = []
+        for first in range(0, len(reference), size):
+            part = reference[first : first + size]
+            segment = np.minimum(part // span, np.uint64(segments))
+            # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
+            length = (part & np.uint64(RECORD_UNITS_MAX)).astype(np.float64)
+            counted.append(np.bincount(segment.view(np.int64), weights=length, minlength=segments + 1)[:segments])
+        units: U64 = sum(counted[1:], counted[0]).astype(np.uint64)
+        return units
 
     def commit(self, tail: Tail, live_units: U64) -> None:
         """Take a committed batch into account; cannot fail."""
         self.tail = tail
         self.live_units = live_units
-
-    def _units_by_segment(self, reference: U64) -> U64:
-        segment = (reference >> np.uint64(24)) // np.uint64(self.segment_units)
-        # As the recount does: a damaged reference that leaves the heap counts nowhere.
-        inside = segment < len(self.live_units)
-        length = (reference & np.uint64(0xFFFFFF))[inside]
-        # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
-        counted = np.bincount(segment[inside].astype(np.int64), weights=length, minlength=len(self.live_units))
-        return counted.astype(np.uint64)

@@ -5,6 +5,7 @@ Columns live where the backend's kernels run, in its array module (`Backend.xp`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,6 +54,15 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """The same columns on the host, where they arrive while others are still looked up."""
+
+    status: U8
+    source_word: U64
+    wait: Callable[[], None]  # until all are there
+
+
+@dataclass(frozen=True)
 class Folded:
     """What each chain leaves."""
 
@@ -97,13 +107,15 @@ class Plan:
     """
 
     chains: Chains
-    seen: Seen
+    seen: Seen  # not of a batch of SETs only
+    delivered: Delivered | None = None
     folded: Folded
-    get_op: U32  # the GETs, in order
-    get_lengths: U32  # bytes of each GET's value
+    get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Table.lengths`)
+    reply_bytes: int  # of the values of all GETs
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    put_reference: U64  # their new records, on the host
+    put_reference: U64  # their new records
+    put_units: int  # what these take, in units of the heap
     changes: Changes
     result: RequestResult
 
@@ -112,22 +124,43 @@ class Plan:
         self.batch = batch
         self.numbers = numbers
         self.first_sequence = first_sequence
-        self.ops = backend.upload(batch.ops)
-        self.keys = backend.upload(batch.keys)
 
-    def fetch_values(self) -> None:
-        """Begin to bring the values where kernels run, while other things are done."""
+    def fetch(self) -> None:
+        """Begin to bring keys, then values where kernels run, while other things are done."""
+        self.keys  # noqa: B018 - they are needed at once
         self._fetched = self._backend.upload_later(self.batch.values)
 
     @cached_property
-    def values(self) -> U8:
-        """The values of the SETs, one after the other; after `fetch_values`."""
-        return self._fetched()
+    def ops(self) -> U8:
+        """`Op` of every operation."""
+        return self._backend.upload(self.batch.ops)
 
     @cached_property
-    def reply_bytes(self) -> int:
-        """Bytes of the values of all GETs."""
-        return int(self.get_lengths.sum(dtype=np.uint64)) if len(self.get_op) else 0
+    def keys(self) -> U8:
+        """All keys, one after the other."""
+        return self._backend.upload(self.batch.keys)
+
+    @cached_property
+    def values(self) -> U8:
+        """The values of the SETs, one after the other; after `fetch`."""
+        return self._fetched()
+
+    @property
+    def gets(self) -> int:
+        """How many GETs there are."""
+        return len(self.get_op) if self.batch.has_writes else len(self.batch)
+
+    @cached_property
+    def get_op(self) -> U32:
+        """The GETs, in order."""
+        xp = self._backend.xp
+        if not self.batch.has_writes:
+            numbers: U32 = xp.arange(len(self.batch), dtype=np.uint32)
+        elif self.batch.has_reads:
+            numbers = xp.flatnonzero(self.ops == Op.GET.value).astype(np.uint32)
+        else:
+            numbers = xp.empty(0, np.uint32)
+        return numbers
 
     @cached_property
     def host_key_lengths(self) -> U32:

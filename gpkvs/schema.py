@@ -77,7 +77,7 @@ def create_table(
     try:
         reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
         index = Region(path, domain)
-        backend.attach(index, mirrored=True)
+        backend.attach(index, slots=entry.slot_layout)
         if entry.slot_layout is U64:
             key0, key1 = root.hash_keys
             backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)

@@ -143,9 +143,9 @@ class Store:
 
     def _attach(self) -> None:
         """Make the files that kernels store to reachable for the backend; records stay with the host."""
-        self._backend.attach(self._files.log, mirrored=False)
-        for index in self._files.indexes.values():
-            self._backend.attach(index, mirrored=True)
+        self._backend.attach(self._files.log, slots=None)
+        for table in self._files.catalog.tables:
+            self._backend.attach(self._files.indexes[table.id], slots=table.slot_layout)
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
         kind = U64Table if entry.slot_layout is U64 else BytesTable
@@ -242,7 +242,8 @@ class Store:
             Which keys are there.
         """
         result = self._execute_numbers(Op.GET, self._bytes_of("keys", keys), _NO_BYTES, table)
-        found: NDArray[np.bool_] = result.status == Status.OK.value
+        status = result.status  # nobody else's: it becomes the answer
+        found: NDArray[np.bool_] = np.equal(status, Status.OK.value, out=status.view(np.bool_))
         held = result.values.view(np.uint64)
         if len(held) == len(keys):
             return held, found

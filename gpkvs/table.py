@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.admission import DoesNotFitError, request_of_op, sets_of_chains
+from gpkvs.admission import DoesNotFitError, reply_bytes_by_request, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend, Column
-from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, Change
 from gpkvs.metrics import Meter
-from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen, offsets_of
+from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen
 from gpkvs.pm.region import Region
 
 
@@ -73,21 +73,19 @@ class Table(ABC):
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read."""
         failpoint.hit("before_route")
-        self._fetch(plan)
-        fingerprints = self._route(plan)
-        self._meter.lap("route")
         if plan.batch.has_writes:
+            if not self._has_versions:
+                plan.fetch()  # in a bytes table, the values go from the host to the heap
+            fingerprints = self._route(plan, plan.keys, len(plan.batch))
+            self._meter.lap("route")
             plan.chains = self._find(plan, fingerprints)
             failpoint.hit("before_fold")
-            plan.seen, plan.folded = self._fold(plan)
+            plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan)
             self._meter.lap("fold")
-            reads = plan.batch.has_reads
-            plan.get_op = self._numbers_where(plan.ops == Op.GET.value) if reads else self._xp.empty(0, np.uint32)
         else:
-            plan.seen = self._look(plan, fingerprints)
+            self._look(plan)
             self._meter.lap("find")
-            plan.get_op = self._xp.arange(len(plan.batch), dtype=np.uint32)
-        plan.get_lengths = self._lengths(plan)
+        plan.reply_bytes = self._reply_bytes(plan) if plan.batch.has_reads else 0
         self._meter.lap("measure")
 
     def place(self, plan: Plan) -> None:
@@ -114,13 +112,14 @@ class Table(ABC):
         """Return new columns, one of each type, that last as long as the transaction."""
         return [self._backend.scratch(count, dtype) for dtype in types]
 
-    def _route(self, plan: Plan) -> Fingerprints:
-        word0, word1 = self._scratch(len(plan.batch), np.uint64, np.uint64)
+    def _route(self, plan: Plan, keys: U8, count: int) -> Fingerprints:
+        """Hash the keys of a plan, or of a part of it where they are all alike in length."""
+        word0, word1 = self._scratch(count, np.uint64, np.uint64)
         self._launch(
             "route",
-            len(plan.batch),
+            count,
             **self._route_arguments(plan),
-            keys=plan.keys,
+            keys=keys,
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
             fingerprint0=word0,
@@ -141,7 +140,7 @@ class Table(ABC):
         self._launch(
             "find",
             count,
-            **self._key_arguments(plan),
+            **self._key_arguments(plan.keys),
             **({"old_meta": old_meta} if self._has_versions else {}),
             order=order,
             chain_start=start,
@@ -158,24 +157,32 @@ class Table(ABC):
         self._meter.lap("find")
         return chains
 
-    def _look(self, plan: Plan, fingerprints: Fingerprints) -> Seen:
+    def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
-        count = len(plan.batch)
+        plan.seen = self._nothing_seen(len(plan.batch))
+        self._look_at(plan, plan.keys, plan.seen)
+
+    def _nothing_seen(self, count: int) -> Seen:
+        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the reply."""
         status, versions = self._result_columns(count)
-        source_word = self._xp.empty(count, np.uint64)  # in a u64 table these are the values of the reply
+        return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
+
+    def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
+        """Fill what the operations with these keys see."""
+        fingerprints = self._route(plan, keys, len(seen.status))
+        self._meter.lap("route")
         self._launch(
             "look",
-            count,
-            **self._key_arguments(plan),
-            **({"versions": versions} if self._has_versions else {}),
+            len(seen.status),
+            **self._key_arguments(keys),
+            **({"versions": seen.versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
             index=self.index.address,
             buckets=self.entry.buckets,
-            status=status,
-            source_word=source_word,
+            status=seen.status,
+            source_word=seen.source_word,
         )
-        return Seen(status, versions, source_word, self._xp.empty(0, np.uint32))
 
     def _result_columns(self, count: int) -> tuple[U8, U64]:
         """Return columns for status and, where there are any, versions; they outlive the transaction."""
@@ -185,7 +192,16 @@ class Table(ABC):
         """Run the kernel of this table's layout."""
         self._backend.launch(f"{kernel}_{self._layout.name}", items, group=group, **arguments)
 
-    def _fold(self, plan: Plan) -> tuple[Seen, Folded]:
+    def _last_sets(self, plan: Plan) -> Folded:
+        """Fold a batch of SETs only: each sees that it is done, the last one of each key stays."""
+        chains = plan.chains
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
+        self._backend.launch(
+            "last_set", len(chains), order=chains.order, chain_start=chains.start, change=change, final_op=final_op
+        )
+        return Folded(change, final_op)
+
+    def _fold(self, plan: Plan) -> Folded:
         n, chains = len(plan.batch), plan.chains
         status, versions = self._result_columns(n)
         source_word, source_op = self._scratch(n, np.uint64, np.uint32)
@@ -212,7 +228,8 @@ class Table(ABC):
             change=change,
             final_op=final_op,
         )
-        return Seen(status, versions, source_word, source_op), Folded(change, final_op)
+        plan.seen = Seen(status, versions, source_word, source_op)
+        return Folded(change, final_op)
 
     def check_replies(self, plan: Plan) -> None:
         """Refuse requests that would return too much.
@@ -226,7 +243,7 @@ class Table(ABC):
         if plan.reply_bytes <= limit:
             return
         download = self._backend.download
-        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(plan.get_lengths))
+        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(self.lengths(plan)))
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
@@ -355,9 +372,12 @@ class Table(ABC):
         plan.changes = Changes(changed_slot, contents)
 
     def log(self, plan: Plan, epoch: int, log_address: int, digest: U64, first: int, last: int) -> None:
-        """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`."""
-        self._launch(
-            "log_undo",
+        """Store the undo entries `first` to `last - 1` of this table's run, which begins at `log_address`.
+
+        They are stored when the digests are there: whoever downloads these or their sum has waited for both.
+        """
+        self._backend.launch_unawaited(
+            f"log_undo_{self._layout.name}",
             last - first,
             changed_slot=plan.changes.slot[first:last],
             index=self.index.address,
@@ -385,29 +405,47 @@ class Table(ABC):
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
-        seen, on_host = plan.seen, isinstance(plan.batch.keys, np.ndarray)
+        on_host, count = isinstance(plan.batch.keys, np.ndarray), len(plan.batch)
+        if plan.batch.has_only_sets:
+            return self._result_of_sets(plan)
         download = self._backend.download if on_host else _as_it_is
-        versions = download(seen.versions) if self._has_versions else constant(np.uint64(0), len(plan.batch))
-        values = download(self._values(plan))
-        alike = not self._has_versions and plan.reply_bytes == 8 * len(plan.get_op)
-        lengths = constant(np.uint32(8), len(plan.get_op)) if alike else download(plan.get_lengths)
-        return RequestResult(download(seen.status), versions, lengths, values)
+        versions = download(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
+        values = download(self._values(plan) if plan.reply_bytes else self._xp.empty(0, np.uint8))
+        alike = not self._has_versions and plan.reply_bytes == 8 * plan.gets
+        lengths = constant(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
+        return RequestResult(download(plan.seen.status), versions, lengths, values)
+
+    def _result_of_sets(self, plan: Plan) -> RequestResult:
+        """Return the results of SETs only: all are done, with versions in the order of their arrival."""
+        count, first = len(plan.batch), plan.first_sequence
+        versions = constant(np.uint64(0), count)
+        if self._has_versions:
+            versions = self._backend.download(self._xp.arange(first, first + count, dtype=np.uint64))
+        status = constant(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
+        return RequestResult(status, versions, np.empty(0, np.uint32), np.empty(0, np.uint8))
+
+    def _reply_bytes(self, plan: Plan) -> int:
+        """Return the bytes of the values of all GETs."""
+        return int(self.lengths(plan).sum(dtype=np.uint64))
+
+    def lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value."""
+        if plan.get_lengths is None:
+            plan.get_lengths = self._lengths(plan)
+        return plan.get_lengths
 
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
-        """Copy the values of the GETs together."""
-        values: U8 = self._xp.empty(plan.reply_bytes, np.uint8)
-        if not plan.reply_bytes:
-            return values
+        """Copy the values of the GETs together; `offset` says where each begins."""
+        values = self._value_column(plan.reply_bytes)
         reads_only = not plan.batch.has_writes
         self._launch(
             "gather",
-            len(plan.get_op),
+            plan.gets,
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_offsets=0 if reads_only else plan.value_offsets,
-            length=plan.get_lengths,
-            offset=offsets_of(plan.get_lengths),
+            length=self.lengths(plan),
             out=values,
             **arguments,
         )
@@ -419,15 +457,15 @@ class Table(ABC):
         """Whether slots hold versions."""
 
     @abstractmethod
-    def _fetch(self, plan: Plan) -> None:
-        """Begin to bring columns over that are needed later."""
+    def _value_column(self, size: int) -> U8:
+        """Return an uninitialised column for the values of the GETs, where they are gathered."""
 
     @abstractmethod
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         """Return what the layout's `route` takes beside the rest."""
 
     @abstractmethod
-    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
         """Return what the layout's `find` and `look` take to know a key."""
 
     @abstractmethod
@@ -453,9 +491,3 @@ class Table(ABC):
 
 def _as_it_is(column: Column) -> Column:
     return column
-
-
-def reply_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:
-    """Return the bytes of values that each request reads."""
-    owner = request_of_op(batch)[get_op]
-    return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)

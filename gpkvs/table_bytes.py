@@ -7,7 +7,7 @@ import numpy as np
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
 from gpkvs.layout import NO_SLOT, Change
-from gpkvs.plan import Plan
+from gpkvs.plan import Plan, offsets_of
 from gpkvs.table import Table
 
 
@@ -16,19 +16,17 @@ class BytesTable(Table):
 
     _has_versions = True
 
-    def _fetch(self, plan: Plan) -> None:
-        del plan  # the values go from the host to the heap
-
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
 
-    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
-        del plan
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        del keys
         return {}
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         reference = self._backend.scratch(len(plan.batch), np.uint64)
-        reference[plan.put_op] = self._backend.upload(plan.put_reference)
+        if len(plan.put_op):
+            reference[plan.put_op] = plan.put_reference
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
@@ -37,11 +35,12 @@ class BytesTable(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        lengths: U32 = self._xp.empty(len(plan.get_op), np.uint32)
+        # Records are read by the host's threads: what they fill and what only they read stays on the host.
+        lengths: U32 = self._backend.result_column(plan.gets, np.uint32)
         heap, reads_only = self._files.heap, not plan.batch.has_writes
         self._backend.launch(
             "measure",
-            len(plan.get_op),
+            plan.gets,
             get_op=plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
@@ -58,8 +57,13 @@ class BytesTable(Table):
         )
         return lengths
 
+    def _value_column(self, size: int) -> U8:
+        column: U8 = self._backend.result_column(size, np.uint8)
+        return column
+
     def _values(self, plan: Plan) -> U8:
-        return self._gather(plan, values=plan.batch.values, heap=self._files.heap.address)
+        offset = self._backend.download(offsets_of(self._backend.upload(self.lengths(plan))))
+        return self._gather(plan, offset=offset, values=plan.batch.values, heap=self._files.heap.address)
 
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, Status
-from gpkvs.plan import Plan
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.plan import Delivered, Plan, Seen, offsets_of
 from gpkvs.table import Table
 
 
@@ -15,15 +15,29 @@ class U64Table(Table):
 
     _has_versions = False
 
-    def _fetch(self, plan: Plan) -> None:
-        plan.fetch_values()
+    def _look(self, plan: Plan) -> None:
+        parts = self._backend.parts(plan.batch)
+        if len(parts) == 1:
+            super()._look(plan)
+            return
+        # While one part of the keys is on its way, another is looked up, and what a third one sees is on its way back.
+        backend, count = self._backend, len(plan.batch)
+        seen = plan.seen = self._nothing_seen(count)
+        status, words = backend.result_column(count, np.uint8), backend.result_column(count, np.uint64)
+        arriving = [backend.upload_later(plan.batch.keys[8 * first : 8 * last]) for first, last in parts]
+        for (first, last), keys in zip(parts, arriving, strict=True):
+            part = Seen(seen.status[first:last], seen.versions, seen.source_word[first:last], seen.source_op)
+            self._look_at(plan, keys(), part)
+            backend.download_later(part.source_word, words[first:last])
+            wait = backend.download_later(part.status, status[first:last])
+        plan.delivered = Delivered(status, words, wait)
 
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         del plan
         return {}
 
-    def _key_arguments(self, plan: Plan) -> dict[str, Argument]:
-        return {"keys": plan.keys}
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        return {"keys": keys}
 
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {
@@ -41,9 +55,32 @@ class U64Table(Table):
         lengths: U32 = (status == Status.OK.value) * np.uint32(8)
         return lengths
 
+    def _reply_bytes(self, plan: Plan) -> int:
+        if plan.batch.has_writes:
+            return super()._reply_bytes(plan)
+        # OK is 0: as truth values they are counted where they are, without a column of lengths.
+        missed = int(np.count_nonzero(plan.seen.status.view(np.bool_)))
+        return 8 * (len(plan.batch) - missed)
+
+    def result(self, plan: Plan) -> RequestResult:
+        """See `Table.result`; of what is on its way already, it waits for the arrival."""
+        if plan.delivered is None:
+            return super().result(plan)
+        count, all_found = len(plan.batch), plan.reply_bytes == 8 * len(plan.batch)
+        values, lengths = plan.delivered.source_word.view(np.uint8), constant(np.uint32(8), count)
+        if not all_found:
+            download = self._backend.download
+            values, lengths = download(self._values(plan)), download(self.lengths(plan))
+        plan.delivered.wait()
+        return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
+
+    def _value_column(self, size: int) -> U8:
+        column: U8 = self._xp.empty(size, np.uint8)
+        return column
+
     def _values(self, plan: Plan) -> U8:
         if plan.batch.has_writes:
-            return self._gather(plan, values=plan.values)
+            return self._gather(plan, offset=offsets_of(self.lengths(plan)), values=plan.values)
         # `look` left them side by side.
         words = plan.seen.source_word
         if plan.reply_bytes < 8 * len(words):

@@ -9,7 +9,6 @@ import numpy as np
 from gpkvs.backends.base import Backend
 from gpkvs.catalog import TableEntry
 from gpkvs.files import StoreFiles
-from gpkvs.layout import RECORD_UNITS_MAX
 from gpkvs.plan import Plan
 from gpkvs.pm.region import Region
 from gpkvs.table import Table
@@ -71,7 +70,7 @@ class PlannedWrites:
         self.records = len(plan.put_op)
         self.gained = table.gained(plan)
         self.user_bytes = plan.batch.write_bytes
-        self.heap_units = int((plan.put_reference & RECORD_UNITS_MAX).sum())
+        self.heap_units = plan.put_units
         self._digest = backend.scratch(self.slots, np.uint64)
 
     def store_records(self, first: int, last: int) -> None:

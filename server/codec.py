@@ -239,7 +239,7 @@ def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
     """Cut the columns of a batch into those of its requests."""
     gets_before = [0, *accumulate(request.gets for request in requests)]
     bytes_before = np.concatenate([[0], np.cumsum(whole.value_lengths, dtype=np.int64)])[gets_before].tolist()
-    status, values = whole.status.data, whole.values.data
+    status, values = np.ascontiguousarray(whole.status).data, whole.values.data
     has_versions = not is_constant(whole.versions)
     versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data if has_versions else memoryview(b"")
     lengths = np.ascontiguousarray(whole.value_lengths, "<u4").view(np.uint8).data

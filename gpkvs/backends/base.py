@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.layout import SlotLayout
 from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int
@@ -36,10 +37,14 @@ class Backend(Protocol):
     """
 
     name: str
-    description: str
-    xp: ModuleType
     small_ops_max: int
     host_threads: int
+
+    @property
+    def description(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def xp(self) -> ModuleType: ...  # noqa: D102 - above
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
@@ -49,6 +54,15 @@ class Backend(Protocol):
 
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
+
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """Begin to bring a contiguous column to one of `result_column`; what is returned waits until it is there."""
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """Return an uninitialised column of the host that outlives the transaction."""
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """Return the operations, first and last + 1, between which a batch that only reads is best cut on its way."""
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
@@ -65,15 +79,15 @@ class Backend(Protocol):
             If its memory is out of reach.
         """
 
-    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address.
 
         Parameters
         ----------
         region
             Mapped for writing.
-        mirrored
-            Whether it is an index, of which a backend may keep a copy for its kernels to read.
+        slots
+            Of an index, of which a backend may keep a copy for its kernels to read; `None` for other files.
         """
 
     def detach(self, region: Region, /) -> None:
@@ -97,6 +111,9 @@ class Backend(Protocol):
             of its region), or a number.
         """
 
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """Do the same, but what it stored to PM is there only when a column that it fills is downloaded, or its sum."""
+
     def host_stored(self, index: int, slots: U64, /) -> None:
         """Take note that the host stored to slots of the index at an address, without a kernel launched here."""
 
@@ -112,7 +129,8 @@ class Backend(Protocol):
         chain_start : (chains + 1,) uint32
             The first position of each chain.
         last_write : (n,) uint32
-            1 + the position of the last SET or DELETE at or before each position; 0 if none.
+            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
+            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
         """
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.workspace import Workspace
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.layout import SlotLayout
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
@@ -134,6 +135,19 @@ class CpuBackend:
         """See `Backend.download`."""
         return column
 
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """See `Backend.download_later`; done at once."""
+        np.copyto(into, column)
+        return lambda: None
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.result_column`."""
+        return np.empty(count, dtype)
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """See `Backend.parts`; nothing is on its way anywhere."""
+        return [(0, len(batch))]
+
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
@@ -147,7 +161,7 @@ class CpuBackend:
         """See `Backend.adopt`."""
         return adopt_on_host(column)
 
-    def attach(self, region: Region, /, *, mirrored: bool) -> None:
+    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
         """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
 
     def detach(self, region: Region, /) -> None:
@@ -160,6 +174,10 @@ class CpuBackend:
         assert self.host_threads, "the backend is closed"
         code = _kernel(kernel)
         library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, group)
+
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """See `Backend.launch_unawaited`; it is over at once."""
+        self.launch(kernel, items, group=1, **arguments)
 
     def host_stored(self, index: int, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is nothing to follow."""

@@ -11,10 +11,11 @@ a GPU would not be durable (an ordinary disk, or caches that must be written bac
 
 from __future__ import annotations
 
-import os
-import time
+import logging
 from collections.abc import Callable
 from functools import cache, wraps
+from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,25 +29,31 @@ from cupy_backends.cuda.api.runtime import CUDARuntimeError
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
-from gpkvs.backends.cpu import CpuBackend, adopt_on_host
-from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U8, U32, U64, Batch, Op
+from gpkvs.backends.break_even import break_even
+from gpkvs.backends.cpu import CpuBackend, adopt_on_host, small_ops_asked
+from gpkvs.backends.gpu_kernel import GpuKernel
+from gpkvs.backends.gpu_order import order_on_gpu
+from gpkvs.backends.mirror import Mirror
+from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError
 from gpkvs.fatal import stop_process
-from gpkvs.kernels.source import group_kernels, pm_kernels, translation_unit
+from gpkvs.kernels.source import translation_unit
+from gpkvs.layout import SlotLayout
+from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
 
+_log = logging.getLogger("gpkvs")
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _THREADS = 256  # of a thread block
-_LANES = 8  # of an item of a group kernel
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
-
-_SERIAL = frozenset({"admit_bytes", "admit_u64", "admit_records"})
-
-# In the environment: the largest batch that runs on the host, in place of what is measured. Tests set it to 0.
-SMALL_OPS_MAX = "GPKVS_SMALL_OPS_MAX"
+_LATE_SLOTS_MAX = 1 << 20  # in which a mirror lags behind, before it is brought up to date whoever reads it
+# Batches that only read cross the link in parts, so that it carries both directions at once while kernels run. More
+# parts, or smaller ones, gain nothing: each costs half a dozen calls (docs/gpu.md).
+_PARTS, _PART_OPS_MIN = 4, 1 << 17
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,21 +138,6 @@ class HostMemory:
         runtime.hostUnregister(self.address)
 
 
-class _Kernel:
-    """One kernel: its code for the GPU, and how its arguments are packed."""
-
-    def __init__(self, module: cupy.RawModule, name: str) -> None:
-        self.fields = KernelFields(name)
-        self.code = module.get_function(name)
-        self.lanes = _LANES if name in group_kernels() else 1
-        self.is_serial = name in _SERIAL
-        self.stores_to_pm = name in pm_kernels()
-        self.stores_to_index = "index" in self.fields.stored_to
-        # The arguments as words, and the same memory as the struct that a launch copies.
-        self.words = np.empty(len(self.fields.fields), np.uint64)
-        self.struct = self.words.view(np.dtype((np.void, self.words.nbytes)))
-
-
 class CudaBackend:
     """Runs the kernels on one GPU, and on the host's threads what is better done there.
 
@@ -170,24 +162,25 @@ class CudaBackend:
                 f"no NVIDIA GPU can be used: {error}; look at CUDA_VISIBLE_DEVICES, or use --backend cpu"
             ) from error
         self.host = CpuBackend(threads)
+        self.host_threads = self.host.host_threads
         self._module = _own_kernels()
-        self._kernels: dict[str, _Kernel] = {}
+        self._kernels: dict[str, GpuKernel] = {}
         self._registered: dict[int, HostMemory] = {}
-        self._mirrors: dict[int, cupy.ndarray] = {}
+        self._mirrors: dict[int, Mirror] = {}
         self._stores_directly = True
+        self._warning = ""
         self._is_small = False
-        self._copies = cupy.cuda.Stream(non_blocking=True)
+        self._uploads, self._downloads, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
         self._arrived: cupy.cuda.Event | None = None
-        asked = os.environ.get(SMALL_OPS_MAX, "")
-        if asked and not asked.isdecimal():
-            raise BackendError(f"{SMALL_OPS_MAX}={asked}: it must be a number of operations")
-        self.small_ops_max = int(asked) if asked else _break_even(self)
+        self._delivered: cupy.cuda.Event | None = None
+        asked = small_ops_asked()
+        self.small_ops_max = break_even(self, self.host) if asked is None else asked
 
     @property
     def description(self) -> str:
         """What runs the kernels, and who stores to PM."""
         who = "it stores to PM directly" if self._stores_directly else "the host's threads store to PM (CAP-mm)"
-        return f"cuda ({self.device}; {who})"
+        return f"cuda ({self.device}; {who}{self._warning})"
 
     @property
     def xp(self) -> ModuleType:
@@ -196,7 +189,7 @@ class CudaBackend:
         return module
 
     @_explained
-    def attach(self, region: Region, *, mirrored: bool) -> None:
+    def attach(self, region: Region, *, slots: SlotLayout | None) -> None:
         """See `Backend.attach`.
 
         Raises
@@ -204,14 +197,25 @@ class CudaBackend:
         BackendError
             If the GPU has no memory for the mirror.
         """
-        if mirrored:
-            self._mirrors[region.address] = self._mirror(region)
-        if not region.takes_gpu_stores:
+        mirror = self._new_mirror(region, slots) if slots else None
+        if region.takes_gpu_stores:
+            self._registered[region.address] = HostMemory(region.address, region.bytes)
+            if region.needs_ddio_off and not self._warning:
+                self._warn_of_ddio()
+        else:
             self._stores_directly = False
-            return
-        self._registered[region.address] = HostMemory(region.address, region.bytes)
+        if mirror:
+            # Registered memory crosses the link at its full speed, other memory at a seventh of it.
+            mirror.array.data.copy_from_host(region.address, region.bytes)
+            self._mirrors[region.address] = mirror
 
-    def _mirror(self, region: Region) -> cupy.ndarray:
+    def _warn_of_ddio(self) -> None:
+        ddio = ddio_of(_PCI_DEVICES / runtime.deviceGetPCIBusId(0).lower())
+        if ddio is not Ddio.OFF:
+            self._warning = f"; {ddio.value}: what it stored may be lost with the power"
+            _log.warning("backend %s", self.description)
+
+    def _new_mirror(self, region: Region, slots: SlotLayout) -> Mirror:
         free, total = runtime.memGetInfo()
         if region.bytes + _SPARE_BYTES > free + cupy.get_default_memory_pool().free_bytes():
             raise BackendError(
@@ -219,9 +223,7 @@ class CudaBackend:
                 f"{_SPARE_BYTES:,}; {free:,} of {total:,} are free on {self.device}: use --backend cpu, a smaller "
                 "--index-bytes, or a GPU with more memory"
             )
-        mirror = cupy.empty(region.bytes, np.uint8)
-        mirror.data.copy_from_host(region.address, region.bytes)
-        return mirror
+        return Mirror(region, slots, cupy.empty(region.bytes, np.uint8))
 
     @_explained
     def detach(self, region: Region) -> None:
@@ -233,12 +235,23 @@ class CudaBackend:
 
     def begin(self, batch: Batch, /) -> None:
         """See `Backend.begin`; a small batch of the host runs there, where PM is as near."""
+        # Columns of a transaction that was given up may still be on their way, into memory that is free now.
         if self._arrived is not None:
-            # A column of a transaction that was given up may still be on its way into memory that is free now.
             cupy.cuda.get_current_stream().wait_event(self._arrived)
             self._arrived = None
+        if self._delivered is not None:
+            self._delivered.synchronize()
+            self._delivered = None
         self._is_small = len(batch) <= self.small_ops_max and isinstance(batch.keys, np.ndarray)
         self.host.begin(batch)
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """See `Backend.parts`."""
+        count = len(batch)
+        if self._is_small or count < _PARTS * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
+            return [(0, count)]
+        bounds = [count * part // _PARTS for part in range(_PARTS + 1)]
+        return list(pairwise(bounds))
 
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """See `Backend.adopt`."""
@@ -257,20 +270,17 @@ class CudaBackend:
         uploaded: Column = self._upload(column)
         return uploaded
 
+    @_explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Backend.upload_later`."""
         if self._is_small or isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
-        return self._upload_later(column)
-
-    @_explained
-    def _upload_later(self, column: Any) -> Callable[[], Any]:
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
-        self._copies.wait_event(cupy.cuda.get_current_stream().record())
+        self._uploads.wait_event(cupy.cuda.get_current_stream().record())
         if column.nbytes:
-            device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._copies)
-        arrived = self._arrived = self._copies.record()
+            device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._uploads)
+        arrived = self._arrived = self._uploads.record()
 
         def wait() -> Any:
             cupy.cuda.get_current_stream().wait_event(arrived)
@@ -287,21 +297,37 @@ class CudaBackend:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes)
         return device
 
+    @_explained
     def download(self, column: Column, /) -> Column:
         """See `Backend.download`."""
-        return self._download(column) if isinstance(column, cupy.ndarray) else column
-
-    @_explained
-    def _download(self, column: Any) -> Any:
-        host = cupyx.empty_pinned(column.shape, column.dtype)
+        if not isinstance(column, cupy.ndarray):
+            return column
+        host: Column = self.pinned(column.size, column.dtype).reshape(column.shape)
         if column.nbytes:
             column.get(out=host)
         return host
 
+    @_explained
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """See `Backend.download_later`."""
+        device: Any = column
+        self._downloads.wait_event(cupy.cuda.get_current_stream().record())
+        device.data.copy_to_host_async(into.ctypes.data, into.nbytes, self._downloads)
+        delivered = self._delivered = self._downloads.record()
+        wait: Callable[[], None] = delivered.synchronize
+        return wait
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.result_column`."""
+        column: NDArray[Any] = self.host.result_column(count, dtype) if self._is_small else self.pinned(count, dtype)
+        return column
+
     @staticmethod
     def pinned(count: int, dtype: type[np.generic]) -> Any:
         """Return an uninitialised column of the host that crosses the link at full speed, while other things run."""
-        return cupyx.empty_pinned(count, dtype)
+        # CuPy keeps what is given back by its size: of sizes that are all different, it would use none again.
+        size = count * np.dtype(dtype).itemsize
+        return cupyx.empty_pinned(1 << (size - 1).bit_length() if size else 0, np.uint8)[:size].view(dtype)
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
@@ -310,26 +336,39 @@ class CudaBackend:
     @_explained
     def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""
+        stored = self._launch(kernel, items, group, arguments)
+        if stored:
+            stored.synchronize()  # what it stored to PM is there now: the next phase may begin
+
+    @_explained
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """See `Backend.launch_unawaited`: a download waits for all kernels before it."""
+        self._launch(kernel, items, 1, arguments)
+
+    def _launch(self, kernel: str, items: int, group: int, arguments: dict[str, Argument]) -> Any:
+        """Launch a kernel; return an event to wait for, if it stores to PM from the GPU."""
         if items == 0:
-            return
+            return None
         code = self._kernels.get(kernel) or self._kernel(kernel)
+        if self._is_small and code.stores_to_index and "changed_slot" in arguments:
+            self.host.launch(kernel, items, group=group, **arguments)
+            self.host_stored(arguments["index"], arguments["changed_slot"])  # type: ignore[arg-type]
+            return None
+        stream = cupy.cuda.get_current_stream()
+        before = stream.record() if code.stores_to_index else None
         if self._is_small or code.is_serial or not self._reaches(code, arguments):
             self._run_on_host(code, items, group, arguments)
         else:
             self._run(code, items, arguments)
-        if not code.stores_to_pm:
-            return
-        stored = cupy.cuda.get_current_stream().record()
-        if code.stores_to_index:
-            self._follow(code, items, arguments)
-        if not self._is_small:
-            # What it stored to PM is there when `launch` returns: the next phase may begin. The mirror follows.
-            stored.synchronize()
+        stored = stream.record() if code.stores_to_pm and not self._is_small else None
+        if before:
+            self._follow(code, items, arguments, before)
+        return stored
 
-    def _kernel(self, name: str) -> _Kernel:
-        return self._kernels.setdefault(name, _Kernel(self._module, name))
+    def _kernel(self, name: str) -> GpuKernel:
+        return self._kernels.setdefault(name, GpuKernel(name, self._module.get_function(name)))
 
-    def _reaches(self, code: _Kernel, arguments: dict[str, Argument]) -> bool:
+    def _reaches(self, code: GpuKernel, arguments: dict[str, Argument]) -> bool:
         """Whether the GPU can reach all PM that a kernel is given; an index it reads, it has."""
         for field in code.fields.pointers:
             address = arguments[field.name]
@@ -341,18 +380,55 @@ class CudaBackend:
     def _is_registered(self, address: int) -> bool:
         return any(memory.address <= address < memory.address + memory.bytes for memory in self._registered.values())
 
-    def _follow(self, code: _Kernel, items: int, arguments: dict[str, Argument]) -> None:
-        """Do to an index's mirror what was done to the index."""
+    def _follow(self, code: GpuKernel, items: int, arguments: dict[str, Argument], after: Any) -> None:
+        """Do to an index's mirror what is done to the index, beside it: both begin after an event."""
         index = arguments["index"]
         assert isinstance(index, int)
-        mirrored = {**arguments, "index": self._mirrors[index]}
+        mirror = self._mirrors[index].array
+        mirrored = {**arguments, "index": mirror}
         if self._reaches(code, mirrored):
-            self._run(code, items, mirrored)
+            self._beside.wait_event(after)
+            with self._beside:
+                self._run(code, items, mirrored)
+            cupy.cuda.get_current_stream().wait_event(self._beside.record())
         else:  # recovery, where the log cannot be reached
-            mirror = self._mirrors[index]
             mirror.data.copy_from_host(index, mirror.nbytes)
 
-    def _run(self, code: _Kernel, items: int, arguments: dict[str, Argument]) -> None:
+    def host_stored(self, index: int, slots: U64, /) -> None:
+        """See `Backend.host_stored`; the mirror follows when it is read next."""
+        mirror = self._mirrors[index]
+        mirror.note(slots)
+        if mirror.late_slots > _LATE_SLOTS_MAX:
+            self._catch_up(mirror)
+
+    def _catch_up(self, mirror: Mirror) -> None:
+        """Bring a mirror up to date in the slots that only the host stored to."""
+        slots, layout = mirror.take_late(), mirror.layout
+        changed, contents = np.empty_like(slots), np.empty(len(slots) * layout.slot_bytes // 8, np.uint64)
+        # The kernel of displaced occupants reads slots of PM, with all threads.
+        self.host.launch(
+            f"stage_moved_{layout.name}",
+            len(slots),
+            vacated=slots,
+            moved_to=slots,
+            index=mirror.region.address,
+            changed_slot=changed,
+            contents=contents,
+        )
+        self._run(
+            self._kernel(f"apply_{layout.name}"),
+            len(slots),
+            {"changed_slot": changed, "contents": contents, "index": mirror.array},
+        )
+
+    def mirror(self, index: int) -> Any:
+        """Return the mirror of the index at an address, on the device, as the index is now."""
+        mirror = self._mirrors[index]
+        if mirror.late_slots:
+            self._catch_up(mirror)
+        return mirror.array
+
+    def _run(self, code: GpuKernel, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the GPU; columns of the host travel there, and back if they are stored to."""
         words = code.words
         uploaded: list[tuple[Any, Any, bool]] = []  # kept until the launch: memory given back may be handed out again
@@ -360,7 +436,7 @@ class CudaBackend:
             argument = arguments[field.name]
             if type(argument) is int:
                 is_read = field.name == "index" and not field.is_stored_to
-                words[at] = self._mirrors[argument].data.ptr if is_read else argument
+                words[at] = self.mirror(argument).data.ptr if is_read else argument
                 continue
             column: Any = argument
             if isinstance(column, np.ndarray):
@@ -375,7 +451,7 @@ class CudaBackend:
             if is_stored_to:
                 device.get(out=host)
 
-    def _run_on_host(self, code: _Kernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
+    def _run_on_host(self, code: GpuKernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
         on_host = {
             label: argument if isinstance(argument, int) else self.download(argument)
@@ -387,58 +463,16 @@ class CudaBackend:
             if isinstance(device, cupy.ndarray) and isinstance(host, np.ndarray):
                 device.set(host)
 
+    @_explained
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""
         if self._is_small:
             return self.host.order(fingerprint0, fingerprint1, ops)
-        return self._order(fingerprint0, fingerprint1, ops)
-
-    @_explained
-    def _order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        n = len(ops)
-        order, chain_of, last_write, chain_start, write_end = (
-            cupy.empty(count, np.uint32) for count in (n, n, n, n + 1, n)
-        )
-        marks = cupy.empty(n, np.uint64)
-        position = cupy.argsort(fingerprint0)
-        while True:
-            found = cupy.zeros(2, np.uint64)  # keys that only fingerprint1 tells apart, chains
-            self.launch(
-                "mark",
-                n,
-                position=position.view(np.uint64),
-                fingerprint0=fingerprint0,
-                fingerprint1=fingerprint1,
-                ops=ops,
-                order=order,
-                marks=marks,
-                found=found,
-            )
-            sums = cupy.cumsum(marks)
-            self.launch(
-                "spread",
-                n,
-                marks=marks,
-                sums=sums,
-                count=n,
-                chain_of=chain_of,
-                chain_start=chain_start,
-                write_end=write_end,
-                found=found,
-            )
-            self.launch("last_writes", n, sums=sums, write_end=write_end, last_write=last_write)
-            collisions, chains = self._download(found).tolist()
-            if not collisions or position.dtype == np.uint64:
-                return order, chain_of, chain_start[: chains + 1], last_write
-            position = cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64)
+        return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
-        self._follow(self._kernel(kernel), items, arguments)
-
-    def mirror(self, index: int) -> Any:
-        """Return the mirror of the index at an address, on the device."""
-        return self._mirrors[index]
+        self._follow(self._kernel(kernel), items, arguments, cupy.cuda.get_current_stream().record())
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.
@@ -459,19 +493,6 @@ class CudaBackend:
         """Return when the GPU has done all that was launched."""
         runtime.deviceSynchronize()
 
-    @staticmethod
-    def seconds(run: Callable[[], object], repeats: int) -> float:
-        """Return how long the device works on what `run` launches: the median of some repeats, after a first one."""
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        found = []
-        for _ in range(1 + repeats):
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
-        return float(np.median(found[1:]))
-
     def close(self) -> None:
         """See `Backend.close`."""
         self._mirrors.clear()
@@ -479,29 +500,3 @@ class CudaBackend:
             memory.close()
         self._registered.clear()
         self.host.close()
-
-
-def _break_even(backend: CudaBackend) -> int:
-    """Return the batch size for which launches on the GPU cost what all the work costs on the host, measured here.
-
-    `order` is about a third of a transaction on either side: its time for a few operations on the GPU is the time of
-    its launches, its time for many on the host is that of its work.
-    """
-    few, many = 64, 8192
-    rng = np.random.default_rng(1)
-    word0, word1 = rng.integers(0, 1 << 63, many, np.uint64), np.zeros(many, np.uint64)
-    ops = np.full(many, Op.SET, np.uint8)
-    on_gpu = [cupy.asarray(column[:few]) for column in (word0, word1, ops)]
-    launches = _seconds(lambda: backend.order(*on_gpu))
-    work = _seconds(lambda: backend.host.order(word0, word1, ops))
-    return int(launches / work * many)
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the shortest of a few runs."""
-    found = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - begin)
-    return min(found)

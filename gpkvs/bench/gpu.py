@@ -20,6 +20,9 @@ import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.bench.gpu_records import measure_records
+from gpkvs.bench.gpu_server import measure_server
+from gpkvs.bench.gpu_start import measure_start
 from gpkvs.bench.machine import describe_run
 from gpkvs.bench.results import Measurement, Run, latencies_ms
 from gpkvs.bench.tables import Rows
@@ -27,11 +30,11 @@ from gpkvs.config import GIB, MIB, Limits
 from gpkvs.layout import LOG_ENTRIES_OFFSET, U64
 from gpkvs.recovery.recover import undo, verify_log
 
-PARTS = ("numbers", "small", "records", "recovery")
+PARTS = ("numbers", "small", "records", "recovery", "start", "server")
 _TABLE = "numbers"
 _SMALL = (1, 32, 1024, 16_384, 131_072)
 _SMALL_RUNS = 200
-_RECORD_KEY_BYTES, _RECORD_VALUE_BYTES = 16, 100
+_SMALL_WARM_UP = 3  # CuPy compiles for a size that it meets for the first time
 
 Progress = Callable[[str], None]
 
@@ -52,6 +55,8 @@ class GpuOptions:
         Different ones, each run once a measurement.
     parts
         Of `PARTS`.
+    start_index_bytes
+        Of the larger index of which the start is timed.
     """
 
     directory: Path
@@ -59,6 +64,7 @@ class GpuOptions:
     batch: int = 1 << 21
     batches: int = 25
     parts: tuple[str, ...] = PARTS
+    start_index_bytes: int = 32 * GIB
 
 
 def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
@@ -132,7 +138,7 @@ class GpuBench:
             backend="cuda",
             index_bytes=256 * MIB,
             log_bytes=128 * self._options.batch,
-            heap_bytes=(8 if "records" in self._options.parts else 1) * GIB,
+            heap_bytes=GIB,
             limits=Limits(request_ops_max=self._options.batch, reply_bytes_max=GIB),
         )
 
@@ -232,13 +238,15 @@ class GpuBench:
     def _time_look(self, keys: Any) -> None:
         """Time the two kernels of a GET alone."""
         backend, xp = self.backend, self.backend.xp
+        seconds = import_module("gpkvs.bench.gpu_limits").device_seconds
         count, key_bytes = len(keys), keys.view(np.uint8)
         word0, word1, found = (xp.empty(count, np.uint64) for _ in range(3))
         status = xp.empty(count, np.uint8)
         key0, key1 = self.store._files.root.hash_keys
         index = self.index
         seconds = {
-            "route": backend.seconds(
+            "route": seconds(
+                backend,
                 lambda: backend.launch(
                     "route_u64",
                     count,
@@ -250,7 +258,8 @@ class GpuBench:
                 ),
                 9,
             ),
-            "look": backend.seconds(
+            "look": seconds(
+                backend,
                 lambda: backend.launch(
                     "look_u64",
                     count,
@@ -280,44 +289,32 @@ class GpuBench:
                 ):
                     self._progress(f"{task} of {size:,}, {where}")
                     seconds = []
-                    for number in range(_SMALL_RUNS):
+                    for number in range(-_SMALL_WARM_UP, _SMALL_RUNS):
                         first = number * size % (len(keys) - size + 1)
                         pair = keys[first : first + size], values[first : first + size]
                         begin = perf_counter()
                         call(*pair)
-                        seconds.append(perf_counter() - begin)
+                        if number >= 0:
+                            seconds.append(perf_counter() - begin)
                     run = Run(size * len(seconds), sum(seconds), latencies_ms(seconds, 50, 99))
                     self.measurements.append(Measurement(f"{task} of {size:,}", where, [run]))
         self.backend.small_ops_max = threshold
 
     def _measure_records(self) -> None:
-        count = self._options.batch // 4
-        rng = np.random.default_rng(2)
-        requests = []
-        for _ in range(4):
-            keys = rng.integers(0, 256, count * _RECORD_KEY_BYTES, np.uint8)
-            common = {"keys": keys, "key_lengths": np.full(count, _RECORD_KEY_BYTES, np.uint32)}
-            sets = Batch(
-                ops=np.full(count, Op.SET, np.uint8),
-                values=rng.integers(0, 256, count * _RECORD_VALUE_BYTES, np.uint8),
-                value_lengths=np.full(count, _RECORD_VALUE_BYTES, np.uint32),
-                **common,
-            )
-            gets = Batch(
-                ops=np.full(count, Op.GET, np.uint8),
-                values=np.empty(0, np.uint8),
-                value_lengths=np.empty(0, np.uint32),
-                **common,
-            )
-            requests.append((sets, gets))
-        for which, task in enumerate(("SET of records", "GET of records")):
-            self._progress(task)
-            runs = []
-            for number in range(4 * 3):
-                begin = perf_counter()
-                self.store.execute_requests(requests[number % 4][which])
-                runs.append(Run(count, perf_counter() - begin))
-            self.measurements.append(Measurement(task, "host arrays, 16 B keys, 100 B values", runs[4:]))
+        self._progress("records")
+        measured = measure_records(self._path.with_name("records"), self._options.batch // 4, self.limits)
+        self.measurements += measured[0]
+        self.facts["records"] = measured[1]
+
+    def _measure_start(self) -> None:
+        for size in {self._options.index_bytes: None, self._options.start_index_bytes: None}:
+            self._progress(f"starting with an index of {size >> 30} GiB")
+            self.facts[f"start_seconds_{size >> 30}_gib"] = measure_start(self._path.with_name("start"), size)
+
+    def _measure_server(self) -> None:
+        self._progress("YCSB")
+        measurements, self.facts["server"] = measure_server(self._path.parent)
+        self.measurements += measurements
 
     def _measure_recovery(self) -> None:
         """Undo the last batch, then open the store again."""

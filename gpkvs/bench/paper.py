@@ -54,11 +54,11 @@ class _Modes:
         self.mode = "GPM"
 
     def __enter__(self) -> _Modes:
-        self._backend.launch = self._take
+        self._backend.launch = self._backend.launch_unawaited = self._take
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._backend.launch = self._launch
+        del self._backend.launch, self._backend.launch_unawaited
         library.gpkvs_write_back_on(0)
         self._backend._registered = self._registered
         self._pool.shutdown()
@@ -176,7 +176,9 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
     slots = xp.asarray(np.sort(np.random.default_rng(5).integers(0, bench.index.bytes // 16, count, np.uint64)))
     log, index = bench.log_address, bench.index.address
     digest = xp.empty(count, np.uint64)
-    coalesced = backend.seconds(
+    device_seconds = import_module("gpkvs.bench.gpu_limits").device_seconds
+    coalesced = device_seconds(
+        backend,
         lambda: backend.launch(
             "log_undo_u64", count, changed_slot=slots, index=index, epoch=1, first=0, log=log, digest=digest
         ),
@@ -190,8 +192,10 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
         locks, tails = xp.zeros(partitions, np.uint32), xp.zeros(16 * partitions, np.uint64)
         arguments = (np.uint64(log), locks, tails, slots, backend.mirror(index), *map(np.uint64, (1, partitions)))
         capacity = -(-count // partitions)
-        seconds = backend.seconds(
-            lambda a=arguments, c=capacity: kernel((-(-count // 256),), (256,), (*a, np.uint64(c), np.uint64(count))), 3
+        seconds = device_seconds(
+            backend,
+            lambda a=arguments, c=capacity: kernel((-(-count // 256),), (256,), (*a, np.uint64(c), np.uint64(count))),
+            3,
         )
         conventional[str(partitions)] = seconds * 1e3
     return {"coalesced": coalesced * 1e3, "conventional": conventional}

@@ -184,20 +184,25 @@ def gpu_command(
     part: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(GPU_PARTS)}; by default all. May be repeated.")
     ] = None,
+    start_index_bytes: Annotated[
+        int, typer.Option(help="Of the larger index of which the start is timed.", min=64 << 10)
+    ] = GpuOptions.start_index_bytes,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
     """Measure the engine on one GPU against the limits of the GPU and its link, in the same run.
 
     Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
-    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values), recovery
-    (verify and undo of a whole batch, opening it again). Needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits
-    what. With the defaults it takes a minute and 13 GiB of the file system.
+    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside what
+    the host's threads alone take), recovery (verify and undo of a whole batch, opening it again), start (to serving,
+    with a small and a large index), server (YCSB from several client processes, on this backend and on cpu). Needs an
+    NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four minutes and 40 GiB of the
+    file system.
 
     Exit status: 0, 1 if something is missing, 2 wrong options.
 
     Example: gpkvs bench gpu --json bench/results/gpu.json
     """
-    options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS))
+    options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS), start_index_bytes)
     with failures_exit(1), _shown() as show:
         result = run_gpu(options, show)
     _print(gpu_tables(result), result, json_file)

@@ -53,3 +53,10 @@ GPKVS_KERNEL(fold_bytes, FOLD_BYTES_ARGS) {
 
 // The u64 layout has no versions.
 GPKVS_KERNEL(fold_u64, FOLD_ARGS) { fold_position(a, i); }
+
+// last_set: what a batch of SETs only leaves: the last one of each chain. One item a chain.
+#define LAST_SET_ARGS(F) F(const u32*, order) F(const u32*, chain_start) F(u8*, change) F(u32*, final_op)
+GPKVS_KERNEL(last_set, LAST_SET_ARGS) {
+    a.change[i] = CHANGE_PUT;
+    a.final_op[i] = a.order[a.chain_start[i + 1] - 1];
+}

@@ -1,25 +1,34 @@
-// order, on a GPU: what follows a stable sort of the operations by fingerprint0. (The CPU has its own sort; cpu.cpp.)
+// order, on a GPU: around a sort of the operations by fingerprint, which is the backend's. (The CPU has its own; cpu.cpp.)
 //
-// A sort, then scans: `mark` counts chains and writes at each position, a running sum over the marks numbers them,
-// `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
+// `pack` puts as much of each fingerprint as leaves room for the operation's number before that number: one sort of single
+// words, stable by itself. `mark` then counts chains and writes at each position, a running sum over the marks numbers
+// them, `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
 #include "layout.cuh"
 
-// mark: 1 << 32 where a chain starts, 1 where an operation writes. Equal fingerprint0 with unequal fingerprint1 (two keys
-// in 2^64) is left to a full sort: `found[0]` counts them.
+// pack: `numbers` has the low bits set that the number of an operation may take.
+#define PACK_ARGS(F) F(const u64*, fingerprint0) F(u64, numbers) F(u64*, packed)
+
+GPKVS_KERNEL(pack, PACK_ARGS) { a.packed[i] = (a.fingerprint0[i] & ~a.numbers) | i; }
+
+// mark: 1 << 32 where a chain starts, 1 where an operation writes. Where what was packed is equal, whole fingerprints
+// tell; if they do not ascend, another sort must come: `found[0]` counts that.
 #define MARK_ARGS(F)                                                                        \
-    F(const u64*, position) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
+    F(const u64*, packed) F(u64, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
     F(u32*, order) F(u64*, marks) F(u64*, found)
 
 GPKVS_KERNEL(mark, MARK_ARGS) {
-    const u64 op = a.position[i];
+    const u64 packed = a.packed[i];
+    const u64 op = packed & a.numbers;
     u64 mark = a.ops[op] != OP_GET;
     if (i == 0) mark |= 1ull << 32;
     else {
-        const u64 before = a.position[i - 1];
-        if (a.fingerprint0[op] != a.fingerprint0[before]) mark |= 1ull << 32;
-        else if (a.fingerprint1[op] != a.fingerprint1[before]) {
-            mark |= 1ull << 32;
-            atomic_add(a.found, 1);
+        const u64 before = a.packed[i - 1];
+        if ((before ^ packed) & ~a.numbers) mark |= 1ull << 32;
+        else {
+            const u64 low = a.fingerprint0[op], low_before = a.fingerprint0[before & a.numbers];
+            const u64 high = a.fingerprint1[op], high_before = a.fingerprint1[before & a.numbers];
+            if (low != low_before || high != high_before) mark |= 1ull << 32;
+            if (low < low_before || (low == low_before && high < high_before)) atomic_add(a.found, 1);
         }
     }
     a.order[i] = (u32)op;

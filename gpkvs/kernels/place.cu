@@ -30,6 +30,14 @@ GPKVS_DEVICE u32 free_ways(BlockState<Slot>& state, u64 bucket) {
     return empty8(state.table, state.index, bucket) & ~(u32)of_bucket<Slot>(state.taken, bucket);
 }
 
+// One of the free ways of a bucket, by the key: were it always the first, then the slots of a table that is not full would
+// lie in every other cache line, and a GPU stores to those a third slower (docs/gpu.md).
+GPKVS_DEVICE u32 choose_way(u32 free, Hash128 fingerprint) {
+    const u32 from = (u32)(fingerprint.high >> 61);
+    const u32 turned = (free >> from | free << (WAYS - from)) & 0xFFu;
+    return (first_bit(turned) + from) % WAYS;
+}
+
 template <class Slot>
 GPKVS_DEVICE u64 take(BlockState<Slot>& state, u64 bucket, u32 way) {
     of_bucket<Slot>(state.taken, bucket) |= (u8)(1u << way);
@@ -70,7 +78,7 @@ GPKVS_DEVICE u64 place_new(BlockState<Slot>& state, Hash128 fingerprint, u64* mo
     const u32 free0 = free_ways(state, at.bucket0), free1 = free_ways(state, at.bucket1);
     if (free0 | free1) {
         const bool second = count_bits(free1) > count_bits(free0);
-        return take(state, second ? at.bucket1 : at.bucket0, first_bit(second ? free1 : free0));
+        return take(state, second ? at.bucket1 : at.bucket0, choose_way(second ? free1 : free0, fingerprint));
     }
     u32 way = displace(state, at.bucket0, moved_to);
     if (way < WAYS) return at.bucket0 * WAYS + way;

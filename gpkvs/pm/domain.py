@@ -97,6 +97,11 @@ class Domain:
         )
 
     @property
+    def needs_ddio_off(self) -> bool:
+        """Whether what a GPU stored is durable only if it does not stay in a cache (`gpkvs.pm.ddio`)."""
+        return self.takes_gpu_stores and self.found is DomainName.FLUSH
+
+    @property
     def is_logged(self) -> bool:
         """Whether batches are transactions; without an undo log, a crash may tear them."""
         return self.name is not DomainName.NONE

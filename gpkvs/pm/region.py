@@ -39,6 +39,7 @@ class Region:
         self.path = path
         self._domain = domain.name if domain else None
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
+        self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)

@@ -18,6 +18,7 @@ from gpkvs.backends.choose import choose_backend
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.fatal import EXIT_FATAL
+from gpkvs.pm.ddio import Ddio
 from tests.conftest import SMALL, assert_clean
 
 pytestmark = pytest.mark.gpu
@@ -39,7 +40,7 @@ def numbers(seed: int, count: int = ROWS) -> np.ndarray[Any, np.dtype[np.uint64]
 def mirror(store: gpkvs.Store, table: int) -> bytes:
     backend: Any = store._backend
     backend.wait()
-    data: bytes = backend._mirrors[store._files.indexes[table].address].get().tobytes()
+    data: bytes = backend.mirror(store._files.indexes[table].address).get().tobytes()
     return data
 
 
@@ -168,7 +169,6 @@ import sys, gpkvs
 store = gpkvs.open(sys.argv[1], backend="cuda", index_bytes=1 << 20, heap_bytes=16 << 20, log_bytes=4 << 20)
 xp = store._backend.xp
 words = xp.zeros(64, "u8")
-store._backend._mirrors[7] = xp.ndarray(0)  # an index that is not there
 store._backend.launch("route_u64", 1 << 20, keys=words.view("u1")[:8], hash_key0=1, hash_key1=2,
                       fingerprint0=words, fingerprint1=words)
 store._backend.launch("route_u64", 1 << 30, keys=words.view("u1")[:8], hash_key0=1, hash_key1=2,
@@ -219,3 +219,33 @@ def test_killed_while_kernels_run(store_path: Path, after_ms: int) -> None:
         last = acknowledged[-1] if acknowledged else 0
         assert value in (last, last + 1)
     assert_clean(store_path)
+
+
+def test_ddio_is_warned_of_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpkvs.open(tmp_path / "store", backend="cuda", **SMALL) as store:
+        assert "DDIO" not in store.info().backend
+    # As if the platform's caches were lost with the power; the register of this machine is what it is.
+    monkeypatch.setattr("gpkvs.pm.domain.Domain.needs_ddio_off", property(lambda _: True))
+    for state, warned in ((Ddio.ON, True), (Ddio.UNKNOWN, True), (Ddio.OFF, False)):
+        monkeypatch.setattr("gpkvs.backends.cuda.ddio_of", lambda _, state=state: state)
+        with gpkvs.open(tmp_path / "store", backend="cuda", **SMALL) as store:
+            assert (state.value in store.info().backend) is warned
+
+
+def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpkvs.backends.cuda._LATE_SLOTS_MAX", 10_000)
+    with open_numbers(store_path) as store:
+        backend: Any = store._backend
+        backend.small_ops_max = 1 << 40
+        keys = numbers(5, 30_000)
+        for first in range(0, len(keys), 3_000):
+            store.set_many(keys[first : first + 3_000], ~keys[first : first + 3_000], table=TABLE)
+            store.set_many(keys[:7], ~keys[:7], table=TABLE)  # the same slots again and again
+        late = backend._mirrors[store._files.indexes[store.table(TABLE).id].address].late_slots
+        assert 0 < late <= 10_000
+        index = store._files.indexes[store.table(TABLE).id]
+        assert mirror(store, store.table(TABLE).id) == index.read(0, index.bytes)
+        backend.small_ops_max = 0
+        held, found = store.get_many(keys, table=TABLE)
+        assert found.all()
+        assert np.array_equal(held, ~keys)

@@ -68,7 +68,7 @@ def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, mon
     result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
     assert result.value_list() == [b"value"]
     assert kernels.count("gather_bytes") == 1
-    assert kernels.index("gather_bytes") < kernels.index("log_undo_bytes") < kernels.index("apply_bytes")
+    assert kernels.index("gather_bytes") < kernels.index("record") < kernels.index("apply_bytes")
 
 
 def test_bytes_stored_are_counted_where_a_segment_begins_again(store: gpkvs.Store) -> None:

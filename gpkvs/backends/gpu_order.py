@@ -1,0 +1,66 @@
+"""The sort of a batch on a GPU: the array module's sort, and the kernels of ``order.cu`` around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpkvs.backends.base import Backend
+from gpkvs.batch import U8, U32, U64
+
+_ALL = (1 << 64) - 1
+
+
+def order_on_gpu(backend: Backend, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+    """See `Backend.order`."""
+    xp, n = backend.xp, len(ops)
+    order, chain_of, last_write, chain_start, write_end = (xp.empty(count, np.uint32) for count in (n, n, n, n + 1, n))
+    marks = xp.empty(n, np.uint64)
+    for packed, numbers in _sorts(backend, fingerprint0, fingerprint1):
+        found: U64 = xp.zeros(2, np.uint64)  # descents, chains
+        backend.launch(
+            "mark",
+            n,
+            packed=packed,
+            numbers=numbers,
+            fingerprint0=fingerprint0,
+            fingerprint1=fingerprint1,
+            ops=ops,
+            order=order,
+            marks=marks,
+            found=found,
+        )
+        sums = xp.cumsum(marks)
+        backend.launch(
+            "spread",
+            n,
+            marks=marks,
+            sums=sums,
+            count=n,
+            chain_of=chain_of,
+            chain_start=chain_start,
+            write_end=write_end,
+            found=found,
+        )
+        backend.launch("last_writes", n, sums=sums, write_end=write_end, last_write=last_write)
+        descents, chains = backend.download(found).tolist()
+        if not descents:
+            break
+    return order, chain_of, chain_start[: chains + 1], last_write
+
+
+def _sorts(backend: Backend, fingerprint0: U64, fingerprint1: U64) -> Iterator[tuple[Any, int]]:
+    """Yield the operations sorted, each time by more of their fingerprints, and the bits of theirs that are numbers.
+
+    Most batches need the first only: 43 bits of each of 2 M fingerprints tell all but a quarter of a pair apart.
+    """
+    xp, n = backend.xp, len(fingerprint0)
+    numbers = (1 << (n - 1).bit_length()) - 1
+    packed = xp.empty(n, np.uint64)
+    backend.launch("pack", n, fingerprint0=fingerprint0, numbers=numbers, packed=packed)
+    packed.sort()
+    yield packed, numbers
+    yield xp.argsort(fingerprint0).view(np.uint64), _ALL
+    yield xp.lexsort(xp.stack([fingerprint1, fingerprint0])).astype(np.uint64), _ALL
