@@ -36,11 +36,11 @@ ENGINE = (
 )
 # In the order start-up passes them.
 RECOVERY = (
+    "before_settle",
     "before_undo",
     "mid_undo",
     "before_undo_persist",
     "before_undo_idle_flag",
-    "before_restore",
     "before_incarnation",
     "between_roots",
     "before_recount",

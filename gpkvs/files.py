@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
-from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
+from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, sync_path
 from gpkvs.errors import CorruptStoreError
 from gpkvs.layout import (
     BLOCK_BYTES,
@@ -63,6 +64,22 @@ class StoreFiles:
     def regions(self) -> tuple[Region, ...]:
         """Every mapped file."""
         return (self.root_region, self.log, self.heap, *self.indexes.values())
+
+    def settle(self) -> None:
+        """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
+
+        The root comes last: what it and its flag name is durable before.
+        """
+        self.log.settle()
+        self.heap.settle()
+        for index in self.indexes.values():
+            index.settle()
+        sync_path(self.path / catalog_file_name(self.root.catalog_generation))
+        sync_path(self.path)
+        # Who may use the store may not be allowed to open the directory above.
+        with suppress(PermissionError):
+            sync_path(self.path.parent)
+        self.root_region.settle()
 
     def sync(self) -> None:
         """Make every earlier store durable, also where the domain is `none`."""

@@ -58,7 +58,7 @@ def crash_command(
 
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # :100: is a line of the source
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that nothing stays in memory
     with failures_exit(1):
         options = Options(
@@ -129,7 +129,7 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
     if as_json:
         print_json(_as_json(totals, options))
         return not (totals.violations or missed)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     title = f"{len(totals.violations):,} VIOLATIONS" if totals.violations else "No violation"
     counts = [
         ("workloads", totals.workloads),
