@@ -16,6 +16,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.check import check
+from gpkvs.config import Sizes
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,
@@ -189,6 +190,19 @@ def test_disk_full_at_creation_leaves_nothing(tmp_path: Path) -> None:
 def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(size))):
         gpkvs.open(tmp_path / "store", **size)
+
+
+def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    gpkvs.open(store_path).close()
+    gpkvs.open(store_path, **{**SMALL, "log_bytes": SMALL["log_bytes"] - 1}).close()  # rounded up, it is the same
+    assert "has no effect" not in caplog.text
+    gpkvs.open(store_path, index_bytes=Sizes.index_bytes, heap_bytes=1 << 20).close()
+    for name, asked in (("index_bytes", Sizes.index_bytes), ("heap_bytes", 1 << 20)):
+        assert f"{name}={asked} has no effect: the store was created with {SMALL[name]}" in caplog.text
+    assert "log_bytes" not in caplog.text
+    with pytest.raises(InvalidArgumentError, match="log_bytes"):
+        gpkvs.open(store_path, log_bytes=1)
 
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
