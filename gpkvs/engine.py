@@ -19,7 +19,7 @@ from gpkvs import failpoint
 from gpkvs.admission import CutError, DoesNotFitError, cut_to, cut_to_tables, request_of_op, sets_of_chains
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, Op
-from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
+from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
@@ -100,9 +100,10 @@ class Engine:
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
-            self._backend.begin(part)
             try:
-                plans = self._transact(part)
+                with memory_refused():
+                    self._backend.begin(part)
+                    plans = self._transact(part)
             except DoesNotFitError as unfit:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason

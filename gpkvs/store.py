@@ -161,7 +161,7 @@ class Store:
         InvalidArgumentError
             If an operation or column is wrong.
         NoSpaceError
-            If it does not fit; nothing of it was written.
+            If it does not fit, also into memory (`NoMemoryError`); nothing of it was written.
         StoreClosedError
             If the store was closed.
         """

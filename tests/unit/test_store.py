@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -17,9 +18,11 @@ import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.check import check
 from gpkvs.config import Sizes
+from gpkvs.engine import Engine
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,
+    NoMemoryError,
     NoSpaceError,
     StoreAccessError,
     StoreClosedError,
@@ -28,6 +31,7 @@ from gpkvs.errors import (
     StoreMissingError,
     UnknownTableError,
 )
+from gpkvs.server.status import status_of
 from tests.conftest import SMALL, assert_clean
 
 HOLD = "import sys, time, gpkvs; gpkvs.open(sys.argv[1]); print('open', flush=True); time.sleep(60)"
@@ -190,6 +194,37 @@ def test_disk_full_at_creation_leaves_nothing(tmp_path: Path) -> None:
 def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(size))):
         gpkvs.open(tmp_path / "store", **size)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
+)
+@pytest.mark.parametrize(("where", "name"), [(Engine, "_plan"), (Batch, "check_size")])
+def test_memory_that_is_not_given_is_a_refusal(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, refuse)
+        with pytest.raises(NoMemoryError, match="nothing was written") as refused:
+            store.set(b"key", b"value")
+    assert isinstance(refused.value, MemoryError)
+    assert status_of(refused.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "memory_full")
+    assert store.get(b"key") is None
+    assert store.set(b"key", b"value") == 1
+
+
+def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SystemError("bad argument to internal function")
+
+    monkeypatch.setattr(Engine, "_plan", fail)
+    with pytest.raises(SystemError, match="bad argument"):
+        store.set(b"key", b"value")
 
 
 def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
