@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,10 @@ def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 def descendants(pid: int) -> set[int]:
     """Return the processes that a process has started, and those that these have."""
     found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found |= {child} | descendants(child)
+    with suppress(OSError):  # a process or a thread that has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
     return found
 
 
