@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs.cli.ending import scratch_directory
+from gpkvs.errors import GpkvsError
 from tests.e2e.conftest import COMMAND
 
 SECONDS_MAX = 60.0
@@ -106,6 +108,33 @@ def test_nothing_is_left(folder: Path, arguments: list[str], children: int, numb
                 os.kill(pid, signal.SIGKILL)
     assert list(folder.iterdir()) == []
     assert not any(map(is_running, started))
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "kept"),
+    [
+        (None, "store", False),
+        (SystemExit(143), "store", False),
+        (GpkvsError("lost"), "store", True),
+        (GpkvsError("wrong options"), "", False),
+    ],
+)
+def test_a_directory_is_kept_only_if_it_tells_something(
+    folder: Path, error: BaseException | None, file: str, kept: bool
+) -> None:
+    with suppress(GpkvsError, SystemExit), scratch_directory(None, "x", folder) as directory:
+        if file:
+            (directory / file).touch()
+        if error:
+            raise error
+    assert bool(list(folder.iterdir())) is kept
+
+
+def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
+    with suppress(SystemExit), scratch_directory(folder / "mine", "x") as directory:
+        raise SystemExit
+    assert directory == folder / "mine"
+    assert directory.is_dir()
 
 
 def test_a_transaction_is_not_interrupted(store_path: Path) -> None:
