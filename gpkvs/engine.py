@@ -196,12 +196,11 @@ class Engine:
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
                 room = self._allocate(batch, writers)
+                for table, plan in writers:
+                    table.stage(plan)  # a GPU does it while the host makes the results
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
-        if room is not None:
-            for table, plan in writers:
-                table.stage(plan)  # a GPU does it while the host makes the results
         # All that may fail for want of memory comes before the commit, the values of the reply too.
         for table, plan in plans:
             plan.result = table.result(plan)

@@ -95,10 +95,12 @@ class Heap:
         HeapFullError
             With the first record that does not fit.
         """
+        added = np.zeros(len(self.live_units), np.uint64)
+        if len(units) == 0:
+            return units, self._start, added
         ends = np.cumsum(units, dtype=np.uint64)
         # One column for all steps: fresh memory for each would cost more than what is done in it.
         reference = ends - units
-        added = np.zeros(len(self.live_units), np.uint64)
         segment, used = self._start.segment, self._start.units
         used_segments: set[int] = set()
         first, before = 0, 0  # the first record without a place, and the units of all records before it
@@ -120,7 +122,7 @@ class Heap:
                 if following is None:
                     raise HeapFullError(first)
                 segment, used = following, 0
-        assert len(units) == 0 or int(units.max()) <= RECORD_UNITS_MAX
+        assert int(units.max()) <= RECORD_UNITS_MAX
         np.left_shift(reference, np.uint64(24), out=reference)
         np.bitwise_or(reference, units, out=reference)
         return reference, Tail(segment, used), added

@@ -165,12 +165,12 @@ class Plan:
     @cached_property
     def host_key_lengths(self) -> U32:
         """Of every operation, on the host, written out even if they are one number."""
-        return np.ascontiguousarray(self.batch.key_lengths)
+        return self._backend.download(self.key_lengths)
 
     @cached_property
     def key_lengths(self) -> U32:
         """Of every operation."""
-        return self._backend.upload(self.host_key_lengths)
+        return self._backend.upload(self.batch.key_lengths)
 
     @cached_property
     def key_offsets(self) -> U64:

@@ -441,7 +441,7 @@ class Table(ABC):
         self._launch(
             "gather",
             plan.gets,
-            get_op=plan.get_op,
+            get_op=0 if reads_only else plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_offsets=0 if reads_only else plan.value_offsets,

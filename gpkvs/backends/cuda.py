@@ -44,7 +44,6 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _THREADS = 256  # of a thread block
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
@@ -170,7 +169,9 @@ class CudaBackend:
         self._stores_directly = True
         self._warning = ""
         self._is_small = False
-        self._uploads, self._downloads, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+        self._uploads, self._downloads = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        # Its kernels go first: stores to PM are queued for longer than a mirror takes.
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)
         self._arrived: cupy.cuda.Event | None = None
         self._delivered: cupy.cuda.Event | None = None
         asked = small_ops_asked()
@@ -210,7 +211,7 @@ class CudaBackend:
             self._mirrors[region.address] = mirror
 
     def _warn_of_ddio(self) -> None:
-        ddio = ddio_of(_PCI_DEVICES / runtime.deviceGetPCIBusId(0).lower())
+        ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(0).lower())
         if ddio is not Ddio.OFF:
             self._warning = f"; {ddio.value}: what it stored may be lost with the power"
             _log.warning("backend %s", self.description)
@@ -453,10 +454,7 @@ class CudaBackend:
 
     def _run_on_host(self, code: GpuKernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
-        on_host = {
-            label: argument if isinstance(argument, int) else self.download(argument)
-            for label, argument in arguments.items()
-        }
+        on_host = {name: value if isinstance(value, int) else self.download(value) for name, value in arguments.items()}
         self.host.launch(code.fields.kernel, items, group=group, **on_host)
         for label in code.fields.stored_to:
             device, host = arguments[label], on_host[label]
