@@ -291,6 +291,8 @@ class Engine:
         """Return the size of the records of some SETs."""
         if len(sets) == 0:
             return np.empty(0, np.uint64)
+        if len(sets) == len(plan.batch):
+            return record_units(plan.key_lengths, plan.value_lengths)
         return record_units(plan.key_lengths[sets], plan.value_lengths[sets])
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:

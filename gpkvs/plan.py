@@ -126,9 +126,11 @@ class Plan:
         self.first_sequence = first_sequence
 
     def fetch(self) -> None:
-        """Begin to bring keys, then values where kernels run, while other things are done."""
-        self.keys  # noqa: B018 - they are needed at once
+        """Bring keys, then values where kernels run; values arrive while other things are done."""
+        keys = self._backend.upload_later(self.batch.keys)
         self._fetched = self._backend.upload_later(self.batch.values)
+        self.ops  # noqa: B018 - a column of one number is made while the keys are on their way
+        self.keys = keys()
 
     @cached_property
     def ops(self) -> U8:
