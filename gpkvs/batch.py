@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.config import Limits
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, memory_refused
 
 Number = TypeVar("Number", bound=np.generic)
 U8 = NDArray[np.uint8]
@@ -200,6 +200,7 @@ class Batch:
             request_tables=self.request_tables[requests],
         )
 
+    @memory_refused()
     def validate(self, limits: Limits) -> None:
         """Check the columns against each other and the limits.
 
@@ -207,6 +208,8 @@ class Batch:
         ------
         InvalidArgumentError
             Naming the first operation at fault, the field and the limit.
+        NoMemoryError
+            If the process gets no memory for it.
         """
         self._check_types()
         self.check_size(limits)

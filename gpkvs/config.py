@@ -48,9 +48,17 @@ class StoreConfig:
     durability: DurabilityName = "auto"
     accept_loss: bool = False  # open a store that durability=none left torn
     threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
-    sizes: Sizes = field(default_factory=Sizes)
+    index_bytes: int | None = None  # sizes of a new store; None: not given, those of `Sizes`
+    heap_bytes: int | None = None
+    log_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
     batch_reply_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of a new store."""
+        given = {"index_bytes": self.index_bytes, "heap_bytes": self.heap_bytes, "log_bytes": self.log_bytes}
+        return Sizes(**{name: size for name, size in given.items() if size is not None})
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ HEAP_FILE = "heap"
 RECOVERY_FILE = "recovery.json"
 
 # What `create_store` makes before the root; only this may be removed when a creation begins again.
-_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp|CREATING\.tmp)")
+_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
@@ -152,8 +152,7 @@ def store_exists(path: Path) -> bool:
     if ROOT_FILE in names:
         return True
     created = all(_CREATED.fullmatch(name) for name in names - {CREATING_FILE})
-    # Of a creation that was cut short before the marker had its name, there is the marker's temporary file alone.
-    if names - {f"{CREATING_FILE}.tmp"} and not (CREATING_FILE in names and created):
+    if names and not (CREATING_FILE in names and created):
         raise StoreError(
             f"{path} is not empty and holds no store (there is no file {ROOT_FILE!r}, but {min(names)!r}): "
             "use an empty directory, or put the missing file back"
@@ -221,9 +220,8 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
     root = _first_root(sizes, catalog)
     marker = path / CREATING_FILE
     _remove_leftovers(path)
-    # Under its own name from the start: a temporary one that is left behind would pass for somebody else's file.
     marker.touch()
-    sync_directory(path)
+    sync_path(path)
     try:
         reserve_file(path / LOG_FILE, sizes.log_bytes, _first_log())
         on_progress("reserving the index", 0.1)
@@ -301,9 +299,9 @@ def finish_creation(path: Path) -> None:
     """
     marker = path / CREATING_FILE
     if marker.exists():
-        sync_directory(path)
+        sync_path(path)
         # Who made the directory may not have made its name durable: a kill came between, or it was an operator.
-        sync_directory(path.parent)
+        sync_path(path.parent)
         marker.unlink()
 
 
@@ -313,7 +311,7 @@ def make_directory(path: Path) -> None:
         return
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def reserve_file(path: Path, size: int, start: bytes) -> None:
@@ -337,7 +335,7 @@ def write_file(path: Path, data: bytes) -> None:
     finally:
         os.close(file)
     temporary.rename(path)
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -347,9 +345,9 @@ def _write_all(file: int, data: bytes) -> None:
         remaining = remaining[os.write(file, remaining) :]
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make what a file holds, or the names in a directory, durable."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
     finally:

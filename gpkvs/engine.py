@@ -28,7 +28,7 @@ from gpkvs.admission import (
 )
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
-from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError
+from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
@@ -110,29 +110,27 @@ class Engine:
         return self._execute_small(batch) or self._execute_phases(batch)
 
     def _execute_small(self, batch: Batch) -> BatchResult | None:
-        """Run a small batch on one table, if all of it fits at once; `None` leaves it to the phases one by one."""
-        table = self.tables.get(int(batch.request_tables[0]))
-        if table is None or not self._is_small(batch):
-            return None
-        small, reply_bytes_max = (
-            self._small[table.entry.layout],
-            min(table.reply_bytes_max, self._batch_reply_bytes_max),
-        )
-        if not small.plan(batch, table.entry, table.index, self.next_sequence, self.heap):
-            return None
-        if small.reply_bytes > reply_bytes_max:
-            return None
-        runs = self._runs([small])
-        if runs[0].words > self._files.log_words_max:
-            return None
-        result = small.result()
+        """Run a small batch on one table, if all of it fits; `None` leaves it to the phases one by one."""
+        with memory_refused():
+            table = self.tables.get(int(batch.request_tables[0]))
+            if table is None or not self._is_small(batch):
+                return None
+            small = self._small[table.entry.layout]
+            if not small.plan(batch, table.entry, table.index, self.next_sequence, self.heap):
+                return None
+            runs = self._runs([small])
+            if small.reply_bytes > min(table.reply_bytes_max, self._batch_reply_bytes_max) or (
+                runs[0].words > self._files.log_words_max
+            ):
+                return None
+            requests = len(batch.request_ops)
+            numbers = _FIRST if requests == 1 else np.arange(requests)
+            result = BatchResult((BatchPart(numbers, batch, small.result()),), {}, requests)
         self.meter.lap("plan")
         if small.slots or small.sets:
             self._commit([small], runs, small.tail, partial(self._settle, small))
         failpoint.hit("before_reply")
-        requests = len(batch.request_ops)
-        numbers = _FIRST if requests == 1 else np.arange(requests)
-        return BatchResult((BatchPart(numbers, batch, result),), {}, requests)
+        return result
 
     def _is_small(self, batch: Batch) -> bool:
         """Whether a batch may be planned in one call: on the host, few operations, one table."""
@@ -157,9 +155,10 @@ class Engine:
         while admitted.any():
             numbers = np.flatnonzero(admitted)
             part = batch if len(numbers) == len(admitted) else batch.take(admitted)
-            self._backend.begin(part)
             try:
-                plans = self._transact(part)
+                with memory_refused():
+                    self._backend.begin(part)
+                    plans = self._transact(part)
             except DoesNotFitError as unfit:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason

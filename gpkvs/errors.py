@@ -7,6 +7,7 @@ The tree::
     │   ├── UnknownTableError
     │   └── TableExistsError
     ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, answers); nothing was written
+    │   └── NoMemoryError        the process got no memory for it
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it
@@ -21,6 +22,8 @@ The tree::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -62,7 +65,7 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log``, ``disk``, or a server's ``queue`` or ``answers``.
+        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, or a server's ``queue`` or ``answers``.
     message
         What was needed, what there is, and what to do.
     """
@@ -70,6 +73,13 @@ class NoSpaceError(GpkvsError):
     def __init__(self, resource: str, message: str) -> None:
         super().__init__(f"{resource} full: {message}")
         self.resource = resource
+
+
+class NoMemoryError(NoSpaceError, MemoryError):
+    """The process got no memory for a request; nothing of it was written."""
+
+    def __init__(self) -> None:
+        super().__init__("memory", "the process got none for this; nothing was written: try again, or send less")
 
 
 class CorruptRecordError(GpkvsError):
@@ -132,3 +142,15 @@ class UnsafeStoreError(StoreError):
 
 class BackendError(GpkvsError):
     """The backend asked for cannot run on this machine."""
+
+
+@contextmanager
+def memory_refused() -> Iterator[None]:
+    """Turn a refusal of memory into `NoMemoryError`; for what has written nothing if it fails."""
+    try:
+        yield
+    except (MemoryError, SystemError) as error:
+        # Where NumPy forgets to say it, Python raises SystemError: "returned NULL without setting an exception".
+        if isinstance(error, SystemError) and "without" not in str(error):
+            raise
+        raise NoMemoryError from error

@@ -39,11 +39,11 @@ ENGINE = (
 PLANNING = frozenset(ENGINE[: ENGINE.index("before_record")])
 # In the order start-up passes them.
 RECOVERY = (
+    "before_settle",
     "before_undo",
     "mid_undo",
     "before_undo_persist",
     "before_undo_idle_flag",
-    "before_restore",
     "before_incarnation",
     "between_roots",
     "before_recount",

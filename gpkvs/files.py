@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
-from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
+from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
+from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_path
 from gpkvs.errors import CorruptStoreError
 from gpkvs.layout import (
     BLOCK_BYTES,
@@ -22,6 +25,8 @@ from gpkvs.layout import (
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 from gpkvs.roots import RootCopies
+
+_log = logging.getLogger("gpkvs")
 
 
 @dataclass
@@ -63,6 +68,22 @@ class StoreFiles:
     def regions(self) -> tuple[Region, ...]:
         """Every mapped file."""
         return (self.root_region, self.log, self.heap, *self.indexes.values())
+
+    def settle(self) -> None:
+        """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
+
+        The root comes last: what it and its flag name is durable before.
+        """
+        self.log.settle()
+        self.heap.settle()
+        for index in self.indexes.values():
+            index.settle()
+        sync_path(self.path / catalog_file_name(self.root.catalog_generation))
+        sync_path(self.path)
+        # Who may use the store may not be allowed to open the directory above.
+        with suppress(PermissionError):
+            sync_path(self.path.parent)
+        self.root_region.settle()
 
     def sync(self) -> None:
         """Make every earlier store durable, also where the domain is `none`."""
@@ -118,6 +139,28 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
         for mapped in opened:
             mapped.close()
         raise
+
+
+def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
+    """Say which sizes were given and have no effect: an existing store keeps those of its creation.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is out of range.
+    """
+    wanted = checked_sizes(config.sizes)
+    index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
+    has = Sizes(index.bytes, files.root.heap_bytes, files.root.log_bytes)
+    for name in ("index_bytes", "heap_bytes", "log_bytes"):
+        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
+            _log.warning(
+                "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
+                "store and copy the records",
+                name,
+                getattr(wanted, name),
+                getattr(has, name),
+            )
 
 
 def _check_size(path: Path, size: int) -> None:

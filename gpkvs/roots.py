@@ -73,13 +73,11 @@ class RootCopies:
 def write_roots(region: Region, root: Root) -> None:
     """Write both copies, each durable before the next step, as the domain asks (`Region.sync`).
 
-    The older or damaged copy goes first: until it is durable, the other one alone says what the store is. That one may
-    still be in a cache only, where a process that was killed left it, so it is stored again before.
+    The older or damaged copy goes first: until it is durable, the other one, which is durable already
+    (`StoreFiles.settle`), alone says what the store is.
     """
     stale = COPY_NAMES.index(RootCopies.read(region).repaired or "A")
     first, second = ROOT_OFFSETS[stale], ROOT_OFFSETS[1 - stale]
-    region.store(second, region.read(second, STRUCTURE_BYTES))
-    region.sync()
     region.store(first, root.pack())
     region.sync()
     failpoint.hit("between_roots")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.directory import (
     DirectoryLock,
+    Progress,
     access_errors,
     create_store,
     finish_creation,
@@ -29,7 +29,7 @@ from gpkvs.directory import (
 )
 from gpkvs.engine import Engine
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
-from gpkvs.files import StoreFiles, open_files
+from gpkvs.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
@@ -44,7 +44,6 @@ from gpkvs.table_u64 import U64Table
 
 _log = logging.getLogger("gpkvs")
 
-Progress = Callable[[str, float], None]
 U64Array = NDArray[np.uint64]
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -110,6 +109,7 @@ class Store:
         finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain)
         try:
+            warn_of_sizes(self._files, config)
             self._attach()
             recovered = recover(self._files, self._backend, on_progress, accept_loss=config.accept_loss)
         except BaseException:
@@ -159,7 +159,7 @@ class Store:
         InvalidArgumentError
             If an operation or column is wrong.
         NoSpaceError
-            If it does not fit; nothing of it was written.
+            If it does not fit, also into memory (`NoMemoryError`); nothing of it was written.
         StoreClosedError
             If the store was closed.
         """
@@ -430,9 +430,9 @@ def open_store(
     durability: DurabilityName = "auto",
     accept_loss: bool = False,
     threads: int = 0,
-    index_bytes: int = Sizes.index_bytes,
-    heap_bytes: int = Sizes.heap_bytes,
-    log_bytes: int = Sizes.log_bytes,
+    index_bytes: int | None = None,
+    heap_bytes: int | None = None,
+    log_bytes: int | None = None,
     limits: Limits | None = None,
     create: bool = True,
     on_progress: Progress = _no_progress,
@@ -453,7 +453,7 @@ def open_store(
     threads
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
-        Sizes of a new store; an existing one keeps its own.
+        Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
     limits
         Lower limits for requests than the defaults.
     create
@@ -489,7 +489,9 @@ def open_store(
         durability=durability,
         accept_loss=accept_loss,
         threads=threads,
-        sizes=Sizes(index_bytes=index_bytes, heap_bytes=heap_bytes, log_bytes=log_bytes),
+        index_bytes=index_bytes,
+        heap_bytes=heap_bytes,
+        log_bytes=log_bytes,
         limits=limits or Limits(),
     )
     return Store(Path(path), config, create=create, on_progress=on_progress)

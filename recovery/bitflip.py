@@ -16,7 +16,6 @@ import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -80,10 +79,9 @@ class BitflipReport:
             self.missed.append(verdict)
 
 
-def scratch_directory() -> Path:
-    """Return a new directory for stores, in memory where that can be had."""
-    parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="gpkvs-bitflip-", dir=parent))
+def memory_parent() -> Path | None:
+    """Return where directories in memory can be made; None where there is no such place."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def plan(options: BitflipOptions) -> list[Damage]:

@@ -81,7 +81,11 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     """
     begin = time.perf_counter()
     require_accepted_loss(files, accept_loss)
-    on_progress("reading the transaction flag", 0.0)
+    on_progress("making durable what is there", 0.0)
+    failpoint.hit("before_settle")
+    # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
+    files.settle()
+    on_progress("reading the transaction flag", 0.1)
     state, epoch = read_flag(files)
     undone_entries = 0
     if files.root.is_unsafe:
@@ -91,7 +95,9 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     else:
         current = find_descriptor(files, epoch)
     check_tail(files, current)
-    _store_again(files, current)
+    if state is State.ACTIVE:
+        # Durable with the roots, which are written next: until then, all of it is done again.
+        store_flag(files, State.IDLE, current.epoch)
     dropped_slots = salvage(files, backend) if files.root.is_unsafe else 0
     root = raise_incarnation(files, files.root)
     transaction = after_loss(files, root, current) if root.is_unsafe else Transaction(files, root, current)
@@ -147,7 +153,7 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     """Undo the batch of an ACTIVE flag, durably; return the descriptor before it, and how many slots were restored."""
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
-    on_progress("verifying the undo log", 0.1)
+    on_progress("verifying the undo log", 0.2)
     verify_log(files, backend, descriptor)
     on_progress("rolling back", 0.3)
     failpoint.hit("before_undo")
@@ -251,16 +257,6 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
             f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
             path=files.log.path,
         )
-
-
-def _store_again(files: StoreFiles, current: Descriptor) -> None:
-    """Store the flag, whatever it said: a kill may have left it in a cache only.
-
-    Roots lie in the same file and are written next: the flag is durable before the first of them changes. The
-    descriptor that it names was durable before ACTIVE.
-    """
-    failpoint.hit("before_restore")
-    store_flag(files, State.IDLE, current.epoch)
 
 
 def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:

@@ -12,7 +12,7 @@ SIGKILL = "sigkill"
 # A kill here leaves the flag ACTIVE, so the next start has a batch to undo.
 LEAVES_ACTIVE = ("before_active_persist", "before_apply", "mid_apply", "before_apply_persist", "before_idle_flag")
 # Where a start that has a batch to undo still finds the flag ACTIVE.
-WHILE_UNDOING = ("before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag", "before_restore")
+WHILE_UNDOING = ("before_settle", "before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag")
 
 _HITS_MAX = 40
 _LOAD_SECONDS = (0.1, 0.8)

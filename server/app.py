@@ -22,8 +22,7 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from gpkvs.config import DEFAULT_TABLE, ServerConfig, Sizes, StoreConfig
-from gpkvs.directory import checked_sizes
+from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server import exporter
@@ -180,7 +179,6 @@ class _Server:
     ) -> None:
         config = self._settings.server
         self._log_store(store)
-        self._warn_of_sizes(store)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
         outbox = Outbox(config.answer_bytes_max)
         gate.open(
@@ -228,25 +226,6 @@ class _Server:
         await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
         if grace_seconds and not stopping.done():
             _log.warning("clients do not read their answers: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
-
-    def _warn_of_sizes(self, store: Store) -> None:
-        """Say which sizes were asked for and have no effect: an existing store keeps those of its creation."""
-        info, wanted = store.info(), checked_sizes(self._settings.store.sizes)
-        default_table = next((table for table in info.tables if table.name == DEFAULT_TABLE), None)
-        for name, has in (
-            ("index_bytes", default_table.index_bytes if default_table else 0),
-            ("heap_bytes", info.heap_bytes),
-            ("log_bytes", info.log_bytes),
-        ):
-            asked = getattr(wanted, name)
-            if asked != has and asked != getattr(Sizes, name):
-                _log.warning(
-                    "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
-                    "store and copy the records",
-                    name,
-                    asked,
-                    has,
-                )
 
     @staticmethod
     def _log_store(store: Store) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.contender import Promise
 from gpkvs.bench.workload import Columns, Shape, Workload
-from gpkvs.config import MIB, Sizes, StoreConfig
+from gpkvs.config import MIB, StoreConfig
 from gpkvs.info import package_version
 from gpkvs.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.store import Store
@@ -59,12 +59,12 @@ class Gpkvs:
         self._shape = shape = workload.shape
         index = index_bytes(shape, workload.records)
         heap = 0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max)
-        sizes = Sizes(
+        config = StoreConfig(
             index_bytes=MIB if shape.is_numbers else index,
             heap_bytes=max(heap, 64 * MIB),
             log_bytes=max(16 * MIB, workload.batch * _LOG_BYTES_PER_CHANGE),
         )
-        self.store = Store(directory, StoreConfig(durability="auto", sizes=sizes))
+        self.store = Store(directory, config)
         if shape.is_numbers:
             self.store.create_table(TABLE, layout="u64", index_bytes=index)
         self.settings = f"domain {promise}, layout {shape.name}, load factor {LOAD_FACTOR}"

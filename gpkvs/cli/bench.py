@@ -24,6 +24,7 @@ from gpkvs.bench.server import PARTS, run_server
 from gpkvs.bench.serving import ServerBenchOptions
 from gpkvs.bench.tables import Rows, tables_of
 from gpkvs.bench.workload import SHAPES
+from gpkvs.cli.ending import ended_by_signals
 from gpkvs.cli.output import failures_exit
 
 app = typer.Typer(
@@ -107,7 +108,7 @@ def engine_command(
         shapes=tuple(SHAPES[name] for name in _chosen("shape", shape, tuple(SHAPES))),
         peers=_chosen("peer", peer, get_args(PeerName)),
     )
-    with failures_exit(1), _shown(steps(options)) as show:
+    with failures_exit(1), ended_by_signals(), _shown(steps(options)) as show:
         result = run_engine(options, show)
     _print(tables_of(result, profile=profile), result, json_file)
 
@@ -170,7 +171,12 @@ def server_command(
         has_redis=redis,
     )
     parts = _chosen("part", part, PARTS)
-    with failures_exit(1), _shown() as show, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        failures_exit(1),
+        ended_by_signals(),
+        _shown() as show,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         result = runner.run(run_server(options, parts, show))
     _print(tables_of(result, profile=profile), result, json_file)
 
@@ -203,7 +209,7 @@ def gpu_command(
     Example: gpkvs bench gpu --json bench/results/gpu.json
     """
     options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS), start_index_bytes)
-    with failures_exit(1), _shown() as show:
+    with failures_exit(1), ended_by_signals(), _shown() as show:
         result = run_gpu(options, show)
     _print(gpu_tables(result), result, json_file)
 
@@ -227,7 +233,7 @@ def paper_command(
     Example: gpkvs bench paper --json bench/results/paper.json
     """
     options = GpuOptions(directory, index_bytes, batch, batches, ())
-    with failures_exit(1), _shown() as show:
+    with failures_exit(1), ended_by_signals(), _shown() as show:
         result = run_paper(options, show)
     _print(paper_tables(result), result, json_file)
 

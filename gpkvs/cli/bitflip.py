@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gpkvs.cli.output import empty_directory, failures_exit, print_json
-from gpkvs.recovery.bitflip import BitflipOptions, BitflipReport, bitflip, plan, scratch_directory
+from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.recovery.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
 from gpkvs.recovery.bitflip_worker import Outcome
 from gpkvs.recovery.damage import Damage
 
@@ -46,24 +46,25 @@ def bitflip_command(
     Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with failures_exit(1):
+    with (
+        failures_exit(1),
+        ended_by_signals(),
+        scratch_directory(data, "gpkvs-bitflip-", memory_parent()) as directory,
+    ):
         single = [Damage.parse(only)] if only else []
-        directory = empty_directory(data) if data else scratch_directory()
         options = BitflipOptions(bits, bursts, seed, directory, every, **({"workers": 1} if only else {}))
         damages = single or plan(options)
         report = _run(options, damages, console)
-    if not data and not report.missed:
-        shutil.rmtree(directory)
-    if as_json:
-        print_json(_as_json(report, options))
-    else:
-        _print(report, options)
-    for verdict in report.missed:
-        typer.echo(f"gpkvs: missed: {verdict.damage}: {verdict.detail}", err=True)
-    if report.missed:
-        again = f"gpkvs bitflip --only {report.missed[0].damage}"
-        typer.echo(f"gpkvs: repeat one with: {again} (the stores are kept in {directory})", err=True)
-        raise typer.Exit(1)
+        if as_json:
+            print_json(_as_json(report, options))
+        else:
+            _print(report, options)
+        for verdict in report.missed:
+            typer.echo(f"gpkvs: missed: {verdict.damage}: {verdict.detail}", err=True)
+        if report.missed:
+            again = f"gpkvs bitflip --only {report.missed[0].damage}"
+            typer.echo(f"gpkvs: repeat one with: {again} (the stores are kept in {directory})", err=True)
+            raise typer.Exit(1)
 
 
 def _run(options: BitflipOptions, damages: list[Damage], console: Console) -> BitflipReport:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -11,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gpkvs.cli.ending import ended_by_signals
 from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.crash.campaign import Campaign, Totals, part_of
 from gpkvs.crash.explore import Options, StateName, StateReport, Visited
@@ -23,7 +22,6 @@ from gpkvs.errors import InvalidArgumentError
 # What a run of everything must have visited.
 STATES_MIN = {1: 100_000, 2: 20_000}
 _SHOWN_MAX = 10
-EXIT_TERMINATED = 128 + signal.SIGTERM
 _T = TypeVar("_T")
 
 
@@ -58,9 +56,8 @@ def crash_command(
 
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that nothing stays in memory
-    with failures_exit(1):
+    console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # :100: is a line of the source
+    with failures_exit(1), ended_by_signals(kill_children=False):  # the pool of processes ends its own
         options = Options(
             models=tuple(model or Model),
             seed=seed,
@@ -129,7 +126,7 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
     if as_json:
         print_json(_as_json(totals, options))
         return not (totals.violations or missed)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     title = f"{len(totals.violations):,} VIOLATIONS" if totals.violations else "No violation"
     counts = [
         ("workloads", totals.workloads),

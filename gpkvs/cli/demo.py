@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -17,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpkvs.cli.output import empty_directory, failures_exit
+from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.output import failures_exit
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.ledger import Ledger
@@ -54,16 +53,13 @@ def demo_command(
     1 something was, or the demo could not run (the data is then kept).
     """
     console = Console(highlight=False, soft_wrap=True)
-    with failures_exit(1):
-        directory = Path(tempfile.mkdtemp(prefix="gpkvs-demo-")) if data is None else empty_directory(data)
+    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-demo-") as directory:
         story = Story(console, directory / "store", replace(_SERVER, backend=backend), records, seconds, seed)
         try:
             asyncio.run(story.tell())
         except GpkvsError:
             console.print(f"\n[bold red]The demo failed.[/bold red] The data is kept in {escape(str(directory))}")
             raise
-    if data is None:
-        shutil.rmtree(directory)
 
 
 @dataclass(frozen=True)

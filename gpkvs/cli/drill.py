@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.cli.output import counts_table, empty_directory, failures_exit, print_json
+from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
@@ -50,8 +49,7 @@ def drill_command(
     Example: gpkvs drill --rounds 100 --data /mnt/pmem/drill
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with failures_exit(1):
-        directory = empty_directory(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-drill-"))
+    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-drill-") as directory:
         options = DrillOptions(
             rounds=rounds,
             seed=secrets.randbelow(1 << 32) if seed is None else seed,
@@ -65,8 +63,6 @@ def drill_command(
             if as_json:
                 print_json(_failure(error))
             raise
-    if data is None:
-        shutil.rmtree(directory)
     if as_json:
         print_json(_as_json(report))
     else:

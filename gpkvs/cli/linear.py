@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from gpkvs.cli.output import counts_table, empty_directory, failures_exit, print_json
+from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.history import History
@@ -56,11 +55,11 @@ def linear_command(
     Example: gpkvs linear --operations 50000 --faults 5
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with failures_exit(1):
-        if history:
+    if history:
+        with failures_exit(1):
             _judge_again(history)
-            return
-        directory = empty_directory(data) if data else Path(tempfile.mkdtemp(prefix="gpkvs-linear-"))
+        return
+    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-linear-") as directory:
         options = LinearOptions(
             operations,
             faults,
@@ -78,8 +77,6 @@ def linear_command(
             )
 
         report = asyncio.run(linear(options, show))
-    if data is None:
-        shutil.rmtree(directory)
     if as_json:
         print_json(_as_json(report))
     else:

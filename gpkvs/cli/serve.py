@@ -10,7 +10,7 @@ import typer
 
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.quantity import parse_bytes
-from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, Sizes, StoreConfig
+from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, StoreConfig
 from gpkvs.server import logs
 from gpkvs.server.app import Settings, run
 from gpkvs.server.logs import LogFormat
@@ -122,13 +122,11 @@ def serve_command(
             rich_help_panel=_SERVER,
         ),
     ] = ServerConfig.drain_seconds_max,
-    index_bytes: Annotated[
-        int, _size("Index: 32 bytes for each slot.", "INDEX_BYTES", _SIZES, "64MiB")
-    ] = Sizes.index_bytes,
-    heap_bytes: Annotated[int, _size("Keys and values.", "HEAP_BYTES", _SIZES, "1GiB")] = Sizes.heap_bytes,
+    index_bytes: Annotated[int | None, _size("Index: 32 bytes for each slot.", "INDEX_BYTES", _SIZES, "64MiB")] = None,
+    heap_bytes: Annotated[int | None, _size("Keys and values.", "HEAP_BYTES", _SIZES, "1GiB")] = None,
     log_bytes: Annotated[
-        int, _size("Undo log: 48 bytes for each change of a transaction.", "LOG_BYTES", _SIZES, "64MiB")
-    ] = Sizes.log_bytes,
+        int | None, _size("Undo log: 48 bytes for each change of a transaction.", "LOG_BYTES", _SIZES, "64MiB")
+    ] = None,
     key_bytes_max: Annotated[int, _size("Of a key.", "KEY_BYTES_MAX", _LIMITS, "4KiB")] = Limits.key_bytes_max,
     value_bytes_max: Annotated[int, _size("Of a value.", "VALUE_BYTES_MAX", _LIMITS, "16MiB")] = Limits.value_bytes_max,
     request_ops_max: Annotated[
@@ -202,7 +200,9 @@ def serve_command(
             durability=durability,
             accept_loss=accept_loss,
             threads=threads,
-            sizes=Sizes(index_bytes=index_bytes, heap_bytes=heap_bytes, log_bytes=log_bytes),
+            index_bytes=index_bytes,
+            heap_bytes=heap_bytes,
+            log_bytes=log_bytes,
             limits=Limits(
                 key_bytes_max=key_bytes_max, value_bytes_max=value_bytes_max, request_ops_max=request_ops_max
             ),

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import Batch, Op
-from gpkvs.config import DEFAULT_TABLE, KIB
+from gpkvs.config import DEFAULT_TABLE, KIB, DurabilityName
 from gpkvs.directory import ROOT_FILE
 from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, STRUCTURE_BYTES, U64, WAYS, Root
 from gpkvs.store import Store, open_store
@@ -44,8 +44,8 @@ def table_of(layout: str) -> str:
     return DEFAULT_TABLE if layout == BYTES.name else layout
 
 
-def open_tiny(path: Path, *, create: bool = False) -> Store:
-    """Open the smallest store there can be, with every persist that any domain has.
+def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
+    """Open the smallest store there can be; in `msync`, with every persist that any domain has.
 
     A store places its keys by a random hash key; here it is given, so that every run visits the same states.
     """
@@ -57,7 +57,7 @@ def open_tiny(path: Path, *, create: bool = False) -> Store:
             path,
             backend="cpu",
             threads=1,
-            durability="msync",
+            durability=durability,
             index_bytes=BLOCK_BYTES,
             heap_bytes=128 * KIB,
             log_bytes=128 * KIB,

@@ -64,9 +64,10 @@ class Disk:
             if len(words):
                 self._mapped[name][2][:] = words
         for event in stores:
+            end = event.at + len(event.words)
             for name, number in image.names.items():
-                if number == event.file:
-                    self._mapped[name][2][event.at : event.at + len(event.words)] = event.words
+                if number == event.file and end <= len(image.files[number]):  # as in `Image.apply`
+                    self._mapped[name][2][event.at : end] = event.words
 
     def _make(self, name: str, size: int) -> None:
         self._mapped.pop(name, None)

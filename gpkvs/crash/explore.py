@@ -14,7 +14,7 @@ from gpkvs.crash.bench import Bench, Dump, StateError, difference
 from gpkvs.crash.choices import Choice, choices, is_exhaustive
 from gpkvs.crash.models import Epoch, Machine, Model, epochs
 from gpkvs.crash.readable import StateKeys, readable
-from gpkvs.crash.run import Runner
+from gpkvs.crash.run import Run, Runner
 from gpkvs.crash.trace import CHANGES, Event, Image, Kind, Mutation, Trace
 from gpkvs.crash.workloads import DROP, TABLE, Workload
 from gpkvs.directory import ROOT_FILE
@@ -136,8 +136,10 @@ class Scene:
     ----------
     trace
         Of a workload, or of a recovery.
+    last
+        The event from which on a process may be killed.
     first
-        The event from which on crashes happen.
+        The event from which on power fails.
     dumps
         Before the first batch of the trace, and after each; of a recovery, what may be there until it ends.
     before
@@ -148,6 +150,7 @@ class Scene:
 
     model: Model
     trace: Trace
+    last: int
     first: int
     dumps: tuple[Dump, ...]
     before: Image
@@ -162,6 +165,10 @@ class Scene:
         if self.outcome is None:
             return self.dumps[epoch.acknowledged : epoch.acknowledged + 1 + epoch.in_progress]
         return self.dumps if epoch.in_progress else (self.outcome,)
+
+
+def _scene(run: Run, model: Model) -> Scene:
+    return Scene(model, run.trace, run.last, run.promised, run.dumps, run.trace.before)
 
 
 class _EnoughError(Exception):
@@ -200,7 +207,7 @@ class Explorer:
         judged = bench.judged
         with suppress(_EnoughError):
             for model in self.options.models:
-                scene = Scene(model, run.trace, run.last, run.dumps, run.trace.before)
+                scene = _scene(run, model)
                 self._explore_model(bench, scene, workload, visited)
         visited.judged = bench.judged - judged
         return visited
@@ -220,7 +227,7 @@ class Explorer:
         bench = self._bench(workload.layout)
         recoveries: list[Event] = []
         for model in self.options.models:
-            scene = Scene(model, run.trace, run.last, run.dumps, run.trace.before)
+            scene = _scene(run, model)
             for _, again in self._recoveries(bench, scene, workload, Visited(workload)):
                 recoveries += again.trace.events[again.first :]
         return list(run.trace.events[run.last :]), recoveries
@@ -235,7 +242,7 @@ class Explorer:
         """
         run = self._runner.run(name.workload)
         bench = self._bench(name.workload.layout)
-        scene = Scene(name.model, run.trace, run.last, run.dumps, run.trace.before)
+        scene = _scene(run, name.model)
         number, choice = name.epoch, name.choice
         if name.then:
             scene = self._after_first(bench, scene, name, Visited(name.workload))
@@ -298,10 +305,10 @@ class Explorer:
             for place, event in enumerate(events)
             if event.kind in CHANGES
             and machine.add(place, event)
-            and place >= scene.first
+            and place >= scene.last
             and (event.kind is Kind.NAME or event.file == root)
         ]
-        others = range(scene.first, len(events))
+        others = range(scene.last, len(events))
         return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
 
     def _recovery(
@@ -325,7 +332,7 @@ class Explorer:
         trace = self._runner.recovery(bench.disk, epoch.state(name.choice), str(name))
         # A root copy that the first crash tore may be made whole by a part of what recovery stores over it.
         either = name.workload.letters in (TABLE, DROP)
-        return Scene(scene.model, trace, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
+        return Scene(scene.model, trace, 0, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
 
     def _after_kill(self, bench: Bench, scene: Scene, name: StateName) -> Scene:
         """Return the scene of a recovery after a mere kill: what was stored is there, but not durable yet.
@@ -338,7 +345,9 @@ class Explorer:
         outcome = bench.outcome(after, ())
         recovery = self._runner.recovery(bench.disk, after, str(name))
         trace = stored.then(recovery.events)
-        return Scene(scene.model, trace, place, scene.dumps[-2:], scene.before, outcome)
+        if place < scene.first:  # in a life that promised less: what counts is what the opening after it acknowledges
+            return Scene(scene.model, trace, place, len(trace.events) - 1, (outcome,), scene.before, outcome)
+        return Scene(scene.model, trace, place, place, scene.dumps[-2:], scene.before, outcome)
 
     def _random(self, name: StateName, use: str = "") -> Random:
         return Random(f"{self.options.seed} {name} {use}")
@@ -356,6 +365,6 @@ def _judge(bench: Bench, scene: Scene, epoch: Epoch, choice: Choice) -> str:
         if not epoch.in_progress:
             bench.require_clean(epoch.durable, epoch.changes(choice))
         outcome = bench.outcome(epoch.durable, epoch.changes(choice))
-    except StateError as error:
+    except (StateError, GpkvsError) as error:
         return str(error)
     return "" if outcome in allowed else difference(outcome, allowed)

@@ -31,7 +31,7 @@ IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE = range(5)
 # A persist is where it is wanted, not in the functions that all share.
 _SHARED_FILES = ("crash/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
-_SHARED_FUNCTIONS = ("store_flag", "sync_directory")
+_SHARED_FUNCTIONS = ("store_flag", "sync_path")
 
 if IS_TRACED:
     library.gpkvs_trace_begin.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
@@ -67,6 +67,7 @@ class Recorder:
         self._stack = ExitStack()
         self._numbers = {(directory / name).stat().st_ino: number for name, number in before.names.items()}
         self._highest = max(before.files, default=0)
+        self._renamed_ignored = False
 
     def __enter__(self) -> Self:
         # Every line that is stored to is written back, as in the domain `flush`; the other models look away.
@@ -160,7 +161,9 @@ class Recorder:
             real(file)
             found = os.fstat(file)
             if stat.S_ISDIR(found.st_mode):
-                if found.st_ino == self._directory.stat().st_ino:
+                # What makes the names of ignored files durable may fail unnoticed: nothing may rely on it.
+                ignored, self._renamed_ignored = self._renamed_ignored, False
+                if found.st_ino == self._directory.stat().st_ino and not ignored:
                     self._note(Event(Kind.NAMES_SYNC, f"sync in {_site()}"))
             elif found.st_ino in self._numbers:
                 self._note(Event(kind, f"sync in {_site()}", file=self._number(found.st_ino)))
@@ -183,6 +186,7 @@ class Recorder:
     def _rename(self, old: Any, new: Any) -> None:
         ours = self._is_ours(old)
         self._real["rename"](old, new)
+        self._renamed_ignored = not ours
         if ours:
             number = self._number(Path(new).stat().st_ino)
             site = f"rename in {_site()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,29 @@ from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny
 from gpkvs.crash.bench import Disk, Dump, dump
 from gpkvs.crash.recorder import Recorder
 from gpkvs.crash.trace import Image, Kind, Mutation, Trace
-from gpkvs.crash.workloads import CREATE, DROP, OPEN, Script, Workload
+from gpkvs.crash.workloads import COPY, CREATE, DROP, OPEN, PROCESS, Script, Workload
 from gpkvs.layout import BLOCK_BYTES
 from gpkvs.store import Store
 
 
 @dataclass(frozen=True)
 class Run:
-    """A workload that ran to its end: its trace, and what must be there after each of its batches."""
+    """A workload that ran to its end: its trace, and what must be there after each of its batches.
+
+    Parameters
+    ----------
+    dumps
+        Before the first batch, and after each; in the trace a MARK ends each batch.
+    last
+        The first event of what is explored: the last batch, and what else no other workload has.
+    promised
+        The event from which on a power failure is survived; before it there may be a life in a weaker domain.
+    """
 
     trace: Trace
-    dumps: tuple[Dump, ...]  # before the first batch, and after each
-    last: int  # the first event of the last batch
+    dumps: tuple[Dump, ...]
+    last: int
+    promised: int
 
 
 class Runner:
@@ -69,6 +81,8 @@ class Runner:
         disk.lay(base)
         if workload.letters == OPEN:
             return self._open(disk, workload, disk.image().copy(), keys)
+        if workload.letters in (PROCESS, COPY):
+            return self._two_lives(disk, workload, keys)
         with open_tiny(disk.path) as store:
             if workload.letters == DROP:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
@@ -95,6 +109,48 @@ class Runner:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
 
+    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+        """Run a life after which a power failure may take anything back, then open in msync and run a batch."""
+        with open_tiny(disk.path) as store:
+            script = Script(workload, keys, _contents(dump(store, keys.all)))
+        before = disk.image().copy()
+        is_copy = workload.letters == COPY
+        earlier = self._copy(disk, before) if is_copy else self._in_process(disk, before, script)
+        with self._recorder(disk, earlier.after(), f"{workload}, opened") as recorder:
+            store = open_tiny(disk.path)
+            recorder.mark()
+            found = dump(store, keys.all)
+            assert _contents(found) == script.tables
+            script.step("N", store)
+            recorder.mark()
+        with store:
+            dumps = (found, found, dump(store, keys.all))
+        trace = earlier.then(recorder.trace().events)
+        _assert_complete(trace, disk.image())
+        trace = trace.mutated(self._mutation)
+        opened = next(place for place, event in enumerate(trace.events) if event.kind is Kind.MARK)
+        return Run(trace, dumps, len(earlier.events) if is_copy else 0, opened)
+
+    def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
+        """Return the trace of a life in the domain process: nothing is synced, no cache line is written back."""
+        with self._recorder(disk, before, "in process") as recorder:
+            store = open_tiny(disk.path, durability="process")
+            for letter in "NCU":
+                script.step(letter, store)
+        store.close()
+        events = recorder.trace().events
+        return Trace(before, tuple(event for event in events if event.kind is not Kind.WRITE_BACK))
+
+    def _copy(self, disk: Disk, image: Image) -> Trace:
+        """Return the trace of copying files into an empty directory, as `cp` does: nothing is synced."""
+        disk.lay(Image())
+        with self._recorder(disk, Image(), "copied") as recorder:
+            for name, words in image.items():
+                file = os.open(disk.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(file, words.tobytes())
+                os.close(file)
+        return recorder.trace()
+
     def recovery(self, disk: Disk, state: Image, name: str) -> Trace:
         """Recover a state; return the trace of it, which ends with a MARK.
 
@@ -115,7 +171,8 @@ class Runner:
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         marks = [place for place, event in enumerate(trace.events) if event.kind is Kind.MARK]
-        return Run(trace, tuple(dumps), marks[-2] + 1 if len(marks) > 1 else 0)
+        last = marks[-2] + 1 if len(marks) > 1 else 0
+        return Run(trace, tuple(dumps), last, last)
 
     def _recorder(self, disk: Disk, before: Image, name: str) -> Recorder:
         return Recorder(disk.path, before, Random(f"{self._seed} {name}"))

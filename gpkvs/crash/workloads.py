@@ -22,6 +22,10 @@ Beyond these are the workloads of one letter in `EXTRA`:
     X  a table is dropped
     O  the store is opened
     Z  a store is created (bytes only)
+    P  two lives: in the domain process a batch, a table created, a batch; then the store is opened in msync, a batch
+    K  the store's files are copied, and nothing of the copy is synced; then it is opened in msync, a batch
+
+In the last two, power fails when the store is open in msync, or later: before, nobody promised to survive it.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, U64
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
-EXTRA = "JWLBCXOZ"
-TABLE, DROP, OPEN, CREATE = "CXOZ"
+EXTRA = "JWLBCXOZPK"
+TABLE, DROP, OPEN, CREATE, PROCESS, COPY = "CXOZPK"
 _OF_ONE_LAYOUT = {"L": BYTES.name, "B": U64.name, "Z": BYTES.name}
 LENGTH_MAX = 3
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]

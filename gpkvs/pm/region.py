@@ -97,6 +97,15 @@ class Region:
         else:
             self.persist()
 
+    def settle(self) -> None:
+        """Make durable whatever was ever stored to this file, by whom and in which domain; raises as `persist` does.
+
+        What a process stored in a weaker domain, or before it was killed, may be in the page cache or in cache lines
+        only: a file system on PM writes both back. In `process` nothing needs to survive a power loss.
+        """
+        if self._domain is not DomainName.PROCESS:
+            os.fsync(self._file)
+
     def close(self) -> None:
         """Unmap; views handed out before must be gone."""
         self._view = None

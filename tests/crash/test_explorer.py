@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import signal
@@ -15,18 +16,21 @@ from random import Random
 import pytest
 
 import gpkvs
+from gpkvs.config import DurabilityName
 from gpkvs.crash.campaign import Campaign, part_of
 from gpkvs.crash.explore import Options, StateName, Violation
 from gpkvs.crash.models import Model
 from gpkvs.crash.trace import Kind, Mutation
 from gpkvs.crash.workloads import LETTERS, Workload, all_workloads
-from gpkvs.layout import ROOT_OFFSETS, STRUCTURE_BYTES
+from gpkvs.files import StoreFiles
+from gpkvs.layout import ROOT_OFFSETS
 from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
 from gpkvs.roots import RootCopies, write_roots
 from gpkvs.transaction import Transaction
 
+SIZES = {"index_bytes": 1 << 20, "heap_bytes": 1 << 20, "log_bytes": 1 << 20}
 ROOT_WORKLOADS = ("bytes:O", "bytes:X", "u64:C", "bytes:Z")
 
 
@@ -157,7 +161,7 @@ class Watched(Region):
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_the_only_whole_root_copy_is_stored_over_last(store_path: Path, damaged: int) -> None:
     """Found by the explorer, bytes:O at depth 2: both copies were lost if two crashes tore one each."""
-    gpkvs.open(store_path, index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20).close()
+    gpkvs.open(store_path, **SIZES).close()
     file = bytearray((store_path / "root").read_bytes())
     file[ROOT_OFFSETS[damaged] + 20] ^= 1
     (store_path / "root").write_bytes(bytes(file))
@@ -175,24 +179,51 @@ def open_watched(path: Path) -> Watched:
     return region
 
 
-def test_a_root_copy_that_may_be_in_a_cache_only_is_stored_again_first(store_path: Path) -> None:
-    """Found by the explorer, bytes:O at depth 2: a process killed after it stored B left B to be lost with A."""
-    gpkvs.open(store_path, index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20).close()
-    region = open_watched(store_path)
-    order: list[tuple[str, int]] = []
-    region.store = lambda offset, data: order.append(("store", offset))  # type: ignore[method-assign]
-    region.sync = lambda: order.append(("sync", 0))  # type: ignore[method-assign]
-    write_roots(region, RootCopies.read(region).current(region))
-    a, b = ROOT_OFFSETS
-    assert order == [("store", b), ("sync", 0), ("store", a), ("sync", 0), ("store", b), ("sync", 0)]
-    assert region.read(a, STRUCTURE_BYTES) == region.read(b, STRUCTURE_BYTES)
-    region.close()
+@pytest.mark.parametrize(("durability", "synced"), [("msync", True), ("process", False), ("none", True)])
+def test_what_is_there_is_made_durable_before_anything_is_stored(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, durability: DurabilityName, synced: bool
+) -> None:
+    """A life in a weaker domain, a kill or a copy leaves it in a cache; what names the rest comes last."""
+    gpkvs.open(store_path, **SIZES).close()
+    order: list[str] = []
+    fsync, store = os.fsync, Region.store
+
+    def note_sync(file: int) -> None:
+        order.append(Path(f"/proc/self/fd/{file}").readlink().name)
+        fsync(file)
+
+    def note_store(region: Region, offset: int, data: bytes) -> None:
+        order.append("a store")
+        store(region, offset, data)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Region, "store", note_store)
+    gpkvs.open(store_path, durability=durability).close()
+    before = order[: order.index("a store")]
+    mapped = ["log", "heap", "index-0-0", "root"]
+    assert [name for name in before if name in mapped] == (mapped if synced else [])
+    assert {"catalog-0.json", store_path.name, store_path.parent.name} <= set(before)
 
 
-def test_a_creation_that_was_killed_before_its_marker_had_its_name_begins_again(store_path: Path) -> None:
-    """Found by the explorer, bytes:Z: the directory was refused as one that holds something else."""
-    store_path.mkdir()
-    (store_path / "CREATING.tmp").touch()
-    with gpkvs.open(store_path, index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20) as store:
-        store.set(b"key", b"value")
-    assert not (store_path / "CREATING.tmp").exists()
+def test_the_directory_above_a_store_need_not_be_readable(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpkvs.open(store_path, **SIZES).close()
+    real = os.open
+
+    def refuse(path: Path, *arguments: int) -> int:
+        if Path(path) == store_path.parent:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+    gpkvs.open(store_path).close()
+
+
+@pytest.mark.parametrize(("text", "workload"), [("log", "u64:P"), ("heap", "bytes:P"), ("index", "bytes:K")])
+def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) -> None:
+    """Without the sync of one file at the opening, a power failure after it takes away what the others name."""
+    site = f"sync in files.settle:{line_of(StoreFiles.settle, f'{text}.settle()')}"
+    options = Options(models=(Model.PAGE,), mutation=Mutation(site, frozenset({Kind.FILE_SYNC})), stop_early=True)
+    _, violations = explore(options, workload)
+    assert violations, f"without {site}, nothing is seen"
+    _, violations = explore(replace(options, mutation=None), workload)
+    assert violations == []

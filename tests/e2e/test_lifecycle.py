@@ -184,6 +184,9 @@ def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
     assert "WARNING index_bytes=2097152 has no effect: the store was created with 1048576" in log
     assert "WARNING heap_bytes=33554432 has no effect" in log
     assert "log_bytes=" not in log  # as it is
+    server.stop()
+    server = start_server("--index-bytes", "64MiB")  # the default, but asked for
+    assert "WARNING index_bytes=67108864 has no effect" in server.log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ NOTHING_DONE = (
     "GpkvsError",
     "TableExistsError",
     "MemoryError",
+    "NoMemoryError",
     "StoreAccessError",
 )
 

@@ -10,15 +10,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.check import check
+from gpkvs.config import Sizes
+from gpkvs.engine import Engine
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,
+    NoMemoryError,
     NoSpaceError,
     StoreAccessError,
     StoreClosedError,
@@ -27,6 +31,8 @@ from gpkvs.errors import (
     StoreMissingError,
     UnknownTableError,
 )
+from gpkvs.server.status import status_of
+from gpkvs.small import OPS_MAX, SmallBatches
 from tests.conftest import SMALL, assert_clean
 
 HOLD = "import sys, time, gpkvs; gpkvs.open(sys.argv[1]); print('open', flush=True); time.sleep(60)"
@@ -190,6 +196,51 @@ def test_disk_full_at_creation_leaves_nothing(tmp_path: Path) -> None:
 def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(size))):
         gpkvs.open(tmp_path / "store", **size)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
+)
+@pytest.mark.parametrize(("where", "name"), [(Engine, "_plan"), (SmallBatches, "plan"), (Batch, "check_size")])
+def test_memory_that_is_not_given_is_a_refusal(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, refuse)
+        patched.setattr(store._backend, "small_ops_max", 0 if where is Engine else OPS_MAX)
+        with pytest.raises(NoMemoryError, match="nothing was written") as refused:
+            store.set(b"key", b"value")
+    assert isinstance(refused.value, MemoryError)
+    assert status_of(refused.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "memory_full")
+    assert store.get(b"key") is None
+    assert store.set(b"key", b"value") == 1
+
+
+def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SystemError("bad argument to internal function")
+
+    monkeypatch.setattr(Engine, "_runs", fail)
+    with pytest.raises(SystemError, match="bad argument"):
+        store.set(b"key", b"value")
+
+
+def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    gpkvs.open(store_path).close()
+    gpkvs.open(store_path, **{**SMALL, "log_bytes": SMALL["log_bytes"] - 1}).close()  # rounded up, it is the same
+    assert "has no effect" not in caplog.text
+    gpkvs.open(store_path, index_bytes=Sizes.index_bytes, heap_bytes=1 << 20).close()
+    for name, asked in (("index_bytes", Sizes.index_bytes), ("heap_bytes", 1 << 20)):
+        assert f"{name}={asked} has no effect: the store was created with {SMALL[name]}" in caplog.text
+    assert "log_bytes" not in caplog.text
+    with pytest.raises(InvalidArgumentError, match="log_bytes"):
+        gpkvs.open(store_path, log_bytes=1)
 
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")

@@ -1,0 +1,98 @@
+"""How commands that take long end: what they made, and the processes that they started, go with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from gpkvs.cli.output import empty_directory
+from gpkvs.engine import Engine
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_AGAIN_SECONDS = 0.01
+
+
+@contextmanager
+def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the command by an exception, so that everything is cleaned up on the way out.
+
+    Not in the middle of a transaction of this process: whatever interrupts one ends the process at once
+    (`gpkvs.fatal`). A timer then tries again a moment later.
+
+    Parameters
+    ----------
+    kill_children
+        Whether the processes that the command has started are killed first: the exception may come between the start
+        of one and the statement that would end it.
+    """
+    told: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if number in _ENDING:
+            told.append(number)
+        while frame:
+            if frame.f_code is Engine.execute.__code__:
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+                return
+            frame = frame.f_back
+        if kill_children:
+            _kill_children()
+        sys.exit(128 + told[0])
+
+    before = {number: signal.signal(number, end) for number in (*_ENDING, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _kill_children() -> None:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            for child in (task / "children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+
+
+@contextmanager
+def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Give a command a directory: `data`, which must be empty and stays, or a temporary one.
+
+    The temporary one is removed when the command ends well or is told to end. If it fails, it stays: what is in it
+    may say why.
+
+    Parameters
+    ----------
+    data
+        What the user named.
+    prefix
+        Of the temporary one's name.
+    parent
+        Where it is made; by default where temporary files go.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If `data` holds anything.
+    """
+    if data is not None:
+        yield empty_directory(data)
+        return
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    failed = False
+    try:
+        yield directory
+    except Exception:
+        failed = True
+        raise
+    finally:
+        if not failed:
+            shutil.rmtree(directory)
