@@ -53,6 +53,7 @@ class Heap:
 
     def __init__(self, segment_bytes: int, tail: Tail, live_units: U64) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
+        assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
         self.live_units = live_units
 
@@ -106,7 +107,7 @@ class Heap:
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
-            last = int((ends <= np.uint64(before + room)).sum())
+            last = int(np.count_nonzero(ends <= np.uint64(before + room)))
             if last > first:
                 # Modulo 2^64, as the kernels count: the difference may be negative.
                 start = (segment * self.segment_units + used - before) % (1 << 64)
@@ -122,7 +123,6 @@ class Heap:
                 if following is None:
                     raise HeapFullError(first)
                 segment, used = following, 0
-        assert int(units.max()) <= RECORD_UNITS_MAX
         np.left_shift(reference, np.uint64(24), out=reference)
         np.bitwise_or(reference, units, out=reference)
         return reference, Tail(segment, used), added

@@ -260,11 +260,11 @@ class Table(ABC):
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
         is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
-        new_keys = int(is_new.sum())
+        new_keys = int(np.count_nonzero(is_new))
         if not new_keys:
             return Placed(changed, chains.slot, 0, None)
         placed = self._run_place(chains, changed, new_keys)
-        if (placed.slot[changed] != NO_SLOT).all():
+        if not np.count_nonzero(placed.slot[changed] == NO_SLOT):
             return placed
         return self._admit(plan, changed, is_new)
 
@@ -338,7 +338,7 @@ class Table(ABC):
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, new_keys, moved_to if (moved_to != NO_SLOT).any() else None)
+        return Placed(changed, slot, new_keys, moved_to if np.count_nonzero(moved_to != NO_SLOT) else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
@@ -400,7 +400,7 @@ class Table(ABC):
     def gained(self, plan: Plan) -> int:
         """Return how many keys the table will have more, or fewer."""
         removes = not plan.batch.has_only_sets
-        removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
+        removed = int(np.count_nonzero(plan.folded.change == Change.REMOVE.value)) if removes else 0
         return plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:

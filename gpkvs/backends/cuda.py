@@ -34,6 +34,7 @@ from gpkvs.backends.cpu import CpuBackend, adopt_on_host, small_ops_asked
 from gpkvs.backends.gpu_kernel import GpuKernel
 from gpkvs.backends.gpu_order import order_on_gpu
 from gpkvs.backends.mirror import Mirror
+from gpkvs.backends.warm_up import warm_up
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError
 from gpkvs.fatal import stop_process
@@ -50,8 +51,7 @@ _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _LATE_SLOTS_MAX = 1 << 20  # in which a mirror lags behind, before it is brought up to date whoever reads it
-# Batches that only read cross the link in parts, so that it carries both directions at once while kernels run. More
-# parts, or smaller ones, gain nothing: each costs half a dozen calls (docs/gpu.md).
+# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing.
 _PARTS, _PART_OPS_MIN = 4, 1 << 17
 
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ def _explained(call: Callable[P, T]) -> Callable[P, T]:
             what = next((argument for argument in args if isinstance(argument, str)), call.__name__)
             reason = BackendError(f"CUDA, {what}: {error}")
             if _is_lost():
-                # The context is gone for good: nothing in this process can run a batch any more.
+                # The context is gone for good.
                 stop_process("the GPU does not answer any more", reason)
             raise reason from error
 
@@ -170,10 +170,10 @@ class CudaBackend:
         self._warning = ""
         self._is_small = False
         self._uploads, self._downloads = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
-        # Its kernels go first: stores to PM are queued for longer than a mirror takes.
-        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
         self._arrived: cupy.cuda.Event | None = None
         self._delivered: cupy.cuda.Event | None = None
+        warm_up(cupy)
         asked = small_ops_asked()
         self.small_ops_max = break_even(self, self.host) if asked is None else asked
 
@@ -469,7 +469,7 @@ class CudaBackend:
         return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
-        """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
+        """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
         self._follow(self._kernel(kernel), items, arguments, cupy.cuda.get_current_stream().record())
 
     def registered(self, address: int) -> HostMemory:
