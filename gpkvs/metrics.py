@@ -11,18 +11,8 @@ from time import perf_counter
 # are all the time spent in the engine. `plan` is all of a small batch before its commit; `active` and `idle` store the
 # flag and make it durable.
 READ_PHASES = ("route", "order", "find", "fold", "measure")
-WRITE_PHASES = (
-    "place",
-    "stage",
-    "record",
-    "log",
-    "persist_heap",
-    "persist_log",
-    "active",
-    "apply",
-    "persist_index",
-    "idle",
-)
+COMMIT_PHASES = ("record", "log", "persist_heap", "persist_log", "active", "apply", "persist_index", "idle")
+WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
 PHASES = ("plan", *READ_PHASES, *WRITE_PHASES, "reply")
 
 
