@@ -237,9 +237,24 @@ class Engine:
         self._check_log(batch, runs)
         live_units = self.heap.live_units + added
         for table, plan in plans:
-            live_units -= self._backend.download(self.heap.units_by_segment(table.freed(plan)))
+            live_units -= self._freed_units(table.freed(plan))
         self.meter.lap("stage")
         self._commit(writes, runs, tail, partial(self.heap.commit, tail, live_units))
+
+    def _freed_units(self, reference: U64) -> U64:
+        """Return the units of each segment that references name, which no slot will hold any more."""
+        if isinstance(reference, np.ndarray):
+            return self.heap.units_by_segment(reference)
+        units = np.zeros(len(self.heap.live_units), np.uint64)
+        self._backend.launch(
+            "count_units",
+            len(reference),
+            reference=reference,
+            segment_units=self.heap.segment_units,
+            segments=len(units),
+            units=units,
+        )
+        return units
 
     def _commit(
         self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail, settle: Callable[[], None]
@@ -282,7 +297,7 @@ class Engine:
         first = 0
         for (_, plan), sizes in zip(plans, units, strict=True):
             last = first + len(plan.put_op)
-            plan.put_reference, plan.put_units = references[first:last], int(sizes.sum())
+            plan.put_reference, plan.put_units = references[first:last], self._backend.total(sizes)
             first = last
         return tail, added
 

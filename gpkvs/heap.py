@@ -13,7 +13,7 @@ import numpy as np
 from gpkvs.batch import U32, U64
 from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
 
-_PART = 1 << 17  # references that are counted at a time
+_PART = 1 << 17  # references that are counted at a time: what is made of them fits a cache
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Heap:
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
-            last = int(np.count_nonzero(ends <= np.uint64(before + room)))
+            last = int(np.searchsorted(ends, np.full_like(ends[:1], before + room), side="right")[0])
             if last > first:
                 # Modulo 2^64, as the kernels count: the difference may be negative.
                 start = (segment * self.segment_units + used - before) % (1 << 64)
@@ -136,18 +136,16 @@ class Heap:
         return None
 
     def units_by_segment(self, reference: U64) -> U64:
-        """Return the units of each segment that references name, where the references are.
+        """Return the units of each segment that references of the host name.
 
         As the recount does: a damaged reference that leaves the heap counts nowhere.
         """
         segments, span = len(self.live_units), np.uint64(self.segment_units << 24)
         if len(reference) == 0:
             return np.zeros(segments, np.uint64)
-        # On the host, part by part: what is made of a part fits a cache.
-        size = _PART if isinstance(reference, np.ndarray) else len(reference)
         counted = []
-        for first in range(0, len(reference), size):
-            part = reference[first : first + size]
+        for first in range(0, len(reference), _PART):
+            part = reference[first : first + _PART]
             segment = np.minimum(part // span, np.uint64(segments))
             # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
             length = (part & np.uint64(RECORD_UNITS_MAX)).astype(np.float64)

@@ -33,8 +33,8 @@ from gpkvs.backends.break_even import break_even
 from gpkvs.backends.cpu import CpuBackend, adopt_on_host, small_ops_asked
 from gpkvs.backends.gpu_kernel import GpuKernel
 from gpkvs.backends.gpu_order import order_on_gpu
+from gpkvs.backends.gpu_sums import total_on_gpu, warm_up
 from gpkvs.backends.mirror import Mirror
-from gpkvs.backends.warm_up import warm_up
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError
 from gpkvs.fatal import stop_process
@@ -191,13 +191,7 @@ class CudaBackend:
 
     @_explained
     def attach(self, region: Region, *, slots: SlotLayout | None) -> None:
-        """See `Backend.attach`.
-
-        Raises
-        ------
-        BackendError
-            If the GPU has no memory for the mirror.
-        """
+        """See `Backend.attach`; a `BackendError` if the GPU has no memory for the mirror."""
         mirror = self._new_mirror(region, slots) if slots else None
         if region.takes_gpu_stores:
             self._registered[region.address] = HostMemory(region.address, region.bytes)
@@ -329,6 +323,11 @@ class CudaBackend:
         # CuPy keeps what is given back by its size: of sizes that are all different, it would use none again.
         size = count * np.dtype(dtype).itemsize
         return cupyx.empty_pinned(1 << (size - 1).bit_length() if size else 0, np.uint8)[:size].view(dtype)
+
+    @_explained
+    def total(self, column: NDArray[Any], /) -> int:
+        """See `Backend.total`."""
+        return self.host.total(column) if isinstance(column, np.ndarray) else total_on_gpu(cupy, column)
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
