@@ -1,8 +1,8 @@
 """Sums of columns on a GPU, and when CuPy compiles them.
 
 CuPy's fast sums (CUB) take two to four seconds to compile when first used, and small columns need many of them, by
-size: in the middle of serving each would be a halt. So the fast ones are for large columns, of which there is one for all
-sizes, and are asked for at the start; CuPy keeps them on disk.
+size: in the middle of serving each would be a halt. So the fast ones are for large columns, of which there is one for
+all sizes, and are asked for at the start; CuPy keeps them on disk.
 """
 
 from __future__ import annotations
