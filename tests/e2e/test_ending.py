@@ -59,9 +59,10 @@ def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 def descendants(pid: int) -> set[int]:
     """Return the processes that a process has started, and those that these have."""
     found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found |= {child} | descendants(child)
+    with suppress(FileNotFoundError, ProcessLookupError):  # a thread, or a process, may end while it is looked at
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
     return found
 
 
