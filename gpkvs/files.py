@@ -72,7 +72,8 @@ class StoreFiles:
     def settle(self) -> None:
         """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
 
-        The root comes last: what it and its flag name is durable before.
+        The root comes last: what it and its flag name is durable before. It is touched: after a batch whose sync
+        failed, undo or the next batch stores again what counts in the other files, and nothing does in this one.
         """
         self.log.settle()
         self.heap.settle()
@@ -83,6 +84,7 @@ class StoreFiles:
         # Who may use the store may not be allowed to open the directory above.
         with suppress(PermissionError):
             sync_path(self.path.parent)
+        self.root_region.touch()
         self.root_region.settle()
 
     def sync(self) -> None:

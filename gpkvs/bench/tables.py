@@ -114,11 +114,12 @@ def _share(part: float, whole: float) -> str:
 
 def resources(result: dict[str, Any]) -> Rows:
     """Return the processor time of an operation, in the server and in the client."""
+    names = ("server_cpu_us", "engine_us", "empty_server_cpu_us", "client_cpu_us")
     lines = [
-        (task, *(f"{spent[name]:.3g}" for name in ("server_cpu_us", "engine_us", "client_cpu_us")))
+        (task, *(f"{spent[name]:.3g}" if name in spent else "" for name in names))
         for task, spent in result["spent"].items()
     ]
-    headings = ("task", "server, CPU µs", "of it in the engine, µs", "client, CPU µs")
+    headings = ("task", "server, CPU µs", "of it in the engine, µs", "an empty gRPC server, CPU µs", "client, CPU µs")
     return Rows("time of gpkvs for one operation", headings, lines)
 
 

@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+
+from gpkvs.bench.empty_server import NAME as EMPTY
+from gpkvs.bench.empty_server import empty_server
 from gpkvs.bench.load import Keys, gathered_calls, single_calls, stream
 from gpkvs.bench.own import TABLE
 from gpkvs.bench.process import cpu_seconds
@@ -75,7 +79,14 @@ async def measure_throughput(
                     if redis:
                         runs.setdefault((task, REDIS), []).append(await peer())
                 spent[task] = before.until_now(sum(run.operations for run in runs[task, OWN]))
-        contenders: dict[str, dict[str, str]] = {OWN: {"version": package_version()}}
+            task = task_single(operation)
+            progress(f"{task}, {EMPTY}: {options.runs} runs")
+            runs[task, EMPTY], cpu_us = await _measure_empty(options, operation)
+            spent[task] |= {"empty_server_cpu_us": cpu_us}
+        contenders: dict[str, dict[str, str]] = {
+            OWN: {"version": package_version()},
+            EMPTY: {"version": grpc.__version__},
+        }
         if redis:
             contenders[REDIS] = {"version": redis.version, "settings": redis.settings}
     measurements = [Measurement(task, contender, found) for (task, contender), found in runs.items()]
@@ -104,6 +115,18 @@ def _tasks(
         ),
         (task_gathered(operation), lambda: gathered_calls(client, operation, keys, seconds, options.callers), peer(1)),
     ]
+
+
+async def _measure_empty(options: ServerBenchOptions, operation: str) -> tuple[list[Run], float]:
+    """Make the same single calls to a server that does nothing; return that, and its processor time for a call."""
+    keys = Keys(options.records, seed=2).singly()
+    with empty_server() as (target, pid):
+        before = cpu_seconds(pid)
+        runs = [
+            await single_calls(target, TABLE, operation, keys, options.seconds, options.connections)
+            for _ in range(options.runs)
+        ]
+        return runs, 1e6 * (cpu_seconds(pid) - before) / sum(run.operations for run in runs)
 
 
 @asynccontextmanager

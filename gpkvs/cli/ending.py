@@ -66,8 +66,8 @@ def _kill_children() -> None:
 def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Give a command a directory: `data`, which must be empty and stays, or a temporary one.
 
-    The temporary one is removed when the command ends well or is told to end. If it fails, it stays: what is in it
-    may say why.
+    The temporary one is removed when the command ends well or is told to end. If it fails, what is in it may say why:
+    it stays, unless it is empty.
 
     Parameters
     ----------
@@ -87,12 +87,13 @@ def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None
         yield empty_directory(data)
         return
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    failed = False
     try:
         yield directory
     except Exception:
-        failed = True
+        with suppress(OSError):
+            directory.rmdir()
         raise
-    finally:
-        if not failed:
-            shutil.rmtree(directory)
+    except BaseException:
+        shutil.rmtree(directory)
+        raise
+    shutil.rmtree(directory)

@@ -97,6 +97,13 @@ class Region:
         else:
             self.persist()
 
+    def touch(self) -> None:
+        """Store every byte again as it is, so that the operating system takes the whole file for changed.
+
+        What it could not write when a sync failed, it takes for clean: only what is stored to again is written later.
+        """
+        self._map[:] = self._map[:]
+
     def settle(self) -> None:
         """Make durable whatever was ever stored to this file, by whom and in which domain; raises as `persist` does.
 

@@ -43,7 +43,9 @@ def test_the_server_is_measured_beside_redis_and_reported(tmp_path: Path) -> Non
     result = json.loads(kept.read_text())
     tasks = {f"{op} {kind}" for op in ("SET", "GET") for kind in ("stream", "single", "gathered")}
     rates = {(found["task"], found["contender"]): found["rate"] for found in result["measurements"]}
-    assert set(rates) == {(task, contender) for task in tasks for contender in ("gpkvs", "redis")}
+    singles = {("SET single", "empty gRPC"), ("GET single", "empty gRPC")}
+    assert set(rates) == {(task, contender) for task in tasks for contender in ("gpkvs", "redis")} | singles
+    assert result["spent"]["SET single"]["empty_server_cpu_us"] > 0
     assert min(rates.values()) > 0
     aims = {ratio["task"]: ratio["aim"] for ratio in result["ratios"]}
     assert (aims["SET stream"], aims["GET stream"], aims["SET gathered"], aims["SET single"]) == (10, 5, 0.5, None)

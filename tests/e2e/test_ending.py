@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs.cli.ending import scratch_directory
+from gpkvs.errors import GpkvsError
 from tests.e2e.conftest import COMMAND
 
 SECONDS_MAX = 60.0
@@ -60,7 +62,7 @@ def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 def descendants(pid: int) -> set[int]:
     """Return the processes that a process has started, and those that these have."""
     found: set[int] = set()
-    with suppress(FileNotFoundError, ProcessLookupError):  # a thread, or a process, may end while it is looked at
+    with suppress(OSError):  # a process or a thread that has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found |= {child} | descendants(child)
@@ -101,9 +103,38 @@ def test_nothing_is_left(folder: Path, arguments: list[str], children: int, numb
         process.send_signal(number)
         assert process.wait(SECONDS_MAX) == 128 + number
     finally:
-        process.kill()
+        if process.poll() is None:  # the test failed: nothing may go on after it
+            for pid in (*descendants(process.pid), process.pid):
+                os.kill(pid, signal.SIGKILL)
     assert list(folder.iterdir()) == []
     assert not any(map(is_running, started))
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "kept"),
+    [
+        (None, "store", False),
+        (SystemExit(143), "store", False),
+        (GpkvsError("lost"), "store", True),
+        (GpkvsError("wrong options"), "", False),
+    ],
+)
+def test_a_directory_is_kept_only_if_it_tells_something(
+    folder: Path, error: BaseException | None, file: str, kept: bool
+) -> None:
+    with suppress(GpkvsError, SystemExit), scratch_directory(None, "x", folder) as directory:
+        if file:
+            (directory / file).touch()
+        if error:
+            raise error
+    assert bool(list(folder.iterdir())) is kept
+
+
+def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
+    with suppress(SystemExit), scratch_directory(folder / "mine", "x") as directory:
+        raise SystemExit
+    assert directory == folder / "mine"
+    assert directory.is_dir()
 
 
 def test_a_transaction_is_not_interrupted(store_path: Path) -> None:
