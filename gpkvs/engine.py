@@ -197,12 +197,11 @@ class Engine:
             # A version that a reply carries must never be given again: a SET counts even if its key is deleted after.
             if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
                 room = self._allocate(batch, writers)
+                for table, plan in writers:
+                    table.stage(plan)  # a GPU does it while the host makes the results
                 self.meter.lap("place")
         for_each_table(plans, Table.check_replies)
         self._cut_replies(batch, plans)
-        if room is not None:
-            for table, plan in writers:
-                table.stage(plan)  # a GPU does it while the host makes the results
         # All that may fail for want of memory comes before the commit, the values of the reply too.
         for table, plan in plans:
             plan.result = table.result(plan)
@@ -242,9 +241,24 @@ class Engine:
         self._check_log(batch, runs)
         live_units = self.heap.live_units + added
         for table, plan in plans:
-            live_units -= self._backend.download(self.heap.units_by_segment(table.freed(plan)))
+            live_units -= self._freed_units(table.freed(plan))
         self.meter.lap("stage")
         self._commit(writes, runs, tail, partial(self.heap.commit, tail, live_units))
+
+    def _freed_units(self, reference: U64) -> U64:
+        """Return the units of each segment that references name, which no slot will hold any more."""
+        if isinstance(reference, np.ndarray):
+            return self.heap.units_by_segment(reference)
+        units = np.zeros(len(self.heap.live_units), np.uint64)
+        self._backend.launch(
+            "count_units",
+            len(reference),
+            reference=reference,
+            segment_units=self.heap.segment_units,
+            segments=len(units),
+            units=units,
+        )
+        return units
 
     def _commit(
         self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail, count_live: Callable[[], None]
@@ -287,7 +301,7 @@ class Engine:
         first = 0
         for (_, plan), sizes in zip(plans, units, strict=True):
             last = first + len(plan.put_op)
-            plan.put_reference, plan.put_units = references[first:last], int(sizes.sum())
+            plan.put_reference, plan.put_units = references[first:last], self._backend.total(sizes)
             first = last
         return tail, added
 
@@ -295,6 +309,8 @@ class Engine:
         """Return the size of the records of some SETs."""
         if len(sets) == 0:
             return np.empty(0, np.uint64)
+        if len(sets) == len(plan.batch):
+            return record_units(plan.key_lengths, plan.value_lengths)
         return record_units(plan.key_lengths[sets], plan.value_lengths[sets])
 
     def _admit_records(self, batch: Batch, plans: list[TablePlan]) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 from gpkvs.batch import U32, U64
 from gpkvs.layout import RECORD_HEADER_BYTES, RECORD_UNITS_MAX, UNIT_BYTES
 
-_PART = 1 << 17  # references that are counted at a time
+_PART = 1 << 17  # references that are counted at a time: what is made of them fits a cache
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Heap:
 
     def __init__(self, segment_bytes: int, tail: Tail, live_units: U64) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
+        assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
         self.live_units = live_units
 
@@ -95,16 +96,18 @@ class Heap:
         HeapFullError
             With the first record that does not fit.
         """
+        added = np.zeros(len(self.live_units), np.uint64)
+        if len(units) == 0:
+            return units, self._start, added
         ends = np.cumsum(units, dtype=np.uint64)
         # One column for all steps: fresh memory for each would cost more than what is done in it.
         reference = ends - units
-        added = np.zeros(len(self.live_units), np.uint64)
         segment, used = self._start.segment, self._start.units
         used_segments: set[int] = set()
         first, before = 0, 0  # the first record without a place, and the units of all records before it
         while first < len(units):
             room = self.segment_units - used
-            last = int((ends <= np.uint64(before + room)).sum())
+            last = int(np.searchsorted(ends, np.full_like(ends[:1], before + room), side="right")[0])
             if last > first:
                 # Modulo 2^64, as the kernels count: the difference may be negative.
                 start = (segment * self.segment_units + used - before) % (1 << 64)
@@ -120,7 +123,6 @@ class Heap:
                 if following is None:
                     raise HeapFullError(first)
                 segment, used = following, 0
-        assert len(units) == 0 or int(units.max()) <= RECORD_UNITS_MAX
         np.left_shift(reference, np.uint64(24), out=reference)
         np.bitwise_or(reference, units, out=reference)
         return reference, Tail(segment, used), added
@@ -134,18 +136,16 @@ class Heap:
         return None
 
     def units_by_segment(self, reference: U64) -> U64:
-        """Return the units of each segment that references name, where the references are.
+        """Return the units of each segment that references of the host name.
 
         As the recount does: a damaged reference that leaves the heap counts nowhere.
         """
         segments, span = len(self.live_units), np.uint64(self.segment_units << 24)
         if len(reference) == 0:
             return np.zeros(segments, np.uint64)
-        # On the host, part by part: what is made of a part fits a cache.
-        size = _PART if isinstance(reference, np.ndarray) else len(reference)
         counted = []
-        for first in range(0, len(reference), size):
-            part = reference[first : first + size]
+        for first in range(0, len(reference), _PART):
+            part = reference[first : first + _PART]
             segment = np.minimum(part // span, np.uint64(segments))
             # Sums of lengths inside one segment stay far below 2^53, so float64 weights are exact.
             length = (part & np.uint64(RECORD_UNITS_MAX)).astype(np.float64)

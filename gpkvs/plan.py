@@ -126,9 +126,11 @@ class Plan:
         self.first_sequence = first_sequence
 
     def fetch(self) -> None:
-        """Begin to bring keys, then values where kernels run, while other things are done."""
-        self.keys  # noqa: B018 - they are needed at once
+        """Bring keys, then values where kernels run; values arrive while other things are done."""
+        keys = self._backend.upload_later(self.batch.keys)
         self._fetched = self._backend.upload_later(self.batch.values)
+        self.ops  # noqa: B018 - a column of one number is made while the keys are on their way
+        self.keys = keys()
 
     @cached_property
     def ops(self) -> U8:
@@ -165,12 +167,12 @@ class Plan:
     @cached_property
     def host_key_lengths(self) -> U32:
         """Of every operation, on the host, written out even if they are one number."""
-        return np.ascontiguousarray(self.batch.key_lengths)
+        return self._backend.download(self.key_lengths)
 
     @cached_property
     def key_lengths(self) -> U32:
         """Of every operation."""
-        return self._backend.upload(self.host_key_lengths)
+        return self._backend.upload(self.batch.key_lengths)
 
     @cached_property
     def key_offsets(self) -> U64:

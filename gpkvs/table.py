@@ -260,11 +260,11 @@ class Table(ABC):
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
         is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
-        new_keys = int(is_new.sum())
+        new_keys = self._backend.total(is_new)
         if not new_keys:
             return Placed(changed, chains.slot, 0, None)
         placed = self._run_place(chains, changed, new_keys)
-        if (placed.slot[changed] != NO_SLOT).all():
+        if not self._backend.total(placed.slot[changed] == NO_SLOT):
             return placed
         return self._admit(plan, changed, is_new)
 
@@ -305,7 +305,7 @@ class Table(ABC):
         requests = np.flatnonzero(self._backend.download(refused)).tolist()
         if requests:
             raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
-        return Placed(changed, slot, int(is_new.sum()), moved_to)
+        return Placed(changed, slot, self._backend.total(is_new), moved_to)
 
     def _index_full(self) -> NoSpaceError:
         return NoSpaceError(
@@ -338,7 +338,7 @@ class Table(ABC):
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, new_keys, moved_to if (moved_to != NO_SLOT).any() else None)
+        return Placed(changed, slot, new_keys, moved_to if self._backend.total(moved_to != NO_SLOT) else None)
 
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
@@ -400,7 +400,7 @@ class Table(ABC):
     def gained(self, plan: Plan) -> int:
         """Return how many keys the table will have more, or fewer."""
         removes = not plan.batch.has_only_sets
-        removed = int((plan.folded.change == Change.REMOVE.value).sum()) if removes else 0
+        removed = self._backend.total(plan.folded.change == Change.REMOVE.value) if removes else 0
         return plan.placed.new_keys - removed
 
     def result(self, plan: Plan) -> RequestResult:
@@ -426,7 +426,7 @@ class Table(ABC):
 
     def _reply_bytes(self, plan: Plan) -> int:
         """Return the bytes of the values of all GETs."""
-        return int(self.lengths(plan).sum(dtype=np.uint64))
+        return self._backend.total(self.lengths(plan))
 
     def lengths(self, plan: Plan) -> U32:
         """Return the length of each GET's value."""
@@ -441,7 +441,7 @@ class Table(ABC):
         self._launch(
             "gather",
             plan.gets,
-            get_op=plan.get_op,
+            get_op=0 if reads_only else plan.get_op,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_offsets=0 if reads_only else plan.value_offsets,

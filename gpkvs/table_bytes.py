@@ -7,7 +7,7 @@ import numpy as np
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
 from gpkvs.layout import NO_SLOT, Change
-from gpkvs.plan import Plan, offsets_of
+from gpkvs.plan import Plan, Seen, offsets_of
 from gpkvs.table import Table
 
 
@@ -35,13 +35,17 @@ class BytesTable(Table):
         }
 
     def _lengths(self, plan: Plan) -> U32:
-        # Records are read by the host's threads: what they fill and what only they read stays on the host.
+        # Records are read by the host's threads: from here on, what GETs see is on the host.
+        download, seen = self._backend.download, plan.seen
+        plan.seen = Seen(
+            download(seen.status), download(seen.versions), download(seen.source_word), download(seen.source_op)
+        )
         lengths: U32 = self._backend.result_column(plan.gets, np.uint32)
         heap, reads_only = self._files.heap, not plan.batch.has_writes
         self._backend.launch(
             "measure",
             plan.gets,
-            get_op=plan.get_op,
+            get_op=plan.get_op if plan.batch.has_writes else 0,
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             value_lengths=0 if reads_only else plan.value_lengths,
@@ -67,11 +71,16 @@ class BytesTable(Table):
 
     def kept_records(self, plan: Plan) -> U32:
         """See `Table.kept_records`."""
+        if plan.batch.has_only_sets and len(plan.chains) == len(plan.batch):  # each SET has a key of its own
+            numbers: U32 = self._xp.arange(len(plan.batch), dtype=np.uint32)
+            return numbers
         kept = self._xp.zeros(len(plan.batch), np.bool_)
         kept[plan.folded.final_op[plan.folded.change == Change.PUT.value]] = True
         return self._numbers_where(kept)
 
     def freed(self, plan: Plan) -> U64:
         """See `Table.freed`."""
+        if plan.batch.has_only_sets and not plan.placed.new_keys:
+            return plan.chains.old_word
         freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != Change.NONE.value)]
         return freed

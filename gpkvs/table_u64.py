@@ -59,7 +59,7 @@ class U64Table(Table):
         if plan.batch.has_writes:
             return super()._reply_bytes(plan)
         # OK is 0: as truth values they are counted where they are, without a column of lengths.
-        missed = int(np.count_nonzero(plan.seen.status.view(np.bool_)))
+        missed = self._backend.total(plan.seen.status.view(np.bool_))
         return 8 * (len(plan.batch) - missed)
 
     def result(self, plan: Plan) -> RequestResult:

@@ -98,7 +98,7 @@ class PlannedWrites:
 
     def log_digest(self) -> int:
         """See `Writes.log_digest`."""
-        return int(self._digest.sum(dtype=np.uint64))
+        return self._backend.total(self._digest)
 
     def apply(self, first: int, last: int) -> None:
         """See `Writes.apply`."""

@@ -64,6 +64,9 @@ class Backend(Protocol):
     def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
         """Return the operations, first and last + 1, between which a batch that only reads is best cut on its way."""
 
+    def total(self, column: NDArray[Any], /) -> int:
+        """Return the sum of a column of numbers modulo 2^64, or how many of its truth values are true."""
+
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
 

@@ -148,6 +148,11 @@ class CpuBackend:
         """See `Backend.parts`; nothing is on its way anywhere."""
         return [(0, len(batch))]
 
+    def total(self, column: NDArray[Any], /) -> int:
+        """See `Backend.total`."""
+        is_truth = column.dtype == np.bool_  # which NumPy counts ten times as fast as it sums
+        return int(np.count_nonzero(column) if is_truth else column.sum(dtype=np.uint64))
+
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)

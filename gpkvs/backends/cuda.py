@@ -33,6 +33,7 @@ from gpkvs.backends.break_even import break_even
 from gpkvs.backends.cpu import CpuBackend, adopt_on_host, small_ops_asked
 from gpkvs.backends.gpu_kernel import GpuKernel
 from gpkvs.backends.gpu_order import order_on_gpu
+from gpkvs.backends.gpu_sums import total_on_gpu, warm_up
 from gpkvs.backends.mirror import Mirror
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError
@@ -44,15 +45,13 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _THREADS = 256  # of a thread block
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 _REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _LATE_SLOTS_MAX = 1 << 20  # in which a mirror lags behind, before it is brought up to date whoever reads it
-# Batches that only read cross the link in parts, so that it carries both directions at once while kernels run. More
-# parts, or smaller ones, gain nothing: each costs half a dozen calls (docs/gpu.md).
+# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing.
 _PARTS, _PART_OPS_MIN = 4, 1 << 17
 
 P = ParamSpec("P")
@@ -70,7 +69,7 @@ def _explained(call: Callable[P, T]) -> Callable[P, T]:
             what = next((argument for argument in args if isinstance(argument, str)), call.__name__)
             reason = BackendError(f"CUDA, {what}: {error}")
             if _is_lost():
-                # The context is gone for good: nothing in this process can run a batch any more.
+                # The context is gone for good.
                 stop_process("the GPU does not answer any more", reason)
             raise reason from error
 
@@ -170,9 +169,11 @@ class CudaBackend:
         self._stores_directly = True
         self._warning = ""
         self._is_small = False
-        self._uploads, self._downloads, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+        self._uploads, self._downloads = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
         self._arrived: cupy.cuda.Event | None = None
         self._delivered: cupy.cuda.Event | None = None
+        warm_up(cupy)
         asked = small_ops_asked()
         self.small_ops_max = break_even(self, self.host) if asked is None else asked
 
@@ -190,13 +191,7 @@ class CudaBackend:
 
     @_explained
     def attach(self, region: Region, *, slots: SlotLayout | None) -> None:
-        """See `Backend.attach`.
-
-        Raises
-        ------
-        BackendError
-            If the GPU has no memory for the mirror.
-        """
+        """See `Backend.attach`; a `BackendError` if the GPU has no memory for the mirror."""
         mirror = self._new_mirror(region, slots) if slots else None
         if region.takes_gpu_stores:
             self._registered[region.address] = HostMemory(region.address, region.bytes)
@@ -210,7 +205,7 @@ class CudaBackend:
             self._mirrors[region.address] = mirror
 
     def _warn_of_ddio(self) -> None:
-        ddio = ddio_of(_PCI_DEVICES / runtime.deviceGetPCIBusId(0).lower())
+        ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(0).lower())
         if ddio is not Ddio.OFF:
             self._warning = f"; {ddio.value}: what it stored may be lost with the power"
             _log.warning("backend %s", self.description)
@@ -328,6 +323,11 @@ class CudaBackend:
         # CuPy keeps what is given back by its size: of sizes that are all different, it would use none again.
         size = count * np.dtype(dtype).itemsize
         return cupyx.empty_pinned(1 << (size - 1).bit_length() if size else 0, np.uint8)[:size].view(dtype)
+
+    @_explained
+    def total(self, column: NDArray[Any], /) -> int:
+        """See `Backend.total`."""
+        return self.host.total(column) if isinstance(column, np.ndarray) else total_on_gpu(cupy, column)
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""
@@ -453,10 +453,7 @@ class CudaBackend:
 
     def _run_on_host(self, code: GpuKernel, items: int, group: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
-        on_host = {
-            label: argument if isinstance(argument, int) else self.download(argument)
-            for label, argument in arguments.items()
-        }
+        on_host = {name: value if isinstance(value, int) else self.download(value) for name, value in arguments.items()}
         self.host.launch(code.fields.kernel, items, group=group, **on_host)
         for label in code.fields.stored_to:
             device, host = arguments[label], on_host[label]
@@ -471,7 +468,7 @@ class CudaBackend:
         return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
-        """Run a kernel that stores to an index on its mirror alone; for benchmarks, what it does is not durable."""
+        """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
         self._follow(self._kernel(kernel), items, arguments, cupy.cuda.get_current_stream().record())
 
     def registered(self, address: int) -> HostMemory:

@@ -1,7 +1,12 @@
 // The values that GETs return. One item a GET.
 #include "record.cuh"
 
-// `source_op` is missing (0) in a batch that only reads.
+// `get_op` and `source_op` are missing (0) in a batch that only reads.
+template <class Args>
+GPKVS_DEVICE u32 op_of(const Args& a, u64 i) {
+    return a.get_op ? a.get_op[i] : (u32)i;
+}
+
 template <class Args>
 GPKVS_DEVICE u32 writer_of(const Args& a, u32 op) {
     return a.source_op ? a.source_op[op] : NO_OP;
@@ -9,7 +14,7 @@ GPKVS_DEVICE u32 writer_of(const Args& a, u32 op) {
 
 template <class Args>
 GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
-    const u64 reference = a.source_word[a.get_op[i]];
+    const u64 reference = a.source_word[op_of(a, i)];
     const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
     for (u32 line = 0; line < 4; line++) prefetch(record + 64 * line);
 }
@@ -21,7 +26,7 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
     F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
 
 GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
-    const u32 op = a.get_op[i];
+    const u32 op = op_of(a, i);
     const u32 writer = writer_of(a, op);
     const u64 reference = a.source_word[op];
     u32 length = 0;
@@ -47,7 +52,7 @@ GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
 
 GPKVS_KERNEL_SOON(gather_bytes, GATHER_BYTES_ARGS, record_soon) {
     if (a.length[i] == 0) return;
-    const u32 op = a.get_op[i];
+    const u32 op = op_of(a, i);
     const u32 writer = writer_of(a, op);
     const u8* from;
     if (writer != NO_OP) from = a.values + a.value_offsets[writer];
@@ -62,7 +67,7 @@ GPKVS_KERNEL_SOON(gather_bytes, GATHER_BYTES_ARGS, record_soon) {
 
 GPKVS_KERNEL(gather_u64, GATHER_U64_ARGS) {
     if (a.length[i] == 0) return;
-    const u32 op = a.get_op[i];
+    const u32 op = op_of(a, i);
     const u32 writer = writer_of(a, op);
     const u64 value = writer == NO_OP ? a.source_word[op] : load_unaligned(a.values + a.value_offsets[writer]);
     *(u64*)(a.out + a.offset[i]) = value;

@@ -20,6 +20,14 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     a.records[i] = records;
 }
 
+// count_units: the same of references, for a GPU; they are many for few segments. One item a reference.
+#define COUNT_UNITS_ARGS(F) F(const u64*, reference) F(u64, segment_units) F(u64, segments) F(u64*, units)
+
+GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) {
+    const u64 segment = reference_offset(a.reference[i]) / a.segment_units;
+    if (segment < a.segments) atomic_add(&a.units[segment], reference_length(a.reference[i]));
+}
+
 // recount_u64: the number of records. One item a block.
 #define RECOUNT_U64_ARGS(F)                                                                 \
     F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u32*, records)

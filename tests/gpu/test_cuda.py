@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -221,14 +222,19 @@ def test_killed_while_kernels_run(store_path: Path, after_ms: int) -> None:
     assert_clean(store_path)
 
 
-def test_ddio_is_warned_of_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with gpkvs.open(tmp_path / "store", backend="cuda", **SMALL) as store:
+def test_ddio_is_warned_of_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # where the GPU stores directly
+        check_ddio(Path(folder), monkeypatch)
+
+
+def check_ddio(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpkvs.open(folder / "store", backend="cuda", **SMALL) as store:
         assert "DDIO" not in store.info().backend
     # As if the platform's caches were lost with the power; the register of this machine is what it is.
     monkeypatch.setattr("gpkvs.pm.domain.Domain.needs_ddio_off", property(lambda _: True))
     for state, warned in ((Ddio.ON, True), (Ddio.UNKNOWN, True), (Ddio.OFF, False)):
         monkeypatch.setattr("gpkvs.backends.cuda.ddio_of", lambda _, state=state: state)
-        with gpkvs.open(tmp_path / "store", backend="cuda", **SMALL) as store:
+        with gpkvs.open(folder / "store", backend="cuda", **SMALL) as store:
             assert (state.value in store.info().backend) is warned
 
 
