@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -267,10 +267,11 @@ class Batch:
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
 
+@lru_cache(maxsize=1024, typed=True)
 def constant(number: Number, count: int) -> NDArray[Number]:
-    """Return a column that is one number for all operations and takes no memory.
+    """Return a column that is one number for all operations and takes no memory; it cannot be stored to.
 
-    It is what `numpy.broadcast_to` returns, in a tenth of the time.
+    It is what `numpy.broadcast_to` returns, in a small part of the time.
     """
     column: NDArray[Number] = np.ndarray((count,), number.dtype, number.tobytes(), 0, (0,))
     return column
@@ -423,4 +424,6 @@ class BatchResult:
         assert number < self.requests
         if number in self.rejected:
             raise self.rejected[number]
+        if self.requests == 1:
+            return self.parts[0].result
         return self._by_number[number]

@@ -268,20 +268,19 @@ class Engine:
             self._store(writes, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
             count_live()
+            user_bytes = heap_units = index_bytes = 0
             for write in writes:
                 self.tables[write.entry.id].records += write.gained
-            self._count_bytes(writes, runs)
+                user_bytes += write.user_bytes
+                heap_units += write.heap_units
+                index_bytes += write.slots * write.entry.slot_layout.slot_bytes
+            log_bytes = STRUCTURE_BYTES
+            for run in runs:
+                log_bytes += run.count * run.entry_bytes
+            flag_bytes = 2 * 8  # ACTIVE and IDLE
+            self.meter.committed(user_bytes, heap_units * UNIT_BYTES, log_bytes, index_bytes, flag_bytes)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
-
-    def _count_bytes(self, writes: Sequence[Writes], runs: tuple[LogRun, ...]) -> None:
-        self.meter.committed(
-            sum(write.user_bytes for write in writes),
-            heap=sum(write.heap_units for write in writes) * UNIT_BYTES,
-            log=sum(run.count * run.entry_bytes for run in runs) + STRUCTURE_BYTES,
-            index=sum(write.slots * write.entry.slot_layout.slot_bytes for write in writes),
-            root=2 * 8,  # ACTIVE and IDLE
-        )
 
     def _allocate(self, batch: Batch, plans: list[TablePlan]) -> tuple[Tail, U64]:
         """Find room in the heap for the records that are kept; return the tail after them, and each segment's units."""

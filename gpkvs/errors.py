@@ -22,8 +22,7 @@ The tree::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from pathlib import Path
 
 
@@ -144,13 +143,13 @@ class BackendError(GpkvsError):
     """The backend asked for cannot run on this machine."""
 
 
-@contextmanager
-def memory_refused() -> Iterator[None]:
+class memory_refused(ContextDecorator):  # noqa: N801 - as a context manager it is read as a verb
     """Turn a refusal of memory into `NoMemoryError`; for what has written nothing if it fails."""
-    try:
-        yield
-    except (MemoryError, SystemError) as error:
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # Where NumPy forgets to say it, Python raises SystemError: "returned NULL without setting an exception".
-        if isinstance(error, SystemError) and "without" not in str(error):
-            raise
-        raise NoMemoryError from error
+        if isinstance(error, MemoryError) or (isinstance(error, SystemError) and "without" in str(error)):
+            raise NoMemoryError from error

@@ -29,7 +29,7 @@ import binascii
 import struct
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpkvs.native import crc32c
 
@@ -242,8 +242,7 @@ _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
 _DESCRIPTOR = struct.Struct("<8sQQQQQQQQQQ")
 
 
-@dataclass(frozen=True)
-class Descriptor:
+class Descriptor(NamedTuple):
     """D(e): what must be known of the batch with epoch e, durable before the flag turns ACTIVE."""
 
     epoch: int

@@ -78,6 +78,8 @@ class SmallBatches:
             segments=files.root.heap_bytes // files.root.segment_bytes,
         )
         self._functions = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
+        self._live_units: NDArray[np.uint64] | None = None
+        self._live_units_at = 0
         self._make_columns(_OPS_MIN)
 
     def _set(self, **words: int) -> None:
@@ -143,7 +145,7 @@ class SmallBatches:
             _address(batch.value_lengths),
             batch.value_lengths.strides[0] // 4,
             first_sequence,
-            _address(heap.live_units),
+            self._live_units_address(heap),
             tail.segment,
             tail.units,
             entry.id,
@@ -183,6 +185,12 @@ class SmallBatches:
             columns["length"][:gets].copy(),
             values,
         )
+
+    def _live_units_address(self, heap: Heap) -> int:
+        """Return where the live units are: a batch that is not small makes new ones."""
+        if heap.live_units is not self._live_units:
+            self._live_units, self._live_units_at = heap.live_units, address_of(heap.live_units)
+        return self._live_units_at
 
     def _is_short(self, payload: int) -> bool:
         return self.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX

@@ -7,8 +7,6 @@ UNSAFE mark stays until all is durable, so a crash in here means only that it is
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -156,8 +154,7 @@ def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transactio
             highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))
     transaction = Transaction(files, root, current)
     following = max(current.next_sequence, highest + 1)
-    fitting = replace(
-        current,
+    fitting = current._replace(
         epoch=make_epoch(root.incarnation, 0),  # batches count from 1
         runs=(),
         log_digest=0,

@@ -250,8 +250,9 @@ class CudaBackend:
 
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """See `Backend.adopt`."""
-        on_device = hasattr(column, "__dlpack_device__") and column.__dlpack_device__()[0] == _DLPACK_CUDA
-        if isinstance(column, np.ndarray) or not on_device:
+        if isinstance(column, np.ndarray):
+            return column
+        if not hasattr(column, "__dlpack_device__") or column.__dlpack_device__()[0] != _DLPACK_CUDA:
             return adopt_on_host(column)
         adopted: NDArray[Any] = cupy.from_dlpack(column)
         return adopted

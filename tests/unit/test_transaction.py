@@ -64,8 +64,8 @@ def rewrite(path: Path, change: Callable[[StoreFiles, Descriptor], Descriptor], 
 @pytest.mark.parametrize(
     ("change", "invariant"),
     [
-        pytest.param(lambda f, d: replace(d, tail_segment=1 << 40), "descriptor", id="tail-segment"),
-        pytest.param(lambda f, d: replace(d, tail_bytes=f.root.segment_bytes + 16), "descriptor", id="tail-bytes"),
+        pytest.param(lambda f, d: d._replace(tail_segment=1 << 40), "descriptor", id="tail-segment"),
+        pytest.param(lambda f, d: d._replace(tail_bytes=f.root.segment_bytes + 16), "descriptor", id="tail-bytes"),
     ],
 )
 def test_a_tail_outside_the_heap_is_refused(
@@ -88,7 +88,7 @@ def test_a_tail_outside_the_heap_is_refused(
 def test_a_run_that_cannot_be_is_refused_before_anything_is_undone(tmp_path: Path, run: dict[str, int]) -> None:
     path = tmp_path / "store"
     assert run_child(path, [BATCH, BATCH], "before_apply_persist:2").killed
-    rewrite(path, lambda _, descriptor: replace(descriptor, runs=(replace(descriptor.runs[0], **run),)))
+    rewrite(path, lambda _, descriptor: descriptor._replace(runs=(replace(descriptor.runs[0], **run),)))
     before = {name: (path / name).read_bytes() for name in ("root", "log", "index-0-0")}
     with pytest.raises(CorruptStoreError, match="a run that cannot be") as refused:
         gpkvs.open(path, **SIZES)
@@ -99,7 +99,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_undone(tmp_path: Pat
 def test_a_batch_without_the_descriptor_before_it_is_not_undone(tmp_path: Path) -> None:
     path = tmp_path / "store"
     assert run_child(path, [BATCH, BATCH], "before_apply_persist:2").killed
-    rewrite(path, lambda _, descriptor: replace(descriptor, epoch=descriptor.epoch + (1 << 30)), previous=True)
+    rewrite(path, lambda _, descriptor: descriptor._replace(epoch=descriptor.epoch + (1 << 30)), previous=True)
     with pytest.raises(CorruptStoreError, match="the descriptor before epoch"):
         gpkvs.open(path, **SIZES)
 
