@@ -249,3 +249,13 @@ def test_a_batch_that_reads_in_parts_reads_the_same(store: gpkvs.Store, monkeypa
     held, found = store.get_many(keys, table="parts")
     assert found.tolist() == [True] * 3000 + [False]
     assert np.array_equal(held, np.append(~keys[:3000], np.uint64(0)))
+
+
+def test_new_keys_lie_in_all_ways(counters: gpkvs.Store) -> None:
+    keys = np.arange(1, 400, dtype=np.uint64)  # a tenth of the slots: first ways would hold nearly all
+    counters.set_many(keys, keys, table="counters")
+    index = counters._files.indexes[counters.table("counters").id]
+    slots = index.words(0, index.bytes // 8).reshape(-1, 8, 2)
+    by_way = np.count_nonzero(slots[:, :, 1], axis=0)
+    assert by_way.sum() == len(keys)
+    assert by_way.min() > 20, by_way
