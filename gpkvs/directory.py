@@ -301,7 +301,7 @@ def finish_creation(path: Path) -> None:
     if marker.exists():
         sync_path(path)
         # Who made the directory may not have made its name durable: a kill came between, or it was an operator.
-        sync_path(path.parent)
+        sync_above(path)
         marker.unlink()
 
 
@@ -343,6 +343,19 @@ def _write_all(file: int, data: bytes) -> None:
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(file, remaining) :]
+
+
+def sync_above(path: Path) -> None:
+    """Make a directory's own name durable, where that can be done.
+
+    Who may use the store may not be allowed to open the directory above, which may also be of a file system that has
+    nothing to sync.
+    """
+    try:
+        sync_path(path.parent)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+            raise
 
 
 def sync_path(path: Path) -> None:

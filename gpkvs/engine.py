@@ -27,7 +27,7 @@ from gpkvs.admission import (
     sets_of_chains,
 )
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
+from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult, constant
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -42,7 +42,7 @@ from gpkvs.writes import PlannedWrites, Writes
 
 TablePlan = tuple[Table, Plan]
 
-_FIRST = np.zeros(1, np.int64)  # the number of a batch's only request
+_FIRST = constant(np.int64(0), 1)  # the number of a batch's only request
 
 
 class Engine:
@@ -128,7 +128,7 @@ class Engine:
             result = BatchResult((BatchPart(numbers, batch, small.result()),), {}, requests)
         self.meter.lap("plan")
         if small.slots or small.sets:
-            self._commit([small], runs, small.tail, partial(self._settle, small))
+            self._commit([small], runs, small.tail, partial(self._count_live, small))
         failpoint.hit("before_reply")
         return result
 
@@ -138,25 +138,27 @@ class Engine:
         return (
             len(batch) <= min(OPS_MAX, self._backend.small_ops_max, self._files.log_entries_max)
             and isinstance(batch.keys, np.ndarray)
+            and isinstance(batch.values, np.ndarray)
             and (len(tables) == 1 or bool((tables == tables[0]).all()))
             and not failpoint.armed_among(failpoint.PLANNING)
         )
 
-    def _settle(self, small: SmallBatches) -> None:
-        small.settle()
+    def _count_live(self, small: SmallBatches) -> None:
+        small.count_live()
         self.heap.tail = small.tail
 
     def _execute_phases(self, batch: Batch) -> BatchResult:
         """Run the phases one by one, as often as it takes to know which requests fit."""
-        requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
-        rejected = self._dropped_tables(batch, requests)
-        admitted = np.arange(len(batch.request_ops)) < requests
-        admitted[list(rejected)] = False
+        with memory_refused():
+            requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
+            rejected = self._dropped_tables(batch, requests)
+            admitted = np.arange(len(batch.request_ops)) < requests
+            admitted[list(rejected)] = False
         while admitted.any():
-            numbers = np.flatnonzero(admitted)
-            part = batch if len(numbers) == len(admitted) else batch.take(admitted)
             try:
                 with memory_refused():
+                    numbers = np.flatnonzero(admitted)
+                    part = batch if len(numbers) == len(admitted) else batch.take(admitted)
                     self._backend.begin(part)
                     plans = self._transact(part)
             except DoesNotFitError as unfit:
@@ -227,6 +229,8 @@ class Engine:
         if total > self._batch_reply_bytes_max:
             reply_bytes = np.zeros(len(batch.request_ops), np.int64)
             for table, plan in plans:
+                if not plan.batch.has_reads:
+                    continue
                 get_op, lengths = self._backend.download(plan.get_op), self._backend.download(table.lengths(plan))
                 reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
             raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
@@ -257,13 +261,13 @@ class Engine:
         return units
 
     def _commit(
-        self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail, settle: Callable[[], None]
+        self, writes: Sequence[Writes], runs: tuple[LogRun, ...], tail: Tail, count_live: Callable[[], None]
     ) -> None:
-        """Make writes durable, then count what they changed; `settle` does that for the heap, and cannot fail."""
+        """Make writes durable, then count what they changed; `count_live` does that for the heap, and cannot fail."""
         try:
             self._store(writes, runs, tail)
             # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
-            settle()
+            count_live()
             for write in writes:
                 self.tables[write.entry.id].records += write.gained
             self._count_bytes(writes, runs)

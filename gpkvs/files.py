@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
-from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_path
+from gpkvs.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_above, sync_path
 from gpkvs.errors import CorruptStoreError
 from gpkvs.layout import (
     BLOCK_BYTES,
@@ -81,9 +80,7 @@ class StoreFiles:
             index.settle()
         sync_path(self.path / catalog_file_name(self.root.catalog_generation))
         sync_path(self.path)
-        # Who may use the store may not be allowed to open the directory above.
-        with suppress(PermissionError):
-            sync_path(self.path.parent)
+        sync_above(self.path)
         self.root_region.touch()
         self.root_region.settle()
 

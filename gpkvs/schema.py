@@ -84,7 +84,7 @@ def create_table(
             index.persist()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
         root = _write_catalog(files, root, catalog)
-    except (OSError, BackendError):
+    except (OSError, MemoryError, BackendError):
         if index:
             backend.detach(index)
             index.close()
@@ -121,7 +121,7 @@ def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
     failpoint.hit("before_catalog_root")
     try:
         write_roots(files.root_region, changed)
-    except OSError as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is
         # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
         stop_process("the roots could not be written", error)
     failpoint.hit("after_catalog_root")

@@ -27,8 +27,9 @@ from gpkvs.pm.region import Region
 
 OPS_MAX = 65_536  # of a small batch: with more, Python takes a few percent, and columns kept for it much memory
 
-# Up to so many operations a call keeps Python's lock: to hand it over takes longer than they do.
+# Up to so many operations, and bytes, a call keeps Python's lock: to hand it over takes longer than they do.
 _LOCKED_OPS_MAX = 512
+_LOCKED_BYTES_MAX = 64 << 10
 _OPS_MIN = 256  # for which there are columns from the first
 # The first arguments: of a batch and its table.
 _OF_BATCH = (
@@ -61,6 +62,7 @@ class SmallBatches:
         self._backend = backend
         self._layout = layout
         self._has_records = layout is BYTES
+        self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
         self._fields = KernelFields(f"small_plan_{layout.name}").fields
         self._words = (ctypes.c_uint64 * len(self._fields))()
         self._at = {field.name: at for at, field in enumerate(self._fields)}
@@ -76,7 +78,6 @@ class SmallBatches:
             segments=files.root.heap_bytes // files.root.segment_bytes,
         )
         self._functions = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
-        self._columns: dict[str, NDArray[Any]] = {}
         self._make_columns(_OPS_MIN)
 
     def _set(self, **words: int) -> None:
@@ -86,7 +87,7 @@ class SmallBatches:
     def _bind(self, function_type: Callable[..., Any]) -> dict[str, Callable[[int, int], None]]:
         """Return the native steps, which give Python's lock away (CFUNCTYPE) or keep it."""
         signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-        steps = ["plan", "reply", "log", "apply", *(["record", "settle"] if self._has_records else [])]
+        steps = ["plan", "reply", "log", "apply", *(["record", "count_live"] if self._has_records else [])]
         return {
             step: partial(
                 signature(kernel_symbol(f"small_{step}_{self._layout.name}").run), ctypes.addressof(self._words)
@@ -95,13 +96,15 @@ class SmallBatches:
         }
 
     def _make_columns(self, ops_max: int) -> None:
-        """Make the columns that the phases hand on, for so many operations."""
-        self._ops_max = ops_max
+        """Make the columns that the phases hand on, for so many operations: all of them, or none."""
+        columns: dict[str, NDArray[Any]] = {}
         for field in self._fields[self._at["ops"] :]:
             words = self._layout.slot_bytes // 8 if field.name == "contents" else 1
-            column = np.empty(_ELEMENTS.get(field.name, 1) * words * ops_max, field.dtype or np.uint64)
-            self._columns[field.name] = column
-            self._words[self._at[field.name]] = address_of(column)
+            count = _ELEMENTS.get(field.name, 1) * words * ops_max
+            columns[field.name] = np.empty(count, field.dtype or np.uint64)
+        addresses = {name: address_of(column) for name, column in columns.items()}
+        self._columns, self._ops_max = columns, ops_max
+        self._set(**addresses)
 
     def plan(self, batch: Batch, entry: TableEntry, index: Region, first_sequence: int, heap: Heap) -> bool:
         """Do all phases before the commit; PM is only read.
@@ -126,7 +129,8 @@ class SmallBatches:
         self.operations = len(batch)
         if self.operations > self._ops_max:
             self._make_columns(1 << (self.operations - 1).bit_length())
-        self._call = self._functions[self.operations <= _LOCKED_OPS_MAX]
+        payload = len(batch.keys) + len(batch.values)
+        self._call = self._functions[self._keeps_lock and self._is_short(payload)]
         tail = heap.tail
         self._words[: len(_OF_BATCH)] = [
             self.operations,
@@ -172,13 +176,16 @@ class SmallBatches:
         values: U8 = np.empty(self.reply_bytes, np.uint8)
         if self.reply_bytes:
             self._set(out=address_of(values))
-            self._call["reply"](0, 1)
+            self._functions[self._keeps_lock and self._is_short(self.reply_bytes)]["reply"](0, 1)
         return RequestResult(
             columns["status"][:count].copy(),
             columns["versions"][:count].copy() if self._has_records else constant(np.uint64(0), count),
             columns["length"][:gets].copy(),
             values,
         )
+
+    def _is_short(self, payload: int) -> bool:
+        return self.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX
 
     def store_records(self, first: int, last: int) -> None:
         """See `Writes.store_records`."""
@@ -198,10 +205,10 @@ class SmallBatches:
         self._call["apply"](first, last)
         self._backend.host_stored(self.index.address, self._columns["changed_slot"][first:last])
 
-    def settle(self) -> None:
+    def count_live(self) -> None:
         """Count the records that are live now, and those that are no longer; cannot fail."""
         if self._has_records:
-            self._call["settle"](0, 1)
+            self._call["count_live"](0, 1)
 
 
 def _address(column: NDArray[Any]) -> int:

@@ -161,7 +161,7 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
         undo(files, backend, run)
     failpoint.hit("before_undo_persist")
     for run in descriptor.runs:
-        files.indexes[run.table_id].persist()
+        files.indexes[run.table_id].sync()  # the flag becomes durable with the roots, also in the domain `none`
     failpoint.hit("before_undo_idle_flag")
     return before, sum(run.count for run in descriptor.runs)
 

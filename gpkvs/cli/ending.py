@@ -57,8 +57,11 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
 
 def _kill_children() -> None:
     for task in Path("/proc/self/task").iterdir():
+        children: list[str] = []
         with suppress(OSError):  # a thread that has ended
-            for child in (task / "children").read_text().split():
+            children = (task / "children").read_text().split()
+        for child in children:
+            with suppress(OSError):  # a process that has ended
                 os.kill(int(child), signal.SIGKILL)
 
 

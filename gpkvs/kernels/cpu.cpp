@@ -1,6 +1,7 @@
 // The kernels compiled for the CPU, with what a GPU brings by itself: threads, a sort, a scan.
 //
-// The host calls through ctypes, which releases Python's global lock for the length of a call.
+// The host calls through ctypes, which releases Python's global lock for the length of a call, but for short ones of
+// small.hpp.
 #include <sys/vfs.h>
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -295,7 +295,7 @@ static void small_apply_run(const void* args, u64 first, u64 last) {
 
 // After the commit: what each segment's live units gained and lost. As the recount does, a damaged reference that leaves
 // the heap counts nowhere.
-static void small_settle_run(const void* args, u64, u64) {
+static void small_count_live_run(const void* args, u64, u64) {
     const SmallBytes& a = *(const SmallBytes*)args;
     for (u64 i = 0; i < a.counts[SMALL_PUTS]; i++)
         a.live_units[reference_offset(a.put_reference[i]) / a.segment_units] += reference_length(a.put_reference[i]);
@@ -316,4 +316,4 @@ SMALL_EXPORT(small_log_bytes, SmallBytes, SMALL_BYTES_ARGS, small_log_run<SmallB
 SMALL_EXPORT(small_log_u64, SmallU64, SMALL_U64_ARGS, small_log_run<SmallU64>);
 SMALL_EXPORT(small_apply_bytes, SmallBytes, SMALL_BYTES_ARGS, small_apply_run<SmallBytes>);
 SMALL_EXPORT(small_apply_u64, SmallU64, SMALL_U64_ARGS, small_apply_run<SmallU64>);
-SMALL_EXPORT(small_settle_bytes, SmallBytes, SMALL_BYTES_ARGS, small_settle_run);
+SMALL_EXPORT(small_count_live_bytes, SmallBytes, SMALL_BYTES_ARGS, small_count_live_run);

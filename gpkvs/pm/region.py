@@ -38,6 +38,7 @@ class Region:
     def __init__(self, path: Path, domain: Domain | None) -> None:
         self.path = path
         self._domain = domain.name if domain else None
+        self.is_paged = domain is not None and not (domain.is_volatile or domain.maps_synchronously)  # from a disk
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:

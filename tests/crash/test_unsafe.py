@@ -165,3 +165,19 @@ def test_on_the_command_line(path: Path) -> None:
     assert accepted.exit_code == 0, accepted.output
     assert "the loss was accepted" in accepted.output
     assert run(app, ["check", str(path)]).exit_code == 0
+
+
+def test_what_was_undone_is_durable_before_the_flag_also_without_an_undo_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = WRITE.replace('durability="none"', 'durability="msync"')
+    assert kill_at([sys.executable, "-c", logged, str(path)], "mid_apply:1")
+    synced: list[str] = []
+
+    def fdatasync(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").readlink().name)
+
+    monkeypatch.setattr("gpkvs.pm.region.os.fdatasync", fdatasync)
+    with gpkvs.open(path, durability="none") as store:
+        assert store.recovery.undone
+    assert "index-0-0" in synced[: synced.index("root")]

@@ -12,6 +12,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.errors import NoMemoryError
 from gpkvs.small import OPS_MAX
 from tests.conftest import assert_clean
 
@@ -125,3 +126,26 @@ def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkv
             assert store._engine.heap.tail.units == 3  # 32 bytes of header, 8 of key and value
             store.delete(b"key")
         assert store.info().heap_live_bytes == 0
+
+
+def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [b"%d" % number for number in range(5000)]
+    batch = Batch.of([(Op.SET, key, key) for key in keys])
+    for allowed in range(0, 36, 7):
+        taken = 0
+
+        def refuse(count: int, dtype: object, allowed: int = allowed) -> object:
+            nonlocal taken
+            taken += 1
+            if taken > allowed:
+                raise MemoryError
+            return np.zeros(count, dtype)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("gpkvs.small.np.empty", refuse)
+            with pytest.raises(NoMemoryError):
+                store.execute(batch)
+        small = store._engine._small["bytes"]
+        assert len(small._columns["ops"]) == len(small._columns["status"]) == small._ops_max
+    store.execute(batch)
+    assert store.get(b"4999") == b"4999"
