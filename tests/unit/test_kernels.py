@@ -12,6 +12,7 @@ import gpkvs.kernels
 from gpkvs import layout
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import Op
+from gpkvs.heap import Heap, Tail
 from gpkvs.layout import Root
 from gpkvs.native import crc32c
 
@@ -125,3 +126,25 @@ def test_every_bit_of_a_structure_is_checked() -> None:
             flipped[bit // 8] ^= 1 << bit % 8
             with pytest.raises(layout.BadBytesError):
                 unpack(bytes(flipped))
+
+
+def test_units_of_references_are_counted_alike_by_kernel_and_heap() -> None:
+    rng = np.random.default_rng(8)
+    heap = Heap(1 << 20, Tail(0, 0), np.zeros(7, np.uint64))
+    length = rng.integers(2, 40, 300_000, np.uint64)
+    offset = rng.integers(0, 9 * heap.segment_units, len(length), np.uint64)  # two segments are outside
+    reference = offset << np.uint64(24) | length
+    expected = [int(length[offset // np.uint64(heap.segment_units) == segment].sum()) for segment in range(7)]
+    assert heap.units_by_segment(reference).tolist() == expected
+    assert heap.units_by_segment(reference[:0]).tolist() == [0] * 7
+    backend, units = CpuBackend(3), np.zeros(9, np.uint64)
+    backend.launch(
+        "count_units",
+        len(reference),
+        reference=reference,
+        segment_units=heap.segment_units,
+        segments=7,
+        units=units,
+    )
+    backend.close()
+    assert units.tolist() == [*expected, 0, 0]
