@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytes
             return np.zeros(count, dtype)
 
         with monkeypatch.context() as patched:
-            patched.setattr("gpkvs.small.np.empty", refuse)
+            patched.setattr("gpkvs.small.np", SimpleNamespace(empty=refuse, uint64=np.uint64))
             with pytest.raises(NoMemoryError):
                 store.execute(batch)
         small = store._engine._small["bytes"]
