@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult, is_constant
+from gpkvs.batch import Batch, Op, RequestResult, constant, is_constant
 from gpkvs.client.errors import ServerError
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
@@ -97,7 +97,7 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
         )
     result = RequestResult(
         status=np.frombuffer(response.status, np.uint8),
-        versions=np.frombuffer(response.versions, "<u8") if response.versions else np.broadcast_to(np.uint64(0), n),
+        versions=np.frombuffer(response.versions, "<u8") if response.versions else constant(np.uint64(0), n),
         value_lengths=np.frombuffer(response.value_lengths, "<u4"),
         values=np.frombuffer(response.values, np.uint8),
     )

@@ -214,7 +214,7 @@ class Engine:
         """Divide a batch by table; the operations of one table keep their order."""
         if len(batch.request_tables) == 1:
             table = self.tables[int(batch.request_tables[0])]
-            return [(table, Plan(self._backend, batch, np.zeros(1, np.int64), self.next_sequence))]
+            return [(table, Plan(self._backend, batch, _FIRST, self.next_sequence))]
         plans, first_sequence = [], self.next_sequence
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id

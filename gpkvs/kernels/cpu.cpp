@@ -24,9 +24,8 @@ extern "C" {
 void* gpkvs_pool_new(u32 threads) { return new Pool(threads); }
 void gpkvs_pool_delete(void* pool) { delete (Pool*)pool; }
 
-// Runs a kernel over `items`, of which each stands for `group` keys; returns when all are done.
 void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 group) {
-    ((Pool*)pool)->run(kernel, args, items, std::max<u64>(1, ITEMS_PER_THREAD / group));
+    ((Pool*)pool)->run(kernel, args, items, group);
 }
 
 static const u64 NO_MEMORY = ~0ull;

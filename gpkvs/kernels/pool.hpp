@@ -34,7 +34,9 @@ class Pool {
         for (std::thread& worker : workers_) worker.join();
     }
 
-    void run(const Kernel* kernel, const void* args, u64 items, u64 grain) {
+    // Runs a kernel over `items`, of which each stands for `group` keys; returns when all are done.
+    void run(const Kernel* kernel, const void* args, u64 items, u64 group = 1) {
+        const u64 grain = std::max<u64>(1, ITEMS_PER_THREAD / group);
         if (workers_.empty() || items <= grain) return kernel->run(args, 0, items);
         std::unique_lock<std::mutex> lock(mutex_);
         kernel_ = kernel;
@@ -69,7 +71,7 @@ class Pool {
         const Kernel kernel = {0, "", [](const void* args, u64 first, u64 last) {
                                    for (u64 part = first; part < last; part++) (*(const Function*)args)(part);
                                }};
-        run(&kernel, &function, parts, 1);
+        run(&kernel, &function, parts, ITEMS_PER_THREAD);
     }
 
     void take_chunks() {

@@ -64,10 +64,10 @@ enum SmallCount {
 
 // Runs a kernel on the columns of its arguments' names; an item may stand for several keys (`group`).
 #define SMALL_TAKE(type, name) a.name,
-#define SMALL_RUN_GROUPS(kernel, LIST, items, group)                                         \
-    do {                                                                                     \
-        const kernel##_args taken = {LIST(SMALL_TAKE)};                                      \
-        a.pool->run(&gpkvs_kernel_##kernel, &taken, items, std::max<u64>(1, ITEMS_PER_THREAD / (group))); \
+#define SMALL_RUN_GROUPS(kernel, LIST, items, group)                       \
+    do {                                                                   \
+        const kernel##_args taken = {LIST(SMALL_TAKE)};                    \
+        a.pool->run(&gpkvs_kernel_##kernel, &taken, items, group);         \
     } while (0)
 #define SMALL_RUN(kernel, LIST, items) SMALL_RUN_GROUPS(kernel, LIST, items, 1)
 
@@ -263,7 +263,7 @@ static void small_record_run(const void* args, u64 first, u64 last) {
     record_args taken = {RECORD_ARGS(SMALL_TAKE)};
     taken.put_op = a.put_op + first;
     taken.reference = a.put_reference + first;
-    a.pool->run(&gpkvs_kernel_record, &taken, last - first, ITEMS_PER_THREAD);
+    a.pool->run(&gpkvs_kernel_record, &taken, last - first);
 }
 
 // The undo entries `first` to `last - 1`, to the log.
@@ -272,10 +272,10 @@ static void small_log_run(const void* args, u64 first, u64 last) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<Args>) {
         const log_undo_bytes_args taken = {a.changed_slot + first, a.index->ways, a.epoch, first, a.log, a.digest + first};
-        a.pool->run(&gpkvs_kernel_log_undo_bytes, &taken, last - first, ITEMS_PER_THREAD);
+        a.pool->run(&gpkvs_kernel_log_undo_bytes, &taken, last - first);
     } else {
         const log_undo_u64_args taken = {a.changed_slot + first, a.index->ways, a.epoch, first, a.log, a.digest + first};
-        a.pool->run(&gpkvs_kernel_log_undo_u64, &taken, last - first, ITEMS_PER_THREAD);
+        a.pool->run(&gpkvs_kernel_log_undo_u64, &taken, last - first);
     }
     for (u64 i = first; i < last; i++) a.counts[SMALL_DIGEST] += a.digest[i];
 }
@@ -286,10 +286,10 @@ static void small_apply_run(const void* args, u64 first, u64 last) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<Args>) {
         const apply_bytes_args taken = {a.changed_slot + first, a.contents + first, (BytesSlot*)a.index};
-        a.pool->run(&gpkvs_kernel_apply_bytes, &taken, last - first, ITEMS_PER_THREAD);
+        a.pool->run(&gpkvs_kernel_apply_bytes, &taken, last - first);
     } else {
         const apply_u64_args taken = {a.changed_slot + first, a.contents + first, (U64Slot*)a.index};
-        a.pool->run(&gpkvs_kernel_apply_u64, &taken, last - first, ITEMS_PER_THREAD);
+        a.pool->run(&gpkvs_kernel_apply_u64, &taken, last - first);
     }
 }
 
