@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,7 +78,8 @@ class DirectoryLock:
     """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
 
     The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
-    who has it.
+    who has it. The child of a fork shares the locked descriptor, so it gives its own copy away at once: else the
+    store would stay locked for as long as the child lives.
 
     Raises
     ------
@@ -97,10 +99,24 @@ class DirectoryLock:
         except BaseException:
             os.close(self._directory)
             raise
+        _locks.add(self)
 
     def release(self) -> None:
         """Let others open the store."""
+        _locks.discard(self)
         os.close(self._directory)
+
+
+_locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()  # those that this process holds
+
+
+def _release_in_child() -> None:
+    """Close the child's copies of the descriptors; the parent's locks stay."""
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 def _write_owner(lock_file: Path) -> None:

@@ -17,6 +17,7 @@ The tree::
     │   ├── CorruptStoreError    bytes that must be right are wrong
     │   ├── FormatError          another version, magic or byte order
     │   └── UnsafeStoreError     used without an undo log and not closed; opening it takes accept_loss
+    ├── ForkedError              opened before a fork; open again in the child
     └── BackendError             the backend asked for cannot run here
 """
 
@@ -137,6 +138,24 @@ class FormatError(StoreError):
 
 class UnsafeStoreError(StoreError):
     """The store was in use with ``durability=none`` and was not closed; opening it takes ``accept_loss``."""
+
+
+class ForkedError(GpkvsError):
+    """A store or client that was opened before a fork was used in the child; nothing was done.
+
+    Parameters
+    ----------
+    what
+        What was opened: "the store at ...", "the client of ...".
+    pid
+        The process that opened it.
+    """
+
+    def __init__(self, what: str, pid: int) -> None:
+        super().__init__(
+            f"{what} was opened by process {pid}, before a fork: this child cannot use it. Open another one here, or "
+            'start processes with multiprocessing.get_context("spawn")'
+        )
 
 
 class BackendError(GpkvsError):

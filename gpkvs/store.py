@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,13 @@ from gpkvs.directory import (
     store_exists,
 )
 from gpkvs.engine import Engine
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
+from gpkvs.errors import (
+    CorruptRecordError,
+    ForkedError,
+    InvalidArgumentError,
+    StoreClosedError,
+    UnknownTableError,
+)
 from gpkvs.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
@@ -65,7 +72,10 @@ def _no_progress(step: str, share: float) -> None:
 
 
 class Store:
-    """An open store; made by `gpkvs.open`. Its methods may be called from any thread.
+    """An open store; made by `gpkvs.open`. Its methods may be called from any thread of the process that opened it.
+
+    In the child of a fork every method raises `ForkedError` and touches nothing: the child has the memory but not the
+    kernels' threads, and two processes must not write one store.
 
     Parameters
     ----------
@@ -83,6 +93,7 @@ class Store:
         self, path: Path, config: StoreConfig, *, create: bool = True, on_progress: Progress = _no_progress
     ) -> None:
         self.path = path
+        self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._closed = False
         self.meter = Meter()
@@ -178,6 +189,7 @@ class Store:
         The result says how many requests it covers: a batch too large for one transaction is cut between requests, and
         the caller runs the rest again.
         """
+        self._require_owner()
         with self._mutex:
             self._require_open()
             return self._engine.execute(batch)
@@ -285,6 +297,7 @@ class Store:
         UnknownTableError
             If there is none of that name.
         """
+        self._require_owner()
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
@@ -340,7 +353,13 @@ class Store:
             del self._engine.tables[entry.id], self._tables[name]
             self._engine.heap.live_units -= freed
 
+    def _require_owner(self) -> None:
+        """Raise in the child of a fork; before any lock, which another thread may have held at the fork."""
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the store at {self.path}", self._pid)
+
     def _require_open(self) -> None:
+        self._require_owner()
         if self._closed:
             raise StoreClosedError(f"the store at {self.path} is closed")
 
@@ -370,6 +389,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
+        self._require_owner()
         with self._mutex:
             if self._closed:
                 return
@@ -388,6 +408,7 @@ class Store:
         transaction.root = set_unsafe(self._files, transaction.root, unsafe)
 
     def __enter__(self) -> Self:
+        self._require_owner()
         return self
 
     def __exit__(

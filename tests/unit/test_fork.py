@@ -1,0 +1,117 @@
+"""A store that was opened before a fork: the parent goes on, the child is told, and holds nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs import Batch, Op
+from gpkvs.errors import ForkedError
+from tests.conftest import SMALL
+
+_NUMBERS = np.arange(4, dtype=np.uint64)
+METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
+    "get": lambda store: store.get(b"key"),
+    "set": lambda store: store.set(b"key", b"of the child"),
+    "delete": lambda store: store.delete(b"key"),
+    "execute": lambda store: store.execute(Batch.of([(Op.SET, b"key", b"of the child")])),
+    "execute_requests": lambda store: store.execute_requests(Batch.of([(Op.SET, b"key", b"of the child")])),
+    "set_many": lambda store: store.set_many(_NUMBERS, _NUMBERS, table="numbers"),
+    "get_many": lambda store: store.get_many(_NUMBERS, table="numbers"),
+    "delete_many": lambda store: store.delete_many(_NUMBERS, table="numbers"),
+    "table": lambda store: store.table("default"),
+    "create_table": lambda store: store.create_table("more", index_bytes=1 << 16),
+    "drop_table": lambda store: store.drop_table("numbers"),
+    "info": lambda store: store.info(),
+    "close": lambda store: store.close(),
+    "__enter__": lambda store: store.__enter__(),
+    "__exit__": lambda store: store.__exit__(None, None, None),
+}
+
+
+def test_every_public_method_is_tried() -> None:
+    public = {name for name, member in vars(gpkvs.Store).items() if callable(member) and not name.startswith("_")}
+    assert public <= METHODS.keys()
+
+
+def _try_all(store: gpkvs.Store, answers: Connection) -> None:
+    """Run in the child: call every method and send what it raised."""
+    raised = {}
+    for name, call in METHODS.items():
+        try:
+            call(store)
+            raised[name] = "nothing"
+        except Exception as error:  # noqa: BLE001 - the parent looks at it
+            raised[name] = f"{type(error).__name__}: {error}"
+    answers.send(raised)
+
+
+def test_every_method_raises_in_the_child_and_nothing_is_touched(store: gpkvs.Store) -> None:
+    store.create_table("numbers", layout="u64", index_bytes=1 << 16)
+    store.set(b"key", b"of the parent")
+    answers, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_try_all, args=(store, theirs))
+    child.start()
+    assert answers.poll(30), "the child hangs"
+    raised = answers.recv()
+    child.join(30)
+    assert child.exitcode == 0
+    for name in METHODS:
+        assert raised[name].startswith("ForkedError: the store at "), (name, raised[name])
+        assert str(os.getpid()) in raised[name]
+    assert store.get(b"key") == b"of the parent"
+    assert store.set(b"key", b"again") == 2  # no version was given in the child
+
+
+def test_writes_of_parent_and_child_at_the_same_time_lose_nothing(store: gpkvs.Store) -> None:
+    """Without the check both took the same versions and the same room in the heap."""
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for number in range(200):
+            try:
+                store.set(b"child %d" % number, bytes(100))
+            except ForkedError:
+                refused += 1
+        os._exit(0 if refused == 200 else 1)
+    for number in range(200):
+        store.set(b"parent %d" % number, b"%d" % number)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [store.get(b"parent %d" % number) for number in range(200)] == [b"%d" % number for number in range(200)]
+
+
+def _wait(go_on: Connection) -> None:
+    """Run in the child: live, idle, until told to end."""
+    go_on.recv()
+
+
+def test_an_idle_child_does_not_keep_the_store_locked(store_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with gpkvs.open(store_path, **SMALL) as store:
+        store.set(b"key", b"value")
+        child = multiprocessing.get_context("fork").Process(target=_wait, args=(theirs,))
+        child.start()
+    try:
+        with gpkvs.open(store_path) as store:  # raised StoreLockedError while the child lived
+            assert store.get(b"key") == b"value"
+    finally:
+        ours.send("end")
+        child.join(30)
+    assert child.exitcode == 0
+
+
+def test_the_parent_keeps_its_lock_when_a_child_ends(store: gpkvs.Store) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(gpkvs.GpkvsError, match="in use by process"):
+        gpkvs.open(store.path)
