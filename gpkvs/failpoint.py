@@ -48,11 +48,13 @@ RECOVERY = (
     "between_roots",
     "before_recount",
 )
+# When all incarnations are used up and their numbers begin again, after `before_incarnation`.
+RENEWAL = ("before_renewal_flag", "before_renewal_clears")
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When a store is created.
 CREATION = ("before_creation_ends",)
-ALL = ENGINE + RECOVERY + SCHEMA + CREATION
+ALL = ENGINE + RECOVERY + RENEWAL + SCHEMA + CREATION
 # Those that a server passes whatever its clients ask for: a drill visits each.
 SERVING = ENGINE + RECOVERY
 

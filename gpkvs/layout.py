@@ -298,11 +298,12 @@ class State(IntEnum):
 
 EPOCH_BITS: Final = 46
 COUNTER_BITS: Final = 24
+INCARNATION_MAX: Final = (1 << (EPOCH_BITS - COUNTER_BITS)) - 1
 
 
 def make_epoch(incarnation: int, counter: int) -> int:
     """Join the incarnation (22 bits) and the counter inside it (24 bits)."""
-    assert incarnation < 1 << (EPOCH_BITS - COUNTER_BITS)
+    assert incarnation <= INCARNATION_MAX
     assert counter < 1 << COUNTER_BITS
     return incarnation << COUNTER_BITS | counter
 

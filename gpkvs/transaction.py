@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpkvs import failpoint
-from gpkvs.errors import CorruptStoreError, StoreError
+from gpkvs.errors import CorruptStoreError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import (
     COUNTER_BITS,
     DESCRIPTOR_OFFSETS,
-    EPOCH_BITS,
     FLAG_OFFSET,
+    INCARNATION_MAX,
+    LOG_ENTRIES_OFFSET,
     STRUCTURE_BYTES,
     BadBytesError,
     Descriptor,
@@ -77,14 +78,51 @@ def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
     )
 
 
-def raise_incarnation(files: StoreFiles, root: Root) -> Root:
-    """Make the next incarnation durable in both root copies, before the first store of its epochs."""
-    if root.incarnation + 1 >= 1 << (EPOCH_BITS - COUNTER_BITS):
-        raise StoreError(f"{files.path}: opened {root.incarnation:,} times, more than the format can count")
+def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tuple[Root, Descriptor]:
+    """Make the next incarnation durable in both root copies, before the first store of its epochs.
+
+    The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`).
+
+    Returns
+    -------
+    Root, Descriptor
+        Those that are current now.
+    """
     failpoint.hit("before_incarnation")
-    raised = replace(root, sequence=root.sequence + 1, incarnation=root.incarnation + 1)
+    incarnation = root.incarnation + 1
+    if incarnation > INCARNATION_MAX:
+        current = renew_epochs(files, current)
+        incarnation = 1
+    raised = replace(root, sequence=root.sequence + 1, incarnation=incarnation)
     write_roots(files.root_region, raised)
-    return raised
+    return raised, current
+
+
+def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
+    """Leave no trace of any epoch but 0, as in a new store, so that all epochs can be given again.
+
+    Each step is durable before the next. A crash between two leaves a store that opens, and that renewal begins again:
+    the root still has the last incarnation.
+
+    Returns
+    -------
+    Descriptor
+        The current one, as epoch 0.
+    """
+    # The flag may have been stored a moment ago, by recovery. On media it must not name the descriptor that goes next.
+    files.root_region.sync()
+    copy = read_descriptors(files).index(current)
+    first = current._replace(epoch=make_epoch(0, 0), runs=(), log_digest=0)
+    files.log.store(DESCRIPTOR_OFFSETS[1 - copy], first.pack())
+    files.log.sync()
+    failpoint.hit("before_renewal_flag")
+    store_flag(files, State.IDLE, first.epoch)
+    files.root_region.sync()
+    failpoint.hit("before_renewal_clears")
+    files.log.clear(DESCRIPTOR_OFFSETS[copy], STRUCTURE_BYTES)
+    files.log.clear(LOG_ENTRIES_OFFSET, files.log.bytes - LOG_ENTRIES_OFFSET)
+    files.log.sync()
+    return first
 
 
 class Transaction:
@@ -105,13 +143,13 @@ class Transaction:
         self.root = root
         self.current = current
         self._counter = 0
-        descriptors = read_descriptors(files)
-        self._current_copy = descriptors.index(current)
+        self._current_copy = read_descriptors(files).index(current)
 
     def next_epoch(self) -> int:
-        """Return an epoch that was never used, whatever becomes of its batch."""
+        """Return an epoch of which nothing is in the store, whatever becomes of its batch."""
         if self._counter + 1 >= 1 << COUNTER_BITS:
-            self.root = raise_incarnation(self._files, self.root)
+            self.root, self.current = begin_incarnation(self._files, self.root, self.current)
+            self._current_copy = read_descriptors(self._files).index(self.current)
             self._counter = 0
         self._counter += 1
         return make_epoch(self.root.incarnation, self._counter)

@@ -36,8 +36,8 @@ from gpkvs.layout import (
 from gpkvs.recovery.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
 from gpkvs.transaction import (
     Transaction,
+    begin_incarnation,
     find_descriptor,
-    raise_incarnation,
     read_descriptors,
     read_flag,
     store_flag,
@@ -99,7 +99,7 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
         # Durable with the roots, which are written next: until then, all of it is done again.
         store_flag(files, State.IDLE, current.epoch)
     dropped_slots = salvage(files, backend) if files.root.is_unsafe else 0
-    root = raise_incarnation(files, files.root)
+    root, current = begin_incarnation(files, files.root, current)
     transaction = after_loss(files, root, current) if root.is_unsafe else Transaction(files, root, current)
     current = transaction.current
     failpoint.hit("before_recount")

@@ -12,8 +12,11 @@ import numpy as np
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE, KIB, DurabilityName
-from gpkvs.directory import ROOT_FILE
-from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, STRUCTURE_BYTES, U64, WAYS, Root
+from gpkvs.directory import LOCK_FILE, ROOT_FILE
+from gpkvs.files import open_files
+from gpkvs.layout import BLOCK_BYTES, BYTES, INCARNATION_MAX, LAYOUTS, STRUCTURE_BYTES, U64, WAYS, Root
+from gpkvs.pm.domain import find_domain
+from gpkvs.roots import write_roots
 from gpkvs.store import Store, open_store
 
 OTHER_TABLE = "other"  # what comes and goes
@@ -68,6 +71,15 @@ def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = 
 def value_of(layout: str, number: int) -> bytes:
     """Return a value; in `bytes`, their lengths differ."""
     return number.to_bytes(8, "little") if layout == U64.name else b"v%d" % number + b"." * (number * 7 % 13)
+
+
+def use_up_incarnations(path: Path) -> None:
+    """Make a store that is not open look as if it had been opened four million times."""
+    (path / LOCK_FILE).touch()  # `find_domain` looks at it
+    files = open_files(path, find_domain(path, "msync"))
+    used_up = replace(files.root, sequence=files.root.sequence + 1, incarnation=INCARNATION_MAX)
+    write_roots(files.root_region, used_up)
+    files.close()
 
 
 def make_base(path: Path, layout: str) -> Keys:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny
+from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
 from gpkvs.crash.bench import Disk, Dump, dump
 from gpkvs.crash.recorder import Recorder
 from gpkvs.crash.trace import Image, Kind, Mutation, Trace
-from gpkvs.crash.workloads import COPY, CREATE, DROP, OPEN, PROCESS, Script, Workload
+from gpkvs.crash.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
 from gpkvs.layout import BLOCK_BYTES
 from gpkvs.store import Store
 
@@ -79,7 +79,9 @@ class Runner:
         if workload.letters == CREATE:
             return self._open(disk, workload, Image(), keys)
         disk.lay(base)
-        if workload.letters == OPEN:
+        if workload.letters == RENEW:
+            use_up_incarnations(disk.path)
+        if workload.letters in (OPEN, RENEW):
             return self._open(disk, workload, disk.image().copy(), keys)
         if workload.letters in (PROCESS, COPY):
             return self._two_lives(disk, workload, keys)

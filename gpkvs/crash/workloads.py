@@ -21,6 +21,7 @@ Beyond these are the workloads of one letter in `EXTRA`:
     C  a table is created
     X  a table is dropped
     O  the store is opened
+    I  the store is opened when its incarnations are used up: their numbers begin again (bytes only)
     Z  a store is created (bytes only)
     P  two lives: in the domain process a batch, a table created, a batch; then the store is opened in msync, a batch
     K  the store's files are copied, and nothing of the copy is synced; then it is opened in msync, a batch
@@ -43,9 +44,9 @@ from gpkvs.layout import BLOCK_BYTES, BYTES, LAYOUTS, U64
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
-EXTRA = "JWLBCXOZPK"
-TABLE, DROP, OPEN, CREATE, PROCESS, COPY = "CXOZPK"
-_OF_ONE_LAYOUT = {"L": BYTES.name, "B": U64.name, "Z": BYTES.name}
+EXTRA = "JWLBCXOIZPK"
+TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
+_OF_ONE_LAYOUT = {"L": BYTES.name, "B": U64.name, "I": BYTES.name, "Z": BYTES.name}
 LENGTH_MAX = 3
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 Contents = dict[bytes, bytes]

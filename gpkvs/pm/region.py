@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
 
+_CLEARED_AT_ONCE = 1 << 20  # bytes
+
 
 class Region:
     """A whole file mapped into memory.
@@ -78,6 +80,12 @@ class Region:
         assert len(data) % 8 == 0
         assert offset + len(data) <= self.bytes
         library.gpkvs_pm_store(self.address + offset, data, len(data) // 8)
+
+    def clear(self, offset: int, count: int) -> None:
+        """Store zeros, as `store` does."""
+        zeros = bytes(min(count, _CLEARED_AT_ONCE))
+        for first in range(0, count, _CLEARED_AT_ONCE):
+            self.store(offset + first, zeros[: count - first])
 
     def persist(self) -> None:
         """Make every earlier store to this file durable, as the domain asks.

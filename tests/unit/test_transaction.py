@@ -11,15 +11,24 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.check import check
-from gpkvs.errors import CorruptStoreError, StoreError
+from gpkvs.crash.base import use_up_incarnations
+from gpkvs.errors import CorruptStoreError
+from gpkvs.failpoint import RENEWAL
 from gpkvs.files import StoreFiles, open_files
-from gpkvs.layout import COUNTER_BITS, DESCRIPTOR_OFFSETS, EPOCH_BITS, Descriptor
+from gpkvs.layout import (
+    COUNTER_BITS,
+    DESCRIPTOR_OFFSETS,
+    INCARNATION_MAX,
+    LOG_ENTRIES_OFFSET,
+    Descriptor,
+    State,
+    make_epoch,
+)
 from gpkvs.pm.domain import find_domain
-from gpkvs.roots import write_roots
 from gpkvs.transaction import find_descriptor, read_descriptors, read_flag
 from tests.conftest import SMALL, assert_clean
 from tests.crash.child import SIZES
-from tests.crash.harness import run_child
+from tests.crash.harness import apply, contents, run_child
 
 BATCH = [["set", f"key{i}", "value"] for i in range(100)]
 
@@ -40,13 +49,62 @@ def test_a_counter_that_is_used_up_raises_the_incarnation(store_path: Path) -> N
         assert store._engine.transaction.root.incarnation == incarnation + 2
 
 
-def test_a_store_that_was_opened_too_often_is_refused(store_path: Path) -> None:
-    gpkvs.open(store_path, **SMALL).close()
+def test_incarnations_that_are_used_up_begin_again(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL) as store:
+        store.set(b"key", b"from before")
+    use_up_incarnations(store_path)
+    for incarnation in (1, 2, 3):
+        with gpkvs.open(store_path) as store:
+            transaction = store._engine.transaction
+            assert transaction.root.incarnation == incarnation
+            assert store.get(b"key") == b"from before"
+            assert store.set(b"other", b"%d" % incarnation) == incarnation + 1
+            assert transaction.current.epoch == incarnation << COUNTER_BITS | 1
+        assert_clean(store_path)
+
+
+def test_a_renewal_leaves_no_older_epoch(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL) as store:
+        for i in range(3):
+            store.execute(Batch.of([(Op.SET, b"key%d" % key, b"%d" % i) for key in range(100)]))
+    use_up_incarnations(store_path)
+    gpkvs.open(store_path).close()
     files = open_files(store_path, find_domain(store_path, "auto"))
-    write_roots(files.root_region, replace(files.root, incarnation=(1 << (EPOCH_BITS - COUNTER_BITS)) - 1))
+    whole = [found.epoch for found in read_descriptors(files) if isinstance(found, Descriptor)]
+    assert whole == [0]
+    assert read_flag(files) == (State.IDLE, 0)
+    assert not files.log.words(LOG_ENTRIES_OFFSET, files.log_words_max).any()
     files.close()
-    with pytest.raises(StoreError, match="more than the format can count"):
-        gpkvs.open(store_path)
+
+
+def test_incarnations_that_are_used_up_in_a_long_life_begin_again(store_path: Path) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    use_up_incarnations(store_path)
+    with gpkvs.open(store_path) as store:
+        transaction = store._engine.transaction
+        transaction.root = replace(transaction.root, incarnation=INCARNATION_MAX)
+        transaction._counter = (1 << COUNTER_BITS) - 2
+        epochs = []
+        for i in range(3):
+            assert store.set(b"key%d" % i, b"value") == 1 + i
+            epochs.append(transaction.current.epoch)
+        assert epochs == [make_epoch(INCARNATION_MAX, (1 << COUNTER_BITS) - 1), make_epoch(1, 1), make_epoch(1, 2)]
+    with gpkvs.open(store_path) as store:
+        assert [store.get(b"key%d" % i) for i in range(3)] == [b"value"] * 3
+
+
+@pytest.mark.parametrize("after", ["before_active_flag", "mid_apply", "before_idle_persist"])
+@pytest.mark.parametrize("name", ["before_incarnation", *RENEWAL, "between_roots"])
+def test_a_kill_while_epochs_are_renewed(tmp_path: Path, name: str, after: str) -> None:
+    """A batch is or is not in progress; the renewal is killed, twice; then the first batch after it is killed, too."""
+    path = tmp_path / "store"
+    assert run_child(path, [BATCH, BATCH[:50]], f"{after}:2").killed
+    use_up_incarnations(path)
+    assert run_child(path, [], name).killed
+    assert run_child(path, [], name).killed
+    assert run_child(path, [[["set", "key0", "lost"]]], "mid_apply").killed
+    assert contents(path, {operation[1].encode() for operation in BATCH}) == apply({}, BATCH)
+    assert_clean(path)
 
 
 def rewrite(path: Path, change: Callable[[StoreFiles, Descriptor], Descriptor], *, previous: bool = False) -> None:
