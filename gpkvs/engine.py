@@ -11,7 +11,7 @@ flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -87,6 +87,15 @@ class Engine:
         self._small = {name: SmallBatches(files, layout, backend) for name, layout in LAYOUTS.items()}
         self._logged = logged
         self.meter = meter
+        self._prefetched = -1  # the heap's segment that was read from the disk last
+        self._prefetch([heap.tail.segment])
+
+    def _prefetch(self, segments: Iterable[int]) -> None:
+        """Begin to read segments of the heap in which records are going to be stored: they are used again."""
+        for segment in segments:
+            if segment != self._prefetched:
+                self._files.heap.prefetch(segment * self._files.root.segment_bytes, self._files.root.segment_bytes)
+                self._prefetched = segment
 
     @property
     def next_sequence(self) -> int:
@@ -128,6 +137,7 @@ class Engine:
             result = BatchResult((BatchPart(numbers, batch, small.result()),), {}, requests)
         self.meter.lap("plan")
         if small.slots or small.sets:
+            self._prefetch([small.tail.segment])
             self._commit([small], runs, small.tail, partial(self._count_live, small))
         failpoint.hit("before_reply")
         return result
@@ -243,6 +253,7 @@ class Engine:
         for table, plan in plans:
             live_units -= self._freed_units(table.freed(plan))
         self.meter.lap("stage")
+        self._prefetch(np.flatnonzero(added).tolist())
         self._commit(writes, runs, tail, partial(self.heap.commit, tail, live_units))
 
     def _freed_units(self, reference: U64) -> U64:

@@ -49,7 +49,7 @@ RECOVERY = (
     "before_recount",
 )
 # When all incarnations are used up and their numbers begin again, after `before_incarnation`.
-RENEWAL = ("before_renewal_flag", "before_renewal_clears")
+RENEWAL = ("before_renewal_flag", "after_renewal_flag")
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When a store is created.

@@ -262,7 +262,9 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
 def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:
     """Stream one table's index; add its live units to those of each heap segment, return its number of records."""
     records = np.zeros(table.blocks, np.uint32)
-    layout, index = table.slot_layout, files.indexes[table.id].address
+    region = files.indexes[table.id]
+    region.prefetch(0, region.bytes)
+    layout, index = table.slot_layout, region.address
     if layout is BYTES:
         backend.launch(
             "recount_bytes",

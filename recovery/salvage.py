@@ -7,6 +7,8 @@ UNSAFE mark stays until all is durable, so a crash in here means only that it is
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -121,15 +123,18 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
         Versions from here on are not given yet.
     """
     broken = np.zeros(table.slots, np.uint8)
+    index = files.indexes[table.id]
+    index.prefetch(0, index.bytes)
     key0, key1 = files.root.hash_keys
     arguments: dict[str, Argument] = {
-        "index": files.indexes[table.id].address,
+        "index": index.address,
         "buckets": table.buckets,
         "hash_key0": key0,
         "hash_key1": key1,
         "broken": broken,
     }
     if table.slot_layout is BYTES:
+        _prefetch_heap(files)
         arguments |= {
             "heap": files.heap.address,
             "heap_bytes": files.heap.bytes,
@@ -139,6 +144,12 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
         }
     backend.launch(f"audit_{table.layout}", table.slots, group=1, **arguments)
     return broken
+
+
+def _prefetch_heap(files: StoreFiles) -> None:
+    """Begin to read the whole heap, if it fits the memory that is free: every record is about to be looked at."""
+    if files.heap.bytes <= os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        files.heap.prefetch(0, files.heap.bytes)
 
 
 def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transaction:

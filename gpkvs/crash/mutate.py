@@ -16,7 +16,7 @@ from gpkvs.crash.trace import HOST_STORE, ORDERING, Event, Kind, Mutation
 from gpkvs.crash.workloads import Workload
 
 # Between them they pass every persist; the short ones first.
-WORKLOADS = ("bytes:N", "u64:N", "bytes:O", "u64:C", "bytes:X", "bytes:L", "bytes:Z", "u64:P", "bytes:K")
+WORKLOADS = ("bytes:N", "u64:N", "bytes:O", "u64:C", "bytes:X", "bytes:I", "bytes:L", "bytes:Z", "u64:P", "bytes:K")
 # Which models can see that something of a kind is missing: the others do not look at it, or see what these see.
 _SEEN_BY = {
     Kind.FENCE: (Model.ADR8, Model.GPU),

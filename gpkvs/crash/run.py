@@ -11,7 +11,7 @@ from random import Random
 from gpkvs.crash.base import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
 from gpkvs.crash.bench import Disk, Dump, dump
 from gpkvs.crash.recorder import Recorder
-from gpkvs.crash.trace import Image, Kind, Mutation, Trace
+from gpkvs.crash.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
 from gpkvs.crash.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
 from gpkvs.layout import BLOCK_BYTES
 from gpkvs.store import Store
@@ -79,9 +79,13 @@ class Runner:
         if workload.letters == CREATE:
             return self._open(disk, workload, Image(), keys)
         disk.lay(base)
+        if workload.letters == OPEN:
+            return self._open(disk, workload, disk.image().copy(), keys)
         if workload.letters == RENEW:
+            in_progress = self._before_idle(Workload(workload.layout, "N"))
+            disk = Disk(self._directory / "run")  # the other one's files were replaced
+            disk.lay(in_progress)
             use_up_incarnations(disk.path)
-        if workload.letters in (OPEN, RENEW):
             return self._open(disk, workload, disk.image().copy(), keys)
         if workload.letters in (PROCESS, COPY):
             return self._two_lives(disk, workload, keys)
@@ -110,6 +114,17 @@ class Runner:
         with store:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
+
+    def _before_idle(self, workload: Workload) -> Image:
+        """Return what is there when a batch has stored everything but its last flag: an opening has much to do."""
+        trace = self.run(workload).trace
+        image = trace.before.copy()
+        for event in trace.events:
+            if event.kind in CHANGES and event.site.startswith(f"{HOST_STORE} in transaction.commit"):
+                break
+            if event.kind in CHANGES:
+                image.apply(event)
+        return image
 
     def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
         """Run a life after which a power failure may take anything back, then open in msync and run a batch."""

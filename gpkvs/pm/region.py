@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
+from gpkvs.pm.mapping import advise, map_file
 
-_CLEARED_AT_ONCE = 1 << 20  # bytes
+_PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
 
 
 class Region:
@@ -41,30 +41,51 @@ class Region:
         self.path = path
         self._domain = domain.name if domain else None
         self.is_paged = domain is not None and not (domain.is_volatile or domain.maps_synchronously)  # from a disk
+        self._is_cached = domain is None or self.is_paged  # read-only: of whatever file system
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
-        self._file = os.open(path, os.O_RDWR if domain else os.O_RDONLY)
+        self._file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             self.bytes = os.fstat(self._file).st_size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
             # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
             flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
-            self._map = mmap.mmap(self._file, self.bytes, flags, access)
+            view = map_file(self._file, self.bytes, flags, access)
         except BaseException:
             os.close(self._file)
             raise
-        view = np.frombuffer(self._map, np.uint8)
-        self.address = int(view.__array_interface__["data"][0])
+        if self._is_cached:
+            self._read_single_pages(view)
+        self.address = int(view.ctypes.data)
         self._view: NDArray[np.uint8] | None = view
         # If the file is truncated under us, the process ends with a line that names it.
         library.gpkvs_mapped(self.address, self.bytes, os.fsencode(path))
 
+    def _read_single_pages(self, view: NDArray[np.uint8]) -> None:
+        """Let the page cache hold this file in single pages.
+
+        Read-ahead makes it hold large folios, and a store to one byte then writes back up to 2 MiB.
+        """
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        advise(view, mmap.MADV_RANDOM)
+
+    def prefetch(self, offset: int, count: int) -> None:
+        """Begin to read bytes that are needed soon from the disk, in single pages but many at once.
+
+        Where the file is memory, this does nothing.
+        """
+        if self._is_cached:
+            for first in range(offset, offset + count, _PREFETCHED_AT_ONCE):
+                length = min(_PREFETCHED_AT_ONCE, offset + count - first)
+                os.posix_fadvise(self._file, first, length, os.POSIX_FADV_WILLNEED)
+
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""
+        assert self._view is not None
         assert offset + count <= self.bytes
-        return self._map[offset : offset + count]
+        return self._view[offset : offset + count].tobytes()
 
     def words(self, offset: int, count: int) -> NDArray[np.uint64]:
         """Return a read-only view of `count` words from byte `offset`."""
@@ -80,12 +101,6 @@ class Region:
         assert len(data) % 8 == 0
         assert offset + len(data) <= self.bytes
         library.gpkvs_pm_store(self.address + offset, data, len(data) // 8)
-
-    def clear(self, offset: int, count: int) -> None:
-        """Store zeros, as `store` does."""
-        zeros = bytes(min(count, _CLEARED_AT_ONCE))
-        for first in range(0, count, _CLEARED_AT_ONCE):
-            self.store(offset + first, zeros[: count - first])
 
     def persist(self) -> None:
         """Make every earlier store to this file durable, as the domain asks.
@@ -111,7 +126,8 @@ class Region:
 
         What it could not write when a sync failed, it takes for clean: only what is stored to again is written later.
         """
-        self._map[:] = self._map[:]
+        assert self._view is not None
+        self._view[:] = self._view.copy()
 
     def settle(self) -> None:
         """Make durable whatever was ever stored to this file, by whom and in which domain; raises as `persist` does.
@@ -123,10 +139,7 @@ class Region:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Unmap; views handed out before must be gone."""
+        """Unmap; if a caller still holds a view, the mapping goes when the view does."""
         self._view = None
         library.gpkvs_unmapped(self.address)
-        # If a caller still holds a view, the mapping goes when the view does.
-        with suppress(BufferError):
-            self._map.close()
         os.close(self._file)

@@ -1,0 +1,50 @@
+"""A file mapped into memory, without a file descriptor that stays open for it: Python's own `mmap` keeps a second one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def map_file(file: int, count: int, flags: int, access: int) -> NDArray[np.uint8]:
+    """Map the first `count` bytes of an open file; they stay mapped until the array and all views of it are gone.
+
+    Parameters
+    ----------
+    file
+        Its descriptor; it may be closed afterwards.
+    count
+        Bytes.
+    flags, access
+        `MAP_` and `PROT_` constants of the module `mmap`.
+
+    Raises
+    ------
+    OSError
+        If the operating system refuses.
+    """
+    address = _libc.mmap(None, count, access, flags, file, 0)
+    if address == _MAP_FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    owner = (ctypes.c_uint8 * count).from_address(address)
+    # Not at the interpreter's exit: threads may still look at it, and the system unmaps everything anyway.
+    weakref.finalize(owner, _libc.munmap, address, count).atexit = False
+    return np.frombuffer(owner, np.uint8)
+
+
+def advise(mapped: NDArray[np.uint8], advice: int) -> None:
+    """Tell the system how a whole mapping will be read (`MADV_` constants of `mmap`); it may ignore it."""
+    _libc.madvise(mapped.ctypes.data, len(mapped), advice)
