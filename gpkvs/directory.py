@@ -152,6 +152,8 @@ def access_errors(path: Path) -> Iterator[None]:
             errno.EPERM: "give this user read and write permission",
             errno.EROFS: "the file system is read-only",
             errno.ENOTDIR: "a store is a directory",
+            errno.EMFILE: "raise the limit on open files (ulimit -n); each table needs one",
+            errno.ENFILE: "the system has no more open files to give",
         }.get(error.errno or 0, "check the file system")
         raise StoreAccessError(f"{where}: {error.strerror}: {hint}") from error
 
@@ -342,16 +344,31 @@ def reserve_file(path: Path, size: int, start: bytes) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a small file so that it is there whole or not at all, durably."""
-    temporary = path.with_name(path.name + ".tmp")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    """Write a small file so that it is there whole or not at all, durably; in the room of `reserve_next`, if any."""
+    temporary = _temporary(path)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _write_all(file, data)
+        os.ftruncate(file, len(data))
         os.fsync(file)
     finally:
         os.close(file)
     temporary.rename(path)
     sync_path(path.parent)
+
+
+def reserve_next(path: Path, size: int) -> None:
+    """Reserve room for a small file that `write_file` will write, so that a full disk cannot refuse it.
+
+    On a disk that is full already there is none: then `write_file` must find its own.
+    """
+    with suppress(OSError):
+        reserve_file(_temporary(path), size, b"")
+
+
+def _temporary(path: Path) -> Path:
+    """Return the name that a small file has until it is whole."""
+    return path.with_name(path.name + ".tmp")
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -15,7 +15,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, round_up, write_file
+from gpkvs.directory import INDEX_BYTES_MAX, reserve_file, reserve_next, round_up, write_file
 from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
@@ -51,10 +51,32 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) 
         raise TableExistsError(f"there is a table {name!r} already", field="name")
 
 
+def check_drop(entry: TableEntry) -> None:
+    """Raise `InvalidArgumentError` for the table that must stay."""
+    if entry.name == DEFAULT_TABLE:
+        raise InvalidArgumentError("the default table cannot be dropped", field="name")
+
+
+def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
+    """Make the file of a table's index, all of it reserved; it takes the time that the disk needs, so batches may run.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses or has no space; nothing is left behind then.
+    """
+    path = files.path / entry.file_name
+    try:
+        reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
+    except (OSError, MemoryError):
+        _remove(path)
+        raise
+
+
 def create_table(
     files: StoreFiles, root: Root, backend: Backend, domain: Domain, entry: TableEntry
 ) -> tuple[Root, Region]:
-    """Make an empty table; return the new root and its index.
+    """Make an empty table, whose file is reserved; return the new root and its index.
 
     Parameters
     ----------
@@ -72,42 +94,49 @@ def create_table(
     OSError
         If the file system refuses or has no space; nothing was changed then.
     """
-    path = files.path / entry.file_name
     index: Region | None = None
     try:
-        reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
-        index = Region(path, domain)
+        index = Region(files.path / entry.file_name, domain)
         backend.attach(index, slots=entry.slot_layout)
         if entry.slot_layout is U64:
             key0, key1 = root.hash_keys
             backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
             index.persist()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
-        root = _write_catalog(files, root, catalog)
+        changed = _write_catalog(files, root, catalog)
     except (OSError, MemoryError, BackendError):
         if index:
             backend.detach(index)
             index.close()
-        _remove(path)
+        _remove(files.path / entry.file_name)
         raise
+    _switch_to(files, changed, catalog)
     files.indexes[entry.id] = index
-    return root, index
+    return changed, index
 
 
-def drop_table(files: StoreFiles, root: Root, backend: Backend, entry: TableEntry) -> Root:
-    """Remove a table; return the new root. Its id is never given again."""
-    if entry.name == DEFAULT_TABLE:
-        raise InvalidArgumentError("the default table cannot be dropped", field="name")
+def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+    """Take a table out of the catalogue; return the new root. Its id is never given again.
+
+    Its index is still mapped and nobody uses it any more: `remove_index` is what remains to be done.
+    """
     tables = tuple(table for table in files.catalog.tables if table is not entry)
-    root = _write_catalog(files, root, replace(files.catalog, tables=tables))
+    catalog = replace(files.catalog, tables=tables)
+    changed = _write_catalog(files, root, catalog)
+    _switch_to(files, changed, catalog)
+    return changed
+
+
+def remove_index(files: StoreFiles, backend: Backend, entry: TableEntry) -> None:
+    """Unmap the index of a table that was dropped and remove its file."""
     index = files.indexes.pop(entry.id)
     backend.detach(index)
     index.close()
     _remove(index.path)
-    return root
 
 
 def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
+    """Write a catalogue's file, durably; return the root that will name it. Until it does, the file is worthless."""
     packed = catalog.pack()
     changed = replace(
         root,
@@ -118,16 +147,26 @@ def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
     )
     failpoint.hit("before_catalog")
     write_file(files.path / catalog_file_name(changed.catalog_generation), packed)
-    failpoint.hit("before_catalog_root")
+    return changed
+
+
+def _switch_to(files: StoreFiles, root: Root, catalog: Catalog) -> None:
+    """Make a root durable that names a new catalogue. From its first store on, nothing is a refusal any more."""
     try:
-        write_roots(files.root_region, changed)
+        failpoint.hit("before_catalog_root")
+        write_roots(files.root_region, root)
+        failpoint.hit("after_catalog_root")
+        _remove(files.path / catalog_file_name(root.catalog_generation - 1))
+        files.catalog = catalog
+        reserve_catalog(files, root)
     except BaseException as error:  # noqa: BLE001 - whatever it is
         # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
         stop_process("the roots could not be written", error)
-    failpoint.hit("after_catalog_root")
-    _remove(files.path / catalog_file_name(root.catalog_generation))
-    files.catalog = catalog
-    return changed
+
+
+def reserve_catalog(files: StoreFiles, root: Root) -> None:
+    """Reserve room for the next catalogue, so that tables can be dropped on a full disk: one fewer needs no more."""
+    reserve_next(files.path / catalog_file_name(root.catalog_generation + 1), root.catalog_bytes)
 
 
 def _remove(path: Path) -> None:

@@ -42,9 +42,20 @@ from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
-from gpkvs.recovery.recover import recount, recover
+from gpkvs.quota import Quota, require_room_for_table
+from gpkvs.recovery.recover import live_units_of, recover
 from gpkvs.recovery.salvage import set_unsafe
-from gpkvs.schema import check_new_table, create_table, drop_table, new_entry, remove_orphans
+from gpkvs.schema import (
+    check_drop,
+    check_new_table,
+    create_table,
+    drop_table,
+    new_entry,
+    remove_index,
+    remove_orphans,
+    reserve_catalog,
+    reserve_index,
+)
 from gpkvs.table import Table
 from gpkvs.table_bytes import BytesTable
 from gpkvs.table_u64 import U64Table
@@ -63,6 +74,7 @@ class OpenTable:
     """What a caller must know of a table to make a request."""
 
     id: int
+    name: str
     layout: str
     limits: Limits
 
@@ -94,7 +106,8 @@ class Store:
     ) -> None:
         self.path = path
         self._pid = os.getpid()
-        self._mutex = threading.Lock()
+        self._mutex = threading.Lock()  # one batch at a time
+        self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = False
         self.meter = Meter()
         with access_errors(path):
@@ -128,7 +141,9 @@ class Store:
             self._files.close()
             raise
         remove_orphans(self._files)
+        reserve_catalog(self._files, recovered.transaction.root)
         self.recovery = recovered.report
+        self._quota = Quota(config.tables_max, config.tables_bytes_max)
         self.limits = _limits_of(self._files, config.limits)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
@@ -302,10 +317,12 @@ class Store:
         if found is None:
             raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
         layout = found.entry.layout
-        return OpenTable(found.entry.id, layout, self._number_limits if layout == U64.name else self.limits)
+        return OpenTable(
+            found.entry.id, found.entry.name, layout, self._number_limits if layout == U64.name else self.limits
+        )
 
-    def create_table(self, name: str, *, layout: str = BYTES.name, index_bytes: int = Sizes.index_bytes) -> None:
-        """Make an empty table, durably when this returns.
+    def create_table(self, name: str, *, layout: str = BYTES.name, index_bytes: int = Sizes.index_bytes) -> TableInfo:
+        """Make an empty table, durably when this returns; batches run while its space is reserved.
 
         Parameters
         ----------
@@ -321,19 +338,23 @@ class Store:
         InvalidArgumentError, TableExistsError
             If it cannot be.
         NoSpaceError
-            If the disk is full; nothing was changed.
+            If the disk is full, or tables, their bytes or open files are as many as allowed; nothing was changed.
         """
-        with self._mutex:
+        with self._schema_mutex:
             self._require_open()
             check_new_table(self._files.catalog, name, layout, index_bytes)
+            require_room_for_table(self._files, index_bytes, self._quota)
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
-            transaction = self._engine.transaction
             with access_errors(self.path):
+                reserve_index(self._files, entry)  # batches run meanwhile
+            with self._mutex, access_errors(self.path):
+                transaction = self._engine.transaction
                 transaction.root, index = create_table(self._files, transaction.root, self._backend, self.domain, entry)
-            self._engine.tables[entry.id] = self._tables[name] = self._table(entry, index, 0)
+                table = self._engine.tables[entry.id] = self._tables[name] = self._table(entry, index, 0)
+            return _describe(table, 0.0)
 
     def drop_table(self, name: str) -> None:
-        """Remove a table with all it holds, durably when this returns.
+        """Remove a table with all it holds, durably when this returns; batches run while its records are counted.
 
         Raises
         ------
@@ -342,16 +363,20 @@ class Store:
         InvalidArgumentError
             If it is the default table.
         """
-        with self._mutex:
+        with self._schema_mutex:
             self._require_open()
-            entry = self._files.table(self.table(name).id)
-            freed = np.zeros(len(self._engine.heap.live_units), np.uint64)
-            recount(self._files, self._backend, entry, freed)
-            transaction = self._engine.transaction
-            with access_errors(self.path):
-                transaction.root = drop_table(self._files, transaction.root, self._backend, entry)
-            del self._engine.tables[entry.id], self._tables[name]
-            self._engine.heap.live_units -= freed
+            table = self._tables[self.table(name).name]
+            check_drop(table.entry)
+            with self._mutex, access_errors(self.path):
+                transaction = self._engine.transaction
+                transaction.root = drop_table(self._files, transaction.root, table.entry)
+                del self._engine.tables[table.entry.id], self._tables[name]
+            # Nobody looks at its index any more, so that batches may run while it is read.
+            freed = live_units_of(self._files, table.entry) if table.records else None
+            with self._mutex:
+                if freed is not None:
+                    self._engine.heap.live_units -= freed
+                remove_index(self._files, self._backend, table.entry)
 
     def _require_owner(self) -> None:
         """Raise in the child of a fork; before any lock, which another thread may have held at the fork."""
@@ -390,7 +415,7 @@ class Store:
     def close(self) -> None:
         """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
         self._require_owner()
-        with self._mutex:
+        with self._schema_mutex, self._mutex:
             if self._closed:
                 return
             self._closed = True

@@ -80,7 +80,8 @@ def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
 def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tuple[Root, Descriptor]:
     """Make the next incarnation durable in both root copies, before the first store of its epochs.
 
-    The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`).
+    The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`). A crash may keep
+    the new number without the new flag: then the current epoch is no older one, and they begin again once more.
 
     Returns
     -------
@@ -89,7 +90,7 @@ def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tup
     """
     failpoint.hit("before_incarnation")
     incarnation = root.incarnation + 1
-    if incarnation > INCARNATION_MAX:
+    if incarnation > INCARNATION_MAX or current.epoch >= make_epoch(incarnation, 0):
         current = renew_epochs(files, current)
         incarnation = 1
     raised = replace(root, sequence=root.sequence + 1, incarnation=incarnation)
@@ -100,9 +101,9 @@ def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tup
 def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
     """Make the current descriptor that of epoch 0, as in a new store, so that all epochs can be given again.
 
-    Each step is durable before the next. A crash between two leaves a store that opens, and that renewal begins again:
-    the root still has the last incarnation. The descriptor with the old epoch is the one that the next batch stores
-    over. What the log holds of old epochs means nothing: a log counts only when it is whole, by its digest.
+    The descriptor is durable before the flag that names it; the flag becomes durable with the roots. A crash before
+    leaves a store that opens, and that renewal begins again. The descriptor with the old epoch is the one that the
+    next batch stores over. What the log holds of old epochs means nothing: a log counts only whole, by its digest.
 
     Returns
     -------
@@ -117,7 +118,6 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
     files.log.sync()
     failpoint.hit("before_renewal_flag")
     store_flag(files, State.IDLE, first.epoch)
-    files.root_region.sync()
     failpoint.hit("after_renewal_flag")
     return first
 

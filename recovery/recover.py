@@ -17,6 +17,7 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.catalog import TableEntry
 from gpkvs.directory import RECOVERY_FILE, write_file
@@ -257,6 +258,18 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
             f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
             path=files.log.path,
         )
+
+
+def live_units_of(files: StoreFiles, table: TableEntry) -> U64:
+    """Return the live units that a dropped table has in each heap segment, counted by this thread alone."""
+    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
+    if table.slot_layout is BYTES:
+        backend = CpuBackend(threads=1)
+        try:
+            recount(files, backend, table, live_units)
+        finally:
+            backend.close()
+    return live_units
 
 
 def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:

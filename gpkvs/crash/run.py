@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -85,8 +85,7 @@ class Runner:
             in_progress = self._before_idle(Workload(workload.layout, "N"))
             disk = Disk(self._directory / "run")  # the other one's files were replaced
             disk.lay(in_progress)
-            use_up_incarnations(disk.path)
-            return self._open(disk, workload, disk.image().copy(), keys)
+            return self._renewed(disk, workload, keys)
         if workload.letters in (PROCESS, COPY):
             return self._two_lives(disk, workload, keys)
         with open_tiny(disk.path) as store:
@@ -114,6 +113,21 @@ class Runner:
         with store:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
+
+    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+        """Open a store whose incarnations are used up, then run a batch: it stores over the last old descriptor."""
+        use_up_incarnations(disk.path)
+        before = disk.image().copy()
+        disk.lay(before)
+        with self._recorder(disk, before, str(workload)) as recorder:
+            store = open_tiny(disk.path)
+            recorder.mark()
+            found = dump(store, keys.all)
+            Script(workload, keys, _contents(found)).step("N", store)
+            recorder.mark()
+        with store:
+            run = self._finished(disk, recorder, [found, found, dump(store, keys.all)])
+        return replace(run, last=0, promised=0)
 
     def _before_idle(self, workload: Workload) -> Image:
         """Return what is there when a batch has stored everything but its last flag: an opening has much to do."""

@@ -21,7 +21,7 @@ Beyond these are the workloads of one letter in `EXTRA`:
     C  a table is created
     X  a table is dropped
     O  the store is opened
-    I  the store is opened when its incarnations are used up, with a batch to undo (bytes only)
+    I  the store is opened when its incarnations are used up, with a batch to undo; then a batch (bytes only)
     Z  a store is created (bytes only)
     P  two lives: in the domain process a batch, a table created, a batch; then the store is opened in msync, a batch
     K  the store's files are copied, and nothing of the copy is synced; then it is opened in msync, a batch

@@ -1,4 +1,4 @@
-"""A file mapped into memory, without a file descriptor that stays open for it: Python's own `mmap` keeps a second one."""
+"""A file mapped into memory, without a descriptor that stays open for it: Python's own `mmap` keeps one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def map_file(file: int, count: int, flags: int, access: int) -> NDArray[np.uint8
     owner = (ctypes.c_uint8 * count).from_address(address)
     # Not at the interpreter's exit: threads may still look at it, and the system unmaps everything anyway.
     weakref.finalize(owner, _libc.munmap, address, count).atexit = False
-    return np.frombuffer(owner, np.uint8)
+    return np.ctypeslib.as_array(owner)
 
 
 def advise(mapped: NDArray[np.uint8], advice: int) -> None:

@@ -24,6 +24,7 @@ from gpkvs.layout import (
     make_epoch,
 )
 from gpkvs.pm.domain import find_domain
+from gpkvs.roots import write_roots
 from gpkvs.transaction import find_descriptor, read_descriptors, read_flag
 from tests.conftest import SMALL, assert_clean
 from tests.crash.child import SIZES
@@ -72,6 +73,18 @@ def test_a_renewal_leaves_epoch_0_and_the_first_batch_removes_the_last_old_one(s
         store.set(b"key0", b"value")
         epochs = [found.epoch for found in read_descriptors(store._files) if isinstance(found, Descriptor)]
         assert sorted(epochs) == [0, make_epoch(1, 1)]
+
+
+def test_an_incarnation_without_its_flag_is_renewed_again(tmp_path: Path) -> None:
+    """A crash kept the roots of a renewal and lost its flag: an epoch given now would be older than the current one."""
+    path = tmp_path / "store"
+    assert run_child(path, [BATCH] * 3).acknowledged == 3
+    files = open_files(path, find_domain(path, "auto"))
+    write_roots(files.root_region, replace(files.root, incarnation=0))
+    files.close()
+    assert run_child(path, [[["set", "key0", "lost"]]], "mid_apply").killed
+    assert contents(path, {operation[1].encode() for operation in BATCH}) == apply({}, BATCH)
+    assert_clean(path)
 
 
 def test_incarnations_that_are_used_up_in_a_long_life_begin_again(store_path: Path) -> None:
