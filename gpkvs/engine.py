@@ -22,7 +22,6 @@ from gpkvs.admission import (
     DoesNotFitError,
     cut_to,
     cut_to_tables,
-    reply_bytes_by_request,
     request_of_op,
     sets_of_chains,
 )
@@ -32,7 +31,7 @@ from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_ref
 from gpkvs.fatal import stop_process
 from gpkvs.files import StoreFiles
 from gpkvs.heap import Heap, HeapFullError, Tail, record_units
-from gpkvs.layout import LAYOUTS, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
+from gpkvs.layout import BYTES, LAYOUTS, RUNS_MAX, STRUCTURE_BYTES, UNIT_BYTES, Change, Descriptor, LogRun, RunKind
 from gpkvs.metrics import Meter
 from gpkvs.plan import Plan
 from gpkvs.small import OPS_MAX, SmallBatches
@@ -84,7 +83,9 @@ class Engine:
         self.heap = heap
         self.transaction = transaction
         self._batch_reply_bytes_max = batch_reply_bytes_max
-        self._small = {name: SmallBatches(files, layout, backend) for name, layout in LAYOUTS.items()}
+        self._small = {
+            name: SmallBatches(files, layout, backend, batch_reply_bytes_max) for name, layout in LAYOUTS.items()
+        }
         self._logged = logged
         self.meter = meter
         self._prefetched = -1  # the heap's segment that was read from the disk last
@@ -199,6 +200,8 @@ class Engine:
     def _transact(self, batch: Batch) -> list[TablePlan]:
         plans = self._plan(batch)
         for_each_table(plans, Table.read)
+        self._cut_unread(batch, plans)
+        for_each_table(plans, Table.measure)
         room = None
         # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
         writers = [(table, plan) for table, plan in plans if plan.batch.has_writes]
@@ -235,15 +238,32 @@ class Engine:
 
     def _cut_replies(self, batch: Batch, plans: list[TablePlan]) -> None:
         """Put off what is too much to hold in memory at once."""
-        total = sum(plan.reply_bytes for _, plan in plans)
-        if total > self._batch_reply_bytes_max:
-            reply_bytes = np.zeros(len(batch.request_ops), np.int64)
-            for table, plan in plans:
-                if not plan.batch.has_reads:
-                    continue
-                get_op, lengths = self._backend.download(plan.get_op), self._backend.download(table.lengths(plan))
-                reply_bytes[plan.numbers] = reply_bytes_by_request(plan.batch, get_op, lengths)
-            raise CutError(cut_to(reply_bytes, self._batch_reply_bytes_max))
+        if sum(plan.reply_bytes for _, plan in plans) > self._batch_reply_bytes_max:
+            self._cut(batch, plans, lambda table, plan: table.lengths(plan))
+
+    def _cut_unread(self, batch: Batch, plans: list[TablePlan]) -> None:
+        """Refuse or put off what is too much by the lengths in the references, before a record is read.
+
+        Records are checked when they are read: a batch whose rest is put off would check them again with each part.
+        """
+        readers = [(table, plan) for table, plan in plans if plan.batch.has_reads and table.entry.slot_layout is BYTES]
+        if not readers:
+            return
+        for_each_table(readers, Table.check_bounds)
+        if len(batch.request_ops) > 1:
+            total = sum(self._backend.total(table.bounds(plan)) for table, plan in readers)
+            if total > self._batch_reply_bytes_max:
+                self._cut(batch, readers, lambda table, plan: table.bounds(plan))
+
+    def _cut(self, batch: Batch, plans: list[TablePlan], lengths: Callable[[Table, Plan], U32]) -> None:
+        """Put off the requests after those whose GETs read as much as a transaction may; one always stays."""
+        reply_bytes = np.zeros(len(batch.request_ops), np.int64)
+        for table, plan in plans:
+            if plan.batch.has_reads:
+                reply_bytes[plan.numbers] = table.by_request(plan, lengths(table, plan))
+        requests = max(1, cut_to(reply_bytes, self._batch_reply_bytes_max))
+        if requests < len(reply_bytes):
+            raise CutError(requests)
 
     def _write(self, batch: Batch, plans: list[TablePlan], tail: Tail, added: U64) -> None:
         writes = [PlannedWrites(self._backend, self._files, table, plan) for table, plan in plans]

@@ -110,6 +110,7 @@ class Plan:
     seen: Seen  # not of a batch of SETs only
     delivered: Delivered | None = None
     folded: Folded
+    get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Table.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Table.lengths`)
     reply_bytes: int  # of the values of all GETs
     placed: Placed

@@ -53,12 +53,14 @@ class SmallBatches:
         Of the tables.
     backend
         Whose host threads do the work, and which is told what they stored.
+    reply_bytes_max
+        Values that one transaction may read; what may be more is left to the phases.
     """
 
     entry: TableEntry
     index: Region
 
-    def __init__(self, files: StoreFiles, layout: SlotLayout, backend: Backend) -> None:
+    def __init__(self, files: StoreFiles, layout: SlotLayout, backend: Backend, reply_bytes_max: int) -> None:
         self._backend = backend
         self._layout = layout
         self._has_records = layout is BYTES
@@ -76,6 +78,7 @@ class SmallBatches:
             heap_bytes=files.heap.bytes,
             segment_units=files.root.segment_bytes // UNIT_BYTES,
             segments=files.root.heap_bytes // files.root.segment_bytes,
+            reply_bytes_max=reply_bytes_max,
         )
         self._functions = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
         self._live_units: NDArray[np.uint64] | None = None

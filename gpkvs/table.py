@@ -21,10 +21,12 @@ from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.catalog import TableEntry
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.files import StoreFiles
-from gpkvs.layout import NO_OP, NO_SLOT, Change
+from gpkvs.layout import NO_OP, NO_SLOT, UNIT_BYTES, Change
 from gpkvs.metrics import Meter
 from gpkvs.plan import Chains, Changes, Fingerprints, Folded, Placed, Plan, Seen
 from gpkvs.pm.region import Region
+
+_BOUND_SLACK = np.uint32(UNIT_BYTES - 1)  # by so much a bound may be too large
 
 
 class Table(ABC):
@@ -85,6 +87,9 @@ class Table(ABC):
         else:
             self._look(plan)
             self._meter.lap("find")
+
+    def measure(self, plan: Plan) -> None:
+        """Find out how long the values of all GETs are, which reads and checks the records that they come from."""
         plan.reply_bytes = self._reply_bytes(plan) if plan.batch.has_reads else 0
         self._meter.lap("measure")
 
@@ -239,23 +244,40 @@ class Table(ABC):
         DoesNotFitError
             With these requests.
         """
+        if plan.reply_bytes > self.reply_bytes_max:
+            self._refuse_large(self.by_request(plan, self.lengths(plan)))
+
+    def check_bounds(self, plan: Plan) -> None:
+        """Refuse requests that would surely return too much, before their records are read.
+
+        Raises
+        ------
+        DoesNotFitError
+            With these requests.
+        """
+        if plan.batch.has_reads and self._backend.total(self.bounds(plan)) > self.reply_bytes_max:
+            bounds = self.bounds(plan)
+            self._refuse_large(self.by_request(plan, bounds - self._xp.minimum(bounds, _BOUND_SLACK)))
+
+    def _refuse_large(self, reply_bytes: NDArray[np.int64]) -> None:
         limit = self.reply_bytes_max
-        if plan.reply_bytes <= limit:
-            return
-        download = self._backend.download
-        reply_bytes = reply_bytes_by_request(plan.batch, download(plan.get_op), download(self.lengths(plan)))
         too_large = np.flatnonzero(reply_bytes > limit).tolist()
         if too_large:
             raise DoesNotFitError(
                 {
                     request: InvalidArgumentError(
-                        f"its GETs read {reply_bytes[request]:,} bytes of values, the limit is {limit:,} "
+                        f"its GETs read {reply_bytes[request]:,} bytes of values or more, the limit is {limit:,} "
                         "(reply_bytes_max): split it",
                         field="ops",
                     )
                     for request in too_large
                 }
             )
+
+    def by_request(self, plan: Plan, lengths: U32) -> NDArray[np.int64]:
+        """Return the sum of its GETs' lengths for each request of a plan."""
+        download = self._backend.download
+        return reply_bytes_by_request(plan.batch, download(plan.get_op), download(lengths))
 
     def _place(self, plan: Plan, changed: U32) -> Placed:
         chains = plan.chains
@@ -434,6 +456,15 @@ class Table(ABC):
             plan.get_lengths = self._lengths(plan)
         return plan.get_lengths
 
+    def bounds(self, plan: Plan) -> U32:
+        """Return how long each GET's value in the heap is at most, from what its slot says alone.
+
+        What a GET sees of its own batch does not count: whether that SET has room is not known yet.
+        """
+        if plan.get_bounds is None:
+            plan.get_bounds = self._bounds(plan)
+        return plan.get_bounds
+
     def _gather(self, plan: Plan, **arguments: Argument) -> U8:
         """Copy the values of the GETs together; `offset` says where each begins."""
         values = self._value_column(plan.reply_bytes)
@@ -450,6 +481,10 @@ class Table(ABC):
             **arguments,
         )
         return values
+
+    @abstractmethod
+    def _bounds(self, plan: Plan) -> U32:
+        """Return how long each GET's value in the heap is at most, without reading it; up to 15 bytes too much."""
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
-from gpkvs.layout import NO_SLOT, Change
+from gpkvs.layout import NO_SLOT, UNIT_BYTES, Change
 from gpkvs.plan import Plan, Seen, offsets_of
 from gpkvs.table import Table
 
@@ -33,6 +33,21 @@ class BytesTable(Table):
             "reference": reference,
             "first_sequence": plan.first_sequence,
         }
+
+    def _bounds(self, plan: Plan) -> U32:
+        reads_only = not plan.batch.has_writes
+        lengths = self._backend.scratch(plan.gets, np.uint32)
+        self._backend.launch(
+            "reply_bound",
+            plan.gets,
+            get_op=0 if reads_only else plan.get_op,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            key_lengths=plan.key_lengths,
+            segment_units=self._files.root.segment_bytes // UNIT_BYTES,
+            length=lengths,
+        )
+        return lengths
 
     def _lengths(self, plan: Plan) -> U32:
         # Records are read by the host's threads: from here on, what GETs see is on the host.

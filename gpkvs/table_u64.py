@@ -50,6 +50,10 @@ class U64Table(Table):
             "hash_key1": self._hash_key1,
         }
 
+    def _bounds(self, plan: Plan) -> U32:
+        nothing: U32 = self._xp.zeros(plan.gets, np.uint32)  # values are in the slots
+        return nothing
+
     def _lengths(self, plan: Plan) -> U32:
         status = plan.seen.status[plan.get_op] if plan.batch.has_writes else plan.seen.status
         lengths: U32 = (status == Status.OK.value) * np.uint32(8)

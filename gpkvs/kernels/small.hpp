@@ -20,7 +20,7 @@
     F(u64, first_sequence) F(u64*, live_units) F(u64, tail_segment) F(u64, tail_units)      \
     F(u64, table_id) F(const Buckets*, index) F(u64, buckets) F(u64, epoch) F(u64*, log) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1)                                      \
-    F(u8*, heap) F(u64, heap_bytes) F(u64, segment_units) F(u64, segments)
+    F(u8*, heap) F(u64, heap_bytes) F(u64, segment_units) F(u64, segments) F(u64, reply_bytes_max)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
 #define SMALL_COLUMNS(F, Slot)                                                              \
@@ -121,6 +121,19 @@ static u64 small_read(const Args& a) {
         SMALL_RUN(fold_u64, FOLD_ARGS, a.n);
     }
     return chains;
+}
+
+// Whether the records that the GETs see are few enough to read them; of a table without records, they are.
+template <class Args>
+static bool small_may_measure(const Args& a) {
+    if constexpr (has_records<Args>) {
+        const u64 gets = a.counts[SMALL_GETS];
+        u64 bound = 0;
+        SMALL_RUN(reply_bound, REPLY_BOUND_ARGS, gets);
+        for (u64 i = 0; i < gets; i++) bound += a.length[i];
+        return bound <= a.reply_bytes_max;
+    }
+    return true;
 }
 
 // How long the values of the GETs are, and where each begins in the reply.
@@ -226,6 +239,8 @@ static void small_plan(const Args& a) {
     for (u32 count = 0; count < SMALL_COUNTS; count++) a.counts[count] = 0;
     small_columns(a);
     const u64 chains = small_read(a);
+    a.counts[SMALL_LEFT] = !small_may_measure(a);
+    if (a.counts[SMALL_LEFT]) return;
     small_measure(a);
     if (!chains) return;
     const u64 changes = small_place(a, chains);

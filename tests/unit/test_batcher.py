@@ -198,7 +198,8 @@ async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None
         await busy
         lengths = {len((await answer).values) for answer in answers}
     assert lengths == {2 << 20 >> 2}
-    assert [len(keys) for keys in watched.batches] == [1, 150, 150 - 128]
+    # Cut by what the records take, which is some bytes more than the values: 127 of them surely fit.
+    assert [len(keys) for keys in watched.batches] == [1, 150, 150 - 127]
 
 
 @asynchronous

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import gpkvs
 from gpkvs.backends.cpu import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.errors import BackendError
 from gpkvs.native import library
-from gpkvs.pm import domain
+from gpkvs.pm import domain, region
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName, find_domain, maps_synchronously
 from gpkvs.pm.region import Region
 from tests.conftest import SMALL
@@ -84,13 +85,13 @@ def test_regions_are_mapped_synchronously_where_the_domain_was_found_so(
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(mmap.PAGESIZE))
     flags: list[int] = []
-    real = mmap.mmap
+    real = region.map_file
 
-    def note(file: int, size: int, given: int, access: int) -> mmap.mmap:
+    def note(file: int, size: int, given: int, access: int) -> NDArray[np.uint8]:
         flags.append(given)
         return real(file, size, mmap.MAP_SHARED, access)
 
-    monkeypatch.setattr(mmap, "mmap", note)
+    monkeypatch.setattr(region, "map_file", note)
     for found in (DomainName.FENCE, DomainName.FLUSH, DomainName.MSYNC, DomainName.PROCESS):
         Region(tmp_path / "file", Domain(found, DomainName.FENCE)).close()
     assert flags == [MAP_SHARED_VALIDATE_SYNC] * 2 + [mmap.MAP_SHARED] * 2

@@ -90,6 +90,7 @@ def test_writes_of_parent_and_child_at_the_same_time_lose_nothing(store: gpkvs.S
 
 def _wait(go_on: Connection) -> None:
     """Run in the child: live, idle, until told to end."""
+    go_on.send("alive")
     go_on.recv()
 
 
@@ -99,6 +100,7 @@ def test_an_idle_child_does_not_keep_the_store_locked(store_path: Path) -> None:
         store.set(b"key", b"value")
         child = multiprocessing.get_context("fork").Process(target=_wait, args=(theirs,))
         child.start()
+        assert ours.recv() == "alive"
     try:
         with gpkvs.open(store_path) as store:  # raised StoreLockedError while the child lived
             assert store.get(b"key") == b"value"
