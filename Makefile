@@ -40,7 +40,7 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 
 # What runs transactions, again with small batches phase by phase, as large ones always are.
 BY_PHASES := tests/property tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_transaction.py \
-	tests/unit/test_full_store.py tests/crash/test_failpoints.py tests/crash/test_rollback.py tests/crash/test_tables.py
+	tests/unit/test_full_store.py tests/unit/test_small.py tests/unit/test_reply_bounds.py tests/crash/test_failpoints.py tests/crash/test_rollback.py tests/crash/test_tables.py
 
 test: install-test  ## the whole test suite
 	$(BIN)/python -m pytest -q

@@ -130,6 +130,7 @@ def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkv
 
 
 def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store._backend, "small_ops_max", OPS_MAX)  # whatever --backend says
     keys = [b"%d" % number for number in range(5000)]
     batch = Batch.of([(Op.SET, key, key) for key in keys])
     for allowed in range(0, 36, 7):
