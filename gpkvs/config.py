@@ -54,7 +54,7 @@ class StoreConfig:
     limits: Limits = field(default_factory=Limits)
     batch_reply_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
     tables_max: int = 1000  # beyond so many, no table is made; each is a file that stays open
-    tables_bytes_max: int = 1 << 62  # of all indexes together
+    tables_bytes_max: int | None = None  # of all indexes together; None: no limit but the disk
 
     @property
     def sizes(self) -> Sizes:

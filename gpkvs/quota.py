@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +25,11 @@ class Quota:
     tables_max
         How many there may be.
     bytes_max
-        Of their indexes.
+        Of their indexes; None: no limit but the disk.
     """
 
     tables_max: int
-    bytes_max: int
+    bytes_max: int | None
 
 
 def require_room_for_table(files: StoreFiles, index_bytes: int, quota: Quota) -> None:
@@ -46,13 +47,20 @@ def require_room_for_table(files: StoreFiles, index_bytes: int, quota: Quota) ->
             f"there are {tables:,}, as many as tables_max allows: drop one, or open the store with a larger tables_max",
         )
     held = sum(region.bytes for region in files.indexes.values())
-    if held + index_bytes > quota.bytes_max:
+    if quota.bytes_max is not None and held + index_bytes > quota.bytes_max:
         raise NoSpaceError(
             "tables_bytes",
             f"the indexes of {tables:,} tables take {held:,} bytes, {index_bytes:,} more are over the limit of "
             f"{quota.bytes_max:,} (tables_bytes_max): make a smaller table, drop one, or raise the limit",
         )
     _require_open_files()
+
+
+def raise_open_files() -> None:
+    """Let this process have as many open files as it may ask for: the usual limit of 1,024 is few for a server."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # where the hard limit is infinite, some systems still have one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _require_open_files() -> None:

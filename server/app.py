@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.quota import raise_open_files
 from gpkvs.server import exporter
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
@@ -74,6 +75,7 @@ def run(settings: Settings) -> None:
         If the store cannot be opened (`gpkvs.open`).
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Server(settings).run())
 

@@ -127,6 +127,18 @@ def serve_command(
     log_bytes: Annotated[
         int | None, _size("Undo log: 48 bytes for each change of a transaction.", "LOG_BYTES", _SIZES, "64MiB")
     ] = None,
+    tables_max: Annotated[
+        int,
+        typer.Option(
+            help="Tables the store may have; each is a file that stays open.",
+            envvar="GPKVS_TABLES_MAX",
+            min=1,
+            rich_help_panel=_LIMITS,
+        ),
+    ] = StoreConfig.tables_max,
+    tables_bytes_max: Annotated[
+        int | None, _size("The indexes of all tables together.", "TABLES_BYTES_MAX", _LIMITS, "no limit but the disk")
+    ] = StoreConfig.tables_bytes_max,
     key_bytes_max: Annotated[int, _size("Of a key.", "KEY_BYTES_MAX", _LIMITS, "4KiB")] = Limits.key_bytes_max,
     value_bytes_max: Annotated[int, _size("Of a value.", "VALUE_BYTES_MAX", _LIMITS, "16MiB")] = Limits.value_bytes_max,
     request_ops_max: Annotated[
@@ -203,6 +215,8 @@ def serve_command(
             index_bytes=index_bytes,
             heap_bytes=heap_bytes,
             log_bytes=log_bytes,
+            tables_max=tables_max,
+            tables_bytes_max=tables_bytes_max,
             limits=Limits(
                 key_bytes_max=key_bytes_max, value_bytes_max=value_bytes_max, request_ops_max=request_ops_max
             ),
