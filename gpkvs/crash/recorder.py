@@ -82,6 +82,7 @@ class Recorder:
             (os, "write", self._write),
             (os, "pwrite", self._pwrite),
             (os, "posix_fallocate", self._fallocate),
+            (os, "ftruncate", self._ftruncate),
         ]
         self._real = {name: getattr(owner, name) for owner, name, _ in wrapped}
         for owner, name, function in wrapped:
@@ -227,6 +228,13 @@ class Recorder:
         if before.st_ino in self._numbers and at + count > before.st_size:
             size = (at + count) // WORD_BYTES
             self._note(Event(Kind.SIZE, f"fallocate in {_site()}", file=self._number(before.st_ino), at=size))
+
+    def _ftruncate(self, file: int, size: int) -> None:
+        before = os.fstat(file)
+        self._real["ftruncate"](file, size)
+        if before.st_ino in self._numbers and size != before.st_size:
+            number = self._number(before.st_ino)
+            self._note(Event(Kind.SIZE, f"ftruncate in {_site()}", file=number, at=size // WORD_BYTES))
 
     def _is_ours(self, path: Any) -> bool:
         path = Path(path)

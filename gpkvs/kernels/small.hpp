@@ -123,15 +123,15 @@ static u64 small_read(const Args& a) {
     return chains;
 }
 
-// Whether the records that the GETs see are few enough to read them; of a table without records, they are.
+// Whether the records that the GETs see are few enough to read them. Of an operation that sees none, the word is 0; in a
+// table without records, there are none to read.
 template <class Args>
 static bool small_may_measure(const Args& a) {
     if constexpr (has_records<Args>) {
-        const u64 gets = a.counts[SMALL_GETS];
-        u64 bound = 0;
-        SMALL_RUN(reply_bound, REPLY_BOUND_ARGS, gets);
-        for (u64 i = 0; i < gets; i++) bound += a.length[i];
-        return bound <= a.reply_bytes_max;
+        if (!a.counts[SMALL_GETS]) return true;
+        u64 units = 0;
+        for (u64 i = 0; i < a.n; i++) units += reference_length(a.source_word[i]);
+        return units * UNIT_BYTES <= a.reply_bytes_max;
     }
     return true;
 }
