@@ -154,22 +154,27 @@ class Gatherer:
 
     async def _deliver(self, calls: list[_Call]) -> None:
         """Send calls until each has a result or an error."""
+        parts = deque([calls])
+        while parts:
+            parts.extendleft(reversed(await self._deliver_part(parts.popleft())))
+
+    async def _deliver_part(self, calls: list[_Call]) -> list[list[_Call]]:
+        """Send calls as one message until it gets through; return the parts of one that was refused for some of them."""
         attempt = 0
         while calls := [call for call in calls if not call.future.done()]:
             attempt += 1
             failure = await self._attempt(calls)
             if failure is None:
-                return
+                break
             if failure.is_of_one and len(calls) > 1:
                 for call in calls:  # the message was refused: nothing of it was executed
                     call.may_be_executed = False
                     call.failure = failure
-                for part in _parts(calls, failure.error):
-                    await self._deliver(part)
-                return
+                return _parts(calls, failure.error)
             calls = self._sort_out(calls, failure, is_last=attempt >= self._retry.attempts_max)
             if calls:
                 await asyncio.sleep(self._retry.delay_s(attempt))
+        return []
 
     async def _attempt(self, calls: list[_Call]) -> Failure | None:
         """Send one message once; hand out the results, or return what went wrong."""
@@ -269,7 +274,12 @@ def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
         if 0 < len(sets) < len(calls):
             return [[call for call in calls if call.op is not Op.SET], sets]
     elif isinstance(error, InvalidArgumentError) and error.index is not None and error.index < len(calls):
+        # The rest in halves: sent whole, n bad calls would be sent n times.
         i = error.index
-        return [part for part in (calls[:i], calls[i : i + 1], calls[i + 1 :]) if part]
+        return [part for part in (calls[:i], calls[i : i + 1], *_halves(calls[i + 1 :])) if part]
+    return _halves(calls)
+
+
+def _halves(calls: list[_Call]) -> list[list[_Call]]:
     middle = len(calls) // 2
     return [calls[:middle], calls[middle:]]

@@ -107,6 +107,8 @@ class Failure:
     @property
     def is_of_one(self) -> bool:
         """Whether one operation can be the cause for which all of a message was refused."""
+        if isinstance(self.error, UnknownTableError | TableExistsError):  # the table is the whole message's
+            return False
         return isinstance(self.error, InvalidArgumentError | NoSpaceError) and not self.executed
 
     def may_repeat(self, *, is_write: bool) -> bool:
