@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakSet
 
 import grpc
 import numpy as np
@@ -31,6 +32,8 @@ from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import ForkedError
+from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
@@ -41,7 +44,16 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # the server bounds its answers
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found again soon
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # While a call runs, a silent connection is asked: an answer that can never come must not be waited for.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # of each ping, also of gRPC's own ones, which keepalive waits for
+    ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
+
+
+_CLIENTS: Final[WeakSet[AsyncClient]] = WeakSet()
+"""The clients that are there: a fork leaves the child those of its parent."""
 
 
 class _Default:
@@ -79,6 +91,10 @@ class AsyncClient:
     -----
     Create it where an event loop runs, and use it in that loop only.
 
+    After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`. Making
+    another one there raises it too: gRPC has one thread for all of asyncio, and a fork does not copy threads.
+    Start such processes with the method "spawn" of `multiprocessing`.
+
     Repeated by itself is what is safe to repeat: reads, and writes that the server says it did not execute or
     that were never sent. Any other write whose answer is lost raises `OutcomeUnknownError`.
 
@@ -109,7 +125,14 @@ class AsyncClient:
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
+        if any(not client._origin.is_here for client in _CLIENTS):
+            raise ForkedError(
+                "an AsyncClient was open when this process was forked, and gRPC's asyncio does not survive that: start "
+                'the process with the method "spawn" of multiprocessing, or use Client'
+            )
         self.target = target
+        self._origin = Origin("the client")
+        _CLIENTS.add(self)
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout
         self._table = table
@@ -138,7 +161,7 @@ class AsyncClient:
         grace_s
             Seconds to wait for calls that were sent; calls that were not are refused at once.
         """
-        if not self._is_closed:
+        if not self._is_closed and self._origin.is_here:
             self._is_closed = True
             await self._gatherer.close(grace_s)
             await self._channel.close()
@@ -202,6 +225,7 @@ class AsyncClient:
         operations
             ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
         """
+        self._origin.require()
         return AsyncBatch(self, operations, timeout)
 
     async def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> RequestResult:
@@ -233,15 +257,20 @@ class AsyncClient:
         in_flight_max
             Requests without an answer at the same time; a further one waits.
 
+        Notes
+        -----
+        Closing it gives up what is not answered once no answer came for the client's `timeout`.
+
         Raises
         ------
         ClientClosedError
             If the client is closed.
         """
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
+        self._require_open()
         name = self._table if table is None else table
-        return AsyncPipeline(self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max)
+        return AsyncPipeline(
+            self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
+        )
 
     async def set_many(
         self, keys: U64Array, values: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
@@ -336,8 +365,6 @@ class AsyncClient:
 
     async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
         """Send a request that somebody wants as one; it is repeated whole, or not at all."""
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
         deadline = self._deadline(timeout)
         attempt = 0
         while True:
@@ -359,6 +386,7 @@ class AsyncClient:
         UnavailableError
             If it does not within `timeout` seconds; the message says what was last heard.
         """
+        self._require_open()
         health = health_pb2_grpc.HealthStub(self._channel)
         deadline = inf if timeout is None else self._loop.time() + timeout
         heard = "nothing"
@@ -374,9 +402,13 @@ class AsyncClient:
             await asyncio.sleep(min(0.05, max(left_s, 0)))
         raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
 
-    def _deadline(self, timeout: Timeout) -> float:
+    def _require_open(self) -> None:
+        self._origin.require()
         if self._is_closed:
             raise ClientClosedError("the client is closed")
+
+    def _deadline(self, timeout: Timeout) -> float:
+        self._require_open()
         timeout_s = self._timeout_s if isinstance(timeout, _Default) else timeout
         return inf if timeout_s is None else self._loop.time() + timeout_s
 

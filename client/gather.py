@@ -159,7 +159,7 @@ class Gatherer:
             parts.extendleft(reversed(await self._deliver_part(parts.popleft())))
 
     async def _deliver_part(self, calls: list[_Call]) -> list[list[_Call]]:
-        """Send calls as one message until it gets through; return the parts of one that was refused for some of them."""
+        """Send calls as one message until it is answered; return its parts if it was refused for some of them."""
         attempt = 0
         while calls := [call for call in calls if not call.future.done()]:
             attempt += 1

@@ -21,6 +21,7 @@ from gpkvs.client.operations import Operation, OperationList, Result, check_mess
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
@@ -29,7 +30,7 @@ class Client:
     """A blocking client of a gpkvs server; any number of threads may share one.
 
     Every call is one request, so this is for a handful of operations at a time; `AsyncClient` gathers many
-    callers.
+    callers. After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`.
 
     Parameters
     ----------
@@ -64,6 +65,7 @@ class Client:
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
         self.target = target
+        self._origin = Origin("the client")
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
@@ -82,8 +84,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
+        """Close the connection; in the child of a fork this does nothing."""
+        if self._origin.is_here:
+            self._channel.close()
 
     def get(self, key: bytes) -> bytes | None:
         """Return a key's value, or None; errors as `AsyncClient.get`."""
@@ -111,6 +114,7 @@ class Client:
             A GET's value or None, a SET's version, whether a DELETE found its key; errors as
             `AsyncClient.set`.
         """
+        self._origin.require()
         request = OperationList(operations, self._limits, self._message_bytes_max)
         if not len(request):
             return []
@@ -162,6 +166,7 @@ class Client:
 
     def _ask(self, call: Any, request: Any, *, is_write: bool) -> Any:
         """Call a method of the Admin service, once."""
+        self._origin.require()
         try:
             return call(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -169,6 +174,7 @@ class Client:
         raise failure.raised(is_write=is_write)
 
     def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool) -> RequestResult:
+        self._origin.require()
         deadline = inf if self._timeout_s is None else time.monotonic() + self._timeout_s
         attempt = 0
         while True:

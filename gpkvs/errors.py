@@ -17,7 +17,8 @@ The tree::
     │   ├── CorruptStoreError    bytes that must be right are wrong
     │   ├── FormatError          another version, magic or byte order
     │   └── UnsafeStoreError     used without an undo log and not closed; opening it takes accept_loss
-    └── BackendError             the backend asked for cannot run here
+    ├── BackendError             the backend asked for cannot run here
+    └── ForkedError              opened before a fork; open again in the child
 """
 
 from __future__ import annotations
@@ -141,6 +142,10 @@ class UnsafeStoreError(StoreError):
 
 class BackendError(GpkvsError):
     """The backend asked for cannot run on this machine."""
+
+
+class ForkedError(GpkvsError):
+    """It was opened before a fork and belongs to the parent process: open it again in the child."""
 
 
 class memory_refused(ContextDecorator):  # noqa: N801 - as a context manager it is read as a verb
