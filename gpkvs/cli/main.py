@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from gpkvs.cli.lazy import LazyGroup
 
 
-class _Gpkvs(LazyGroup):
+class Gpkvs(LazyGroup):
     """One line for each subcommand, in the order of the help text."""
 
-    subcommands = {
+    subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
         "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
         "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
@@ -62,7 +62,7 @@ class _Gpkvs(LazyGroup):
 
 app = typer.Typer(
     name="gpkvs",
-    cls=_Gpkvs,
+    cls=Gpkvs,
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
