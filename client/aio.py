@@ -25,6 +25,7 @@ from gpkvs.client.operations import (
     Result,
     check_key,
     check_message_bytes,
+    check_table,
     check_value,
     results_of,
 )
@@ -32,7 +33,7 @@ from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
-from gpkvs.errors import ForkedError
+from gpkvs.errors import ForkedError, InvalidArgumentError
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
@@ -125,13 +126,14 @@ class AsyncClient:
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
+        check_table(table)
+        self._origin = Origin("the client")
         if any(not client._origin.is_here for client in _CLIENTS):
             raise ForkedError(
                 "an AsyncClient was open when this process was forked, and gRPC's asyncio does not survive that: start "
                 'the process with the method "spawn" of multiprocessing, or use Client'
             )
         self.target = target
-        self._origin = Origin("the client")
         _CLIENTS.add(self)
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout
@@ -142,7 +144,7 @@ class AsyncClient:
         self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
-        self._gatherer = Gatherer(self._send, table, gather or GatherConfig(), self._retry)
+        self._gatherer = Gatherer(self._send, target, table, gather or GatherConfig(), self._retry)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -240,8 +242,10 @@ class AsyncClient:
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`, of the request as a whole.
         """
+        name = self._table if table is None else table
+        check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, self._table if table is None else table)
+        message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
 
@@ -263,11 +267,16 @@ class AsyncClient:
 
         Raises
         ------
+        InvalidArgumentError
+            If `in_flight_max` is not positive, or no table can have that name.
         ClientClosedError
             If the client is closed.
         """
         self._require_open()
+        if in_flight_max < 1:
+            raise InvalidArgumentError(f"{in_flight_max}, at least 1 is needed", field="in_flight_max")
         name = self._table if table is None else table
+        check_table(name)
         return AsyncPipeline(
             self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
         )
@@ -334,6 +343,7 @@ class AsyncClient:
         InvalidArgumentError, NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
+        check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
         return table_info((await self._ask(self._admin.CreateTable, request, timeout, is_write=True)).table)
 
@@ -352,6 +362,7 @@ class AsyncClient:
         InvalidArgumentError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
+        check_table(name)
         await self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
 
     async def _ask(self, call: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:

@@ -17,7 +17,7 @@ from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
 from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
-from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, results_of
+from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
@@ -64,6 +64,7 @@ class Client:
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
+        check_table(table)
         self.target = target
         self._origin = Origin("the client")
         self._timeout_s = timeout
@@ -123,8 +124,10 @@ class Client:
 
     def execute(self, batch: Batch, *, table: str | None = None) -> RequestResult:
         """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
+        name = self._table if table is None else table
+        check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, self._table if table is None else table)
+        message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, is_write=batch.has_writes)
 
@@ -142,6 +145,7 @@ class Client:
 
     def create_table(self, name: str, *, layout: str = "bytes", index_bytes: int = 0) -> TableInfo:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
+        check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
         return table_info(self._ask(self._admin.CreateTable, request, is_write=True).table)
 
@@ -152,6 +156,7 @@ class Client:
 
     def drop_table(self, name: str) -> None:
         """Remove a table with all it holds, durably when this returns; as `AsyncClient.drop_table`."""
+        check_table(name)
         self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
 
     def info(self) -> admin_pb2.InfoResponse:

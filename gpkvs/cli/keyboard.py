@@ -24,7 +24,7 @@ def key_presses(key: bytes) -> Iterator[Callable[[float], bool]]:
     back. Where standard input is no terminal there are no keys.
     """
     if not sys.stdin.isatty():
-        yield lambda seconds: bool(time.sleep(seconds))
+        yield no_key_within
         return
     terminal = sys.stdin.fileno()
 
@@ -44,6 +44,12 @@ def key_presses(key: bytes) -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def no_key_within(seconds: float) -> bool:
+    """Wait where there are no keys."""
+    time.sleep(seconds)
+    return False
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

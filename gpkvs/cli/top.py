@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gpkvs.cli.keyboard import key_presses
+from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
 from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
@@ -48,7 +48,7 @@ def top_command(
             else:
                 Console(highlight=False).print(render(summary, metrics))
         elif as_json:
-            for state in _watch(metrics, first, interval, lambda seconds: bool(time.sleep(seconds))):
+            for state in _watch(metrics, first, interval, no_key_within):
                 typer.echo(json.dumps(state if isinstance(state, dict) else {"error": str(state)}))
         else:
             with key_presses(b"q") as is_ended, Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
