@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,8 @@ def test_it_ends_and_leaves_the_terminal_as_it_was(server: Server, key: bytes, n
         os.write(outer, b"x" + key)
         if number:
             process.send_signal(number)
-        while process.poll() is None:
+        give_up = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < give_up:
             if select.select([outer], [], [], 0.1)[0]:
                 os.read(outer, 1 << 16)
         assert process.returncode == status
