@@ -182,6 +182,7 @@ class AsyncPipeline:
             silent = DeadlineError(f"{self._target}: no answer for {self._timeout_s} s, while the pipeline was closed")
             self._given_up = Failure(silent, executed=True, transient=False)
             self._call.cancel()
+            ending.cancel()  # it may wait for a send that is stuck until gRPC gives up the connection
         await asyncio.wait([self._reader, ending])
 
     async def _end(self) -> None:
@@ -189,7 +190,7 @@ class AsyncPipeline:
         async with self._writing:
             if self._failure is None:
                 self._failure = Failure(ClientClosedError("the pipeline is closed"), executed=False, transient=False)
-                with suppress(grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):  # the stream has ended
+                with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the stream has ended
                     await self._call.done_writing()
 
     async def _read(self) -> None:
