@@ -20,6 +20,7 @@ from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
 from gpkvs.errors import (
     CorruptRecordError,
+    ForkedError,
     GpkvsError,
     InvalidArgumentError,
     NoSpaceError,
@@ -40,6 +41,7 @@ __all__ = [
     "ClientError",
     "CorruptRecordError",
     "DeadlineError",
+    "ForkedError",
     "GatherConfig",
     "GpkvsError",
     "InvalidArgumentError",

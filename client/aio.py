@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakSet
 
 import grpc
 import numpy as np
@@ -24,6 +25,7 @@ from gpkvs.client.operations import (
     Result,
     check_key,
     check_message_bytes,
+    check_table,
     check_value,
     results_of,
 )
@@ -31,6 +33,8 @@ from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import ForkedError, InvalidArgumentError
+from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
@@ -41,7 +45,16 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # the server bounds its answers
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found again soon
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # While a call runs, a silent connection is asked: an answer that can never come must not be waited for.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # of each ping, also of gRPC's own ones, which keepalive waits for
+    ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
+
+
+_CLIENTS: Final[WeakSet[AsyncClient]] = WeakSet()
+"""The clients that are there: a fork leaves the child those of its parent."""
 
 
 class _Default:
@@ -79,6 +92,10 @@ class AsyncClient:
     -----
     Create it where an event loop runs, and use it in that loop only.
 
+    After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`. Making
+    another one there raises it too: gRPC has one thread for all of asyncio, and a fork does not copy threads.
+    Start such processes with the method "spawn" of `multiprocessing`.
+
     Repeated by itself is what is safe to repeat: reads, and writes that the server says it did not execute or
     that were never sent. Any other write whose answer is lost raises `OutcomeUnknownError`.
 
@@ -109,7 +126,15 @@ class AsyncClient:
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
+        check_table(table)
+        self._origin = Origin("the client")
+        if any(not client._origin.is_here for client in _CLIENTS):
+            raise ForkedError(
+                "an AsyncClient was open when this process was forked, and gRPC's asyncio does not survive that: start "
+                'the process with the method "spawn" of multiprocessing, or use Client'
+            )
         self.target = target
+        _CLIENTS.add(self)
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout
         self._table = table
@@ -119,7 +144,7 @@ class AsyncClient:
         self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
-        self._gatherer = Gatherer(self._send, table, gather or GatherConfig(), self._retry)
+        self._gatherer = Gatherer(self._send, target, table, gather or GatherConfig(), self._retry)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -138,7 +163,7 @@ class AsyncClient:
         grace_s
             Seconds to wait for calls that were sent; calls that were not are refused at once.
         """
-        if not self._is_closed:
+        if not self._is_closed and self._origin.is_here:
             self._is_closed = True
             await self._gatherer.close(grace_s)
             await self._channel.close()
@@ -202,6 +227,7 @@ class AsyncClient:
         operations
             ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
         """
+        self._origin.require()
         return AsyncBatch(self, operations, timeout)
 
     async def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> RequestResult:
@@ -216,8 +242,10 @@ class AsyncClient:
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`, of the request as a whole.
         """
+        name = self._table if table is None else table
+        check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, self._table if table is None else table)
+        message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
 
@@ -233,15 +261,25 @@ class AsyncClient:
         in_flight_max
             Requests without an answer at the same time; a further one waits.
 
+        Notes
+        -----
+        Closing it gives up what is not answered once no answer came for the client's `timeout`.
+
         Raises
         ------
+        InvalidArgumentError
+            If `in_flight_max` is not positive, or no table can have that name.
         ClientClosedError
             If the client is closed.
         """
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
+        self._require_open()
+        if in_flight_max < 1:
+            raise InvalidArgumentError(f"{in_flight_max}, at least 1 is needed", field="in_flight_max")
         name = self._table if table is None else table
-        return AsyncPipeline(self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max)
+        check_table(name)
+        return AsyncPipeline(
+            self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
+        )
 
     async def set_many(
         self, keys: U64Array, values: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
@@ -305,6 +343,7 @@ class AsyncClient:
         InvalidArgumentError, NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
+        check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
         return table_info((await self._ask(self._admin.CreateTable, request, timeout, is_write=True)).table)
 
@@ -323,6 +362,7 @@ class AsyncClient:
         InvalidArgumentError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
+        check_table(name)
         await self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
 
     async def _ask(self, call: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
@@ -336,8 +376,6 @@ class AsyncClient:
 
     async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
         """Send a request that somebody wants as one; it is repeated whole, or not at all."""
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
         deadline = self._deadline(timeout)
         attempt = 0
         while True:
@@ -359,6 +397,7 @@ class AsyncClient:
         UnavailableError
             If it does not within `timeout` seconds; the message says what was last heard.
         """
+        self._require_open()
         health = health_pb2_grpc.HealthStub(self._channel)
         deadline = inf if timeout is None else self._loop.time() + timeout
         heard = "nothing"
@@ -374,9 +413,13 @@ class AsyncClient:
             await asyncio.sleep(min(0.05, max(left_s, 0)))
         raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
 
-    def _deadline(self, timeout: Timeout) -> float:
+    def _require_open(self) -> None:
+        self._origin.require()
         if self._is_closed:
             raise ClientClosedError("the client is closed")
+
+    def _deadline(self, timeout: Timeout) -> float:
+        self._require_open()
         timeout_s = self._timeout_s if isinstance(timeout, _Default) else timeout
         return inf if timeout_s is None else self._loop.time() + timeout_s
 

@@ -10,6 +10,7 @@ happen on the way is here. The tree::
     │   └── TableExistsError
     ├── NoSpaceError               it does not fit; nothing was written
     ├── CorruptRecordError         a record fails its checksum; no value is returned
+    ├── ForkedError                the client was made before a fork; nothing was sent
     └── ClientError                no result came back
         ├── OutcomeUnknownError    a write was sent and the answer was lost: it may have been executed, or not
         └── NotExecutedError       nothing was written

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from math import inf
 from typing import Any
@@ -19,7 +19,7 @@ from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
-from gpkvs.config import MIB
+from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 
@@ -45,6 +45,11 @@ class GatherConfig:
     messages_in_flight_max: int = 2
     ops_max: int = 4096
     bytes_max: int = 4 * MIB
+
+    def __post_init__(self) -> None:
+        for name, number in asdict(self).items():
+            if number < 1:
+                raise InvalidArgumentError(f"{number}, at least 1 is needed", field=name)
 
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
@@ -83,16 +88,17 @@ class Gatherer:
     ----------
     send
         Sends one message.
-    table
-        The table's name.
+    target, table
+        The server's address and the table's name.
     config, retry
         How much is gathered; how often a refused message is repeated.
     """
 
-    def __init__(self, send: Send, table: str, config: GatherConfig, retry: RetryPolicy) -> None:
+    def __init__(self, send: Send, target: str, table: str, config: GatherConfig, retry: RetryPolicy) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._table = table
+        self._where = f"{target}, table {table or DEFAULT_TABLE!r}"
         self._config = config
         self._retry = retry
         self._queue: deque[_Call] = deque()
@@ -154,22 +160,27 @@ class Gatherer:
 
     async def _deliver(self, calls: list[_Call]) -> None:
         """Send calls until each has a result or an error."""
+        parts = deque([calls])
+        while parts:
+            parts.extendleft(reversed(await self._deliver_part(parts.popleft())))
+
+    async def _deliver_part(self, calls: list[_Call]) -> list[list[_Call]]:
+        """Send calls as one message until it is answered; return its parts if it was refused for some of them."""
         attempt = 0
         while calls := [call for call in calls if not call.future.done()]:
             attempt += 1
             failure = await self._attempt(calls)
             if failure is None:
-                return
+                break
             if failure.is_of_one and len(calls) > 1:
                 for call in calls:  # the message was refused: nothing of it was executed
                     call.may_be_executed = False
                     call.failure = failure
-                for part in _parts(calls, failure.error):
-                    await self._deliver(part)
-                return
+                return _parts(calls, failure.error)
             calls = self._sort_out(calls, failure, is_last=attempt >= self._retry.attempts_max)
             if calls:
                 await asyncio.sleep(self._retry.delay_s(attempt))
+        return []
 
     async def _attempt(self, calls: list[_Call]) -> Failure | None:
         """Send one message once; hand out the results, or return what went wrong."""
@@ -202,7 +213,11 @@ class Gatherer:
             else:
                 answer = status == _OK
             if status == _CORRUPT:
-                call.fail(CorruptRecordError("the record fails its checksum, so no value is returned: run gpkvs check"))
+                call.fail(
+                    CorruptRecordError(
+                        f"{self._where}: the record fails its checksum, so no value is returned: run gpkvs check"
+                    )
+                )
             elif not call.future.done():
                 call.future.set_result(answer)
 
@@ -238,7 +253,7 @@ class Gatherer:
                 next_deadline = min(next_deadline, call.deadline)
                 continue
             tried = f"; the last attempt: {call.failure.error}" if call.failure is not None else ""
-            call.give_up(DeadlineError(f"the deadline of the call has passed{tried}"))
+            call.give_up(DeadlineError(f"{self._where}: the deadline of the call has passed{tried}"))
         self._sweep_by(next_deadline)
 
     def _live(self) -> Iterable[_Call]:
@@ -269,7 +284,12 @@ def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
         if 0 < len(sets) < len(calls):
             return [[call for call in calls if call.op is not Op.SET], sets]
     elif isinstance(error, InvalidArgumentError) and error.index is not None and error.index < len(calls):
+        # The rest in halves: sent whole, n bad calls would be sent n times.
         i = error.index
-        return [part for part in (calls[:i], calls[i : i + 1], calls[i + 1 :]) if part]
+        return [part for part in (calls[:i], calls[i : i + 1], *_halves(calls[i + 1 :])) if part]
+    return _halves(calls)
+
+
+def _halves(calls: list[_Call]) -> list[list[_Call]]:
     middle = len(calls) // 2
     return [calls[:middle], calls[middle:]]

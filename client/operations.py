@@ -15,6 +15,8 @@ Operation: TypeAlias = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 Result: TypeAlias = bytes | int | bool | None
 """A GET's value or None, a SET's version, whether a DELETE found its key."""
 
+_TABLE_NAME_MAX = 64
+
 
 def check_key(key: bytes, limits: Limits) -> None:
     """Check one key before it is sent.
@@ -43,6 +45,24 @@ def check_value(value: bytes, limits: Limits) -> None:
         raise InvalidArgumentError(
             f"a value of {len(value):,} bytes, allowed are 0 to {limits.value_bytes_max:,} (value_bytes_max)",
             field="value",
+        )
+
+
+def check_table(name: str) -> None:
+    """Check a table's name before it is sent; "" is the default table.
+
+    Raises
+    ------
+    TypeError
+        If it is not `str`.
+    InvalidArgumentError
+        If it is too long for a name; which tables there are, and what a name may be made of, the server knows.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a table's name is str, not {type(name).__name__}")
+    if len(name) > _TABLE_NAME_MAX:
+        raise InvalidArgumentError(
+            f"a name of {len(name):,} characters, allowed are 1 to {_TABLE_NAME_MAX}", field="table"
         )
 
 

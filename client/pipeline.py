@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -13,11 +14,12 @@ import grpc
 
 from gpkvs.batch import Batch, RequestResult
 from gpkvs.client.codec import decode, encode
-from gpkvs.client.errors import ClientClosedError, ServerError
+from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.operations import check_message_bytes
 from gpkvs.client.retry import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED, Failure, classify, classify_error
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
+from gpkvs.fork import Origin
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -40,7 +42,8 @@ class AsyncPipeline:
 
     Each request is atomic and durable by itself; they are executed in the order sent, and a request that fails leaves
     the others alone. Nothing is repeated by itself: if the connection breaks or the server stops, the requests
-    without an answer fail, and a new pipeline is needed.
+    without an answer fail, and a new pipeline is needed. A network that is gone without a word is found out within half
+    a minute. After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`.
 
     Examples
     --------
@@ -67,7 +70,9 @@ class AsyncPipeline:
         in_flight_max: int,
         limits: Limits,
         message_bytes_max: int,
+        timeout_s: float | None,
     ) -> None:
+        self._origin = Origin("the pipeline")
         self._target, self._table = target, table
         self._limits, self._message_bytes_max = limits, message_bytes_max
         self._in_flight_max = in_flight_max
@@ -75,8 +80,11 @@ class AsyncPipeline:
         self._sent: deque[_Sent] = deque()
         self._room = asyncio.Semaphore(in_flight_max)
         self._writing = asyncio.Lock()
+        self._timeout_s = timeout_s
         self._next_id = 1
+        self._answers = 0
         self._failure: Failure | None = None  # why the stream is over
+        self._given_up = Failure(ClientClosedError("the pipeline was given up"), executed=True, transient=False)
         self._call = stub.Pipeline()
         self._reader = self._loop.create_task(self._read())
 
@@ -86,7 +94,7 @@ class AsyncPipeline:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None and self._origin.is_here:
             self._call.cancel()
         await self.close()
 
@@ -112,6 +120,7 @@ class AsyncPipeline:
         -----
         Cancelling a send while it is being written ends the stream.
         """
+        self._origin.require()
         batch.validate(self._limits)
         message = encode(batch, self._table)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
@@ -128,6 +137,11 @@ class AsyncPipeline:
                 await self._call.write(message)
             except (grpc.RpcError, asyncio.InvalidStateError):
                 await asyncio.wait([self._reader])  # it learns why, and fails what was sent, this request too
+            except asyncio.CancelledError:
+                # Either this task was cancelled, or the stream was: grpc says the same of both.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                await asyncio.wait([self._reader])
         return sent.answer
 
     async def results(self, batches: Iterable[Batch]) -> AsyncIterator[RequestResult]:
@@ -154,13 +168,30 @@ class AsyncPipeline:
     async def close(self) -> None:
         """End the stream after the answers to all that was sent; leaving the ``async with`` block does this.
 
-        A block that raises gives up what is not answered instead.
+        It waits as long as answers come. When none came for the client's `timeout`, what is not answered is given up: a
+        write raises `OutcomeUnknownError`, a read `DeadlineError`. A block that raises gives it up at once.
         """
+        if not self._origin.is_here:
+            return
+        ending = self._loop.create_task(self._end())
+        seen = -1
+        while not self._reader.done() and seen != self._answers:
+            seen = self._answers
+            await asyncio.wait([self._reader], timeout=self._timeout_s)
+        if not self._reader.done():
+            silent = DeadlineError(f"{self._target}: no answer for {self._timeout_s} s, while the pipeline was closed")
+            self._given_up = Failure(silent, executed=True, transient=False)
+            self._call.cancel()
+            ending.cancel()  # it may wait for a send that is stuck until gRPC gives up the connection
+        await asyncio.wait([self._reader, ending])
+
+    async def _end(self) -> None:
+        """Tell the server that no more requests come, once those that are being sent are sent."""
         async with self._writing:
             if self._failure is None:
                 self._failure = Failure(ClientClosedError("the pipeline is closed"), executed=False, transient=False)
-                await self._call.done_writing()
-        await asyncio.wait([self._reader])
+                with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the stream has ended
+                    await self._call.done_writing()
 
     async def _read(self) -> None:
         failure = Failure(ServerError("the server ended the stream"), executed=True, transient=False)
@@ -173,7 +204,7 @@ class AsyncPipeline:
         except grpc.RpcError as error:
             failure = classify_error(error, self._target)
         except asyncio.CancelledError:
-            failure = Failure(ClientClosedError("the pipeline was given up"), executed=True, transient=False)
+            failure = self._given_up
         except ServerError as error:
             failure = Failure(error, executed=True, transient=False)
             self._call.cancel()
@@ -186,6 +217,7 @@ class AsyncPipeline:
         if not self._sent or self._sent[0].id != response.id:
             raise ServerError(f"an answer to request {response.id}, which is not the next one")
         sent = self._sent.popleft()
+        self._answers += 1
         self._room.release()
         if response.code:
             code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)

@@ -80,6 +80,10 @@ class RetryPolicy:
     delay_ms_max: float = 1000.0
     jitter: float = 0.5
 
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1:
+            raise InvalidArgumentError(f"{self.attempts_max}, at least 1 is needed", field="attempts_max")
+
     def delay_s(self, attempt: int) -> float:
         """Return the pause in seconds after the attempt with this number, the first being 1."""
         delay_ms = min(self.delay_ms_max, self.delay_ms_first * 2.0 ** (attempt - 1))
@@ -107,6 +111,8 @@ class Failure:
     @property
     def is_of_one(self) -> bool:
         """Whether one operation can be the cause for which all of a message was refused."""
+        if isinstance(self.error, UnknownTableError | TableExistsError):  # the table is the whole message's
+            return False
         return isinstance(self.error, InvalidArgumentError | NoSpaceError) and not self.executed
 
     def may_repeat(self, *, is_write: bool) -> bool:
@@ -167,19 +173,19 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case StatusCode.RESOURCE_EXHAUSTED if full not in _FULL_FOR_A_MOMENT:
             error = NoSpaceError(full, details.removeprefix(f"{full} full: "))
         case StatusCode.RESOURCE_EXHAUSTED:
-            error, transient = ServerBusyError(details), True
+            error, transient = ServerBusyError(f"{target}: {details}"), True
         case _ if kind := _INVALID.get(code):
             error = _invalid(kind, details)
         case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
-            error = AccessDeniedError(details)
+            error = AccessDeniedError(f"{target}: {details}")
         case StatusCode.UNIMPLEMENTED:
             error = ServerError(f"{target} is no gpkvs server, or an older one: {details}")
         case StatusCode.DEADLINE_EXCEEDED:
-            error = DeadlineError("the deadline of the call has passed")
+            error = DeadlineError(f"{target}: the deadline of the call has passed")
         case StatusCode.DATA_LOSS:
             error = CorruptRecordError(details)
         case _:
-            error = ServerError(f"{code.name}: {details}")
+            error = ServerError(f"{target}: {code.name}: {details}")
     return Failure(error, executed, transient)
 
 

@@ -17,10 +17,11 @@ from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
 from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
-from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, results_of
+from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
@@ -29,7 +30,7 @@ class Client:
     """A blocking client of a gpkvs server; any number of threads may share one.
 
     Every call is one request, so this is for a handful of operations at a time; `AsyncClient` gathers many
-    callers.
+    callers. After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`.
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ class Client:
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
     ) -> None:
+        check_table(table)
         self.target = target
+        self._origin = Origin("the client")
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
@@ -82,8 +85,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
+        """Close the connection; in the child of a fork this does nothing."""
+        if self._origin.is_here:
+            self._channel.close()
 
     def get(self, key: bytes) -> bytes | None:
         """Return a key's value, or None; errors as `AsyncClient.get`."""
@@ -111,6 +115,7 @@ class Client:
             A GET's value or None, a SET's version, whether a DELETE found its key; errors as
             `AsyncClient.set`.
         """
+        self._origin.require()
         request = OperationList(operations, self._limits, self._message_bytes_max)
         if not len(request):
             return []
@@ -119,8 +124,10 @@ class Client:
 
     def execute(self, batch: Batch, *, table: str | None = None) -> RequestResult:
         """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
+        name = self._table if table is None else table
+        check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, self._table if table is None else table)
+        message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, is_write=batch.has_writes)
 
@@ -138,6 +145,7 @@ class Client:
 
     def create_table(self, name: str, *, layout: str = "bytes", index_bytes: int = 0) -> TableInfo:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
+        check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
         return table_info(self._ask(self._admin.CreateTable, request, is_write=True).table)
 
@@ -148,6 +156,7 @@ class Client:
 
     def drop_table(self, name: str) -> None:
         """Remove a table with all it holds, durably when this returns; as `AsyncClient.drop_table`."""
+        check_table(name)
         self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
 
     def info(self) -> admin_pb2.InfoResponse:
@@ -162,6 +171,7 @@ class Client:
 
     def _ask(self, call: Any, request: Any, *, is_write: bool) -> Any:
         """Call a method of the Admin service, once."""
+        self._origin.require()
         try:
             return call(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -169,6 +179,7 @@ class Client:
         raise failure.raised(is_write=is_write)
 
     def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool) -> RequestResult:
+        self._origin.require()
         deadline = inf if self._timeout_s is None else time.monotonic() + self._timeout_s
         attempt = 0
         while True:

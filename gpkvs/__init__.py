@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import ForkedError, GpkvsError
 
 if TYPE_CHECKING:
+    from gpkvs.batch import Batch, Op, RequestResult, Status
     from gpkvs.store import Store
     from gpkvs.store import open_store as open
 
-__all__ = ["Batch", "GpkvsError", "Limits", "Op", "RequestResult", "Status", "Store", "open"]
+__all__ = ["Batch", "ForkedError", "GpkvsError", "Limits", "Op", "RequestResult", "Status", "Store", "open"]
 
-_OF_THE_STORE = {"Store": "Store", "open": "open_store"}
+# Loaded when they are first asked for: a client needs no compiled kernels, and a command that ends at once no NumPy.
+_LATE = {
+    "Batch": "gpkvs.batch:Batch",
+    "Op": "gpkvs.batch:Op",
+    "RequestResult": "gpkvs.batch:RequestResult",
+    "Status": "gpkvs.batch:Status",
+    "Store": "gpkvs.store:Store",
+    "open": "gpkvs.store:open_store",
+}
 
+if not TYPE_CHECKING:  # type checkers would take every name for one that is there
 
-def __getattr__(name: str) -> Any:
-    """Load the store when it is first asked for: who only uses `gpkvs.client` needs no compiled kernels."""
-    if name not in _OF_THE_STORE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gpkvs import store  # noqa: PLC0415
-
-    return getattr(store, _OF_THE_STORE[name])
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _LATE[name].partition(":")
+        return getattr(import_module(module), attribute)

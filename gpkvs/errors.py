@@ -17,8 +17,8 @@ The tree::
     │   ├── CorruptStoreError    bytes that must be right are wrong
     │   ├── FormatError          another version, magic or byte order
     │   └── UnsafeStoreError     used without an undo log and not closed; opening it takes accept_loss
-    ├── ForkedError              opened before a fork; open again in the child
-    └── BackendError             the backend asked for cannot run here
+    ├── BackendError             the backend asked for cannot run here
+    └── ForkedError              opened before a fork; open again in the child
 """
 
 from __future__ import annotations
@@ -140,26 +140,12 @@ class UnsafeStoreError(StoreError):
     """The store was in use with ``durability=none`` and was not closed; opening it takes ``accept_loss``."""
 
 
-class ForkedError(GpkvsError):
-    """A store or client that was opened before a fork was used in the child; nothing was done.
-
-    Parameters
-    ----------
-    what
-        What was opened: "the store at ...", "the client of ...".
-    pid
-        The process that opened it.
-    """
-
-    def __init__(self, what: str, pid: int) -> None:
-        super().__init__(
-            f"{what} was opened by process {pid}, before a fork: this child cannot use it. Open another one here, or "
-            'start processes with multiprocessing.get_context("spawn")'
-        )
-
-
 class BackendError(GpkvsError):
     """The backend asked for cannot run on this machine."""
+
+
+class ForkedError(GpkvsError):
+    """It was opened before a fork and belongs to the parent process: open it again in the child."""
 
 
 class memory_refused(ContextDecorator):  # noqa: N801 - as a context manager it is read as a verb

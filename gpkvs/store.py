@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,12 +30,12 @@ from gpkvs.directory import (
 from gpkvs.engine import Engine
 from gpkvs.errors import (
     CorruptRecordError,
-    ForkedError,
     InvalidArgumentError,
     StoreClosedError,
     UnknownTableError,
 )
 from gpkvs.files import StoreFiles, open_files, warn_of_sizes
+from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
@@ -105,7 +104,7 @@ class Store:
         self, path: Path, config: StoreConfig, *, create: bool = True, on_progress: Progress = _no_progress
     ) -> None:
         self.path = path
-        self._pid = os.getpid()
+        self._origin = Origin(f"the store at {path}")
         self._mutex = threading.Lock()  # one batch at a time
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = False
@@ -204,7 +203,7 @@ class Store:
         The result says how many requests it covers: a batch too large for one transaction is cut between requests, and
         the caller runs the rest again.
         """
-        self._require_owner()
+        self._origin.require()  # before any lock, which another thread may have held at the fork
         with self._mutex:
             self._require_open()
             return self._engine.execute(batch)
@@ -312,7 +311,7 @@ class Store:
         UnknownTableError
             If there is none of that name.
         """
-        self._require_owner()
+        self._origin.require()
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
@@ -378,13 +377,8 @@ class Store:
                     self._engine.heap.live_units -= freed
                 remove_index(self._files, self._backend, table.entry)
 
-    def _require_owner(self) -> None:
-        """Raise in the child of a fork; before any lock, which another thread may have held at the fork."""
-        if os.getpid() != self._pid:
-            raise ForkedError(f"the store at {self.path}", self._pid)
-
     def _require_open(self) -> None:
-        self._require_owner()
+        self._origin.require()
         if self._closed:
             raise StoreClosedError(f"the store at {self.path} is closed")
 
@@ -414,7 +408,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
-        self._require_owner()
+        self._origin.require()
         with self._schema_mutex, self._mutex:
             if self._closed:
                 return
@@ -433,7 +427,7 @@ class Store:
         transaction.root = set_unsafe(self._files, transaction.root, unsafe)
 
     def __enter__(self) -> Self:
-        self._require_owner()
+        self._origin.require()
         return self
 
     def __exit__(

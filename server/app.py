@@ -126,6 +126,8 @@ class _Server:
                 # Else two servers could share a port, each getting some of the connections.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _CONNECTION_CALLS_MAX),
+                # A client may ask over a silent connection whether the server is still there: ours does each 20 s.
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
                 ("grpc.max_receive_message_length", message_bytes_max),
                 ("grpc.max_send_message_length", message_bytes_max),
             ],

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals
-from gpkvs.cli.output import counts_table, failures_exit, print_json
+from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.crash.campaign import Campaign, Totals, part_of
 from gpkvs.crash.explore import Options, StateName, StateReport, Visited
 from gpkvs.crash.models import MODEL_OF_DOMAIN, Model

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.numbers import form_of
 from gpkvs.cli.output import print_json
 from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
@@ -15,7 +16,7 @@ from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 EXIT_MISS = 1
 
-Key = Annotated[str, typer.Argument(help="The key, UTF-8.", metavar="KEY")]
+Key = Annotated[str, typer.Argument(help="The key, UTF-8; a number in a table of the layout u64.", metavar="KEY")]
 Table = Annotated[str, typer.Option(help="The table; without it the default one.")]
 
 
@@ -24,14 +25,20 @@ def get_command(
 ) -> None:
     """Print the value of a key, byte for byte.
 
+    On a terminal a newline follows. A number of a u64 table is printed as one.
+
     Exit status: 0 found, 1 not found, 2 failed. With --json a value that is no UTF-8 is given as "value_base64".
     """
     with connect(target) as channel:
-        answer = kv_pb2_grpc.KVStub(channel).Get(kv_pb2.GetRequest(table=table, key=_bytes(key)), timeout=timeout)
+        form = form_of(channel, table, timeout)
+        request = kv_pb2.GetRequest(table=table, key=form.encode(key.encode(), "key"))
+        answer = kv_pb2_grpc.KVStub(channel).Get(request, timeout=timeout)
+    value = form.decode(answer.value) if answer.found else None
     if as_json:
-        print_json({"found": answer.found, **_value(answer.value, answer.found), "version": answer.version})
-    elif answer.found:
-        sys.stdout.buffer.write(answer.value)
+        print_json({"found": answer.found, **_value(value), "version": answer.version})
+    elif value is not None:
+        end = b"\n" if sys.stdout.isatty() else b""
+        sys.stdout.buffer.write((value if isinstance(value, bytes) else b"%d" % value) + end)
         sys.stdout.flush()
     else:
         typer.echo(f"gpkvs: no key {key!r}", err=True)
@@ -41,7 +48,9 @@ def get_command(
 
 def set_command(
     key: Key,
-    value: Annotated[str | None, typer.Argument(help="The value, UTF-8; without it, standard input.")] = None,
+    value: Annotated[
+        str | None, typer.Argument(help="The value, UTF-8 or a number as the key; without it, standard input.")
+    ] = None,
     target: Target = ServerConfig.listen,
     table: Table = "",
     timeout: Timeout = 10.0,
@@ -51,9 +60,10 @@ def set_command(
 
     Exit status: 0 stored, 2 failed.
     """
-    data = sys.stdin.buffer.read() if value is None else _bytes(value)
+    data = sys.stdin.buffer.read() if value is None else value.encode()
     with connect(target) as channel:
-        request = kv_pb2.SetRequest(table=table, key=_bytes(key), value=data)
+        form = form_of(channel, table, timeout)
+        request = kv_pb2.SetRequest(table=table, key=form.encode(key.encode(), "key"), value=form.encode(data, "value"))
         answer = kv_pb2_grpc.KVStub(channel).Set(request, timeout=timeout)
     if as_json:
         print_json({"version": answer.version})
@@ -67,7 +77,8 @@ def delete_command(
     Exit status: 0 the key is gone (it says if it was not there), 2 failed.
     """
     with connect(target) as channel:
-        request = kv_pb2.DeleteRequest(table=table, key=_bytes(key))
+        form = form_of(channel, table, timeout)
+        request = kv_pb2.DeleteRequest(table=table, key=form.encode(key.encode(), "key"))
         answer = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)
     if as_json:
         print_json({"found": answer.found})
@@ -75,13 +86,10 @@ def delete_command(
         typer.echo(f"gpkvs: no key {key!r}", err=True)
 
 
-def _bytes(text: str) -> bytes:
-    """Return an argument's bytes, also where they are no UTF-8."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _value(value: bytes, found: bool) -> dict[str, str | None]:
+def _value(value: bytes | int | None) -> dict[str, str | int | None]:
+    if not isinstance(value, bytes):
+        return {"value": value}
     try:
-        return {"value": value.decode() if found else None}
+        return {"value": value.decode()}
     except UnicodeDecodeError:
         return {"value_base64": base64.b64encode(value).decode()}

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
-from gpkvs.cli.output import counts_table, failures_exit, print_json
+from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.history import History

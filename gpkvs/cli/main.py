@@ -3,27 +3,66 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
-from gpkvs.cli.bench import app as bench_app
-from gpkvs.cli.bitflip import bitflip_command
-from gpkvs.cli.check import check_command, recover_command
-from gpkvs.cli.crash import crash_command
-from gpkvs.cli.demo import demo_command
-from gpkvs.cli.drill import drill_command
-from gpkvs.cli.info import info_command
-from gpkvs.cli.kv import delete_command, get_command, set_command
-from gpkvs.cli.linear import linear_command
-from gpkvs.cli.serve import serve_command
-from gpkvs.cli.table import app as table_app
-from gpkvs.cli.top import top_command
-from gpkvs.cli.ycsb import app as ycsb_app
-from gpkvs.info import package_version
+from gpkvs.cli.lazy import LazyGroup
+
+
+class Gpkvs(LazyGroup):
+    """One line for each subcommand, in the order of the help text."""
+
+    subcommands: ClassVar = {
+        "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
+        "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
+        "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
+        "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),
+        "info": (
+            "gpkvs.cli.info:info_command",
+            "Show a server's store: durability, sizes, tables, limits, the last recovery.",
+        ),
+        "table": ("gpkvs.cli.table:app", "Make, list and drop the tables of a running server."),
+        "top": ("gpkvs.cli.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
+        "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
+        "check": (
+            "gpkvs.cli.check:check_command",
+            "Verify every structure and every record's checksum, read-only.",
+        ),
+        "recover": (
+            "gpkvs.cli.check:recover_command",
+            "Roll back the batch that a crash interrupted, if any, and say what was done.",
+        ),
+        "drill": (
+            "gpkvs.cli.drill:drill_command",
+            "Kill a real server under load, restart it, and check what it still holds; again and again.",
+        ),
+        "linear": (
+            "gpkvs.cli.linear:linear_command",
+            "Prove that what clients were told is strictly serializable, while the server is killed under them.",
+        ),
+        "bitflip": (
+            "gpkvs.cli.bitflip:bitflip_command",
+            "Invert bits of a store's files, one store after the other, and open, read, write and check each.",
+        ),
+        "bench": (
+            "gpkvs.cli.bench:app",
+            "Measure the engine and the server beside other stores, and keep the figures.",
+        ),
+        "crash": (
+            "gpkvs.cli.crash:crash_command",
+            "Visit the states that a power failure can leave behind, and recover every one of them.",
+        ),
+        "demo": (
+            "gpkvs.cli.demo:demo_command",
+            "Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.",
+        ),
+    }
+
 
 app = typer.Typer(
     name="gpkvs",
+    cls=Gpkvs,
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,6 +73,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from gpkvs.info import package_version  # noqa: PLC0415 - takes longer than most commands' imports
+
         typer.echo(f"gpkvs {package_version()}")
         raise typer.Exit
 
@@ -45,25 +86,6 @@ def _options(
     ] = False,
 ) -> None:
     del version  # its callback has printed it
-
-
-# One line for each subcommand, in the order of the help text.
-app.command("serve")(serve_command)
-app.command("get")(get_command)
-app.command("set")(set_command)
-app.command("delete")(delete_command)
-app.command("info")(info_command)
-app.add_typer(table_app, name="table")
-app.command("top")(top_command)
-app.add_typer(ycsb_app, name="ycsb")
-app.command("check")(check_command)
-app.command("recover")(recover_command)
-app.command("drill")(drill_command)
-app.command("linear")(linear_command)
-app.command("bitflip")(bitflip_command)
-app.add_typer(bench_app, name="bench")
-app.command("crash")(crash_command)
-app.command("demo")(demo_command)
 
 
 def main() -> None:

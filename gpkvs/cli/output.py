@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from rich.table import Table
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 
@@ -26,17 +25,6 @@ def failures_exit(status: int) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Print one JSON value on stdout."""
     typer.echo(json.dumps(value, indent=1, default=str))
-
-
-def counts_table(title: str, counts: Iterable[tuple[str, int]], seconds: float) -> Table:
-    """Return a table of what a long command counted, and how long it took."""
-    table = Table(show_header=False, title=title, title_justify="left")
-    table.add_column()
-    table.add_column(justify="right")
-    for name, number in counts:
-        table.add_row(name, f"{number:,}")
-    table.add_row("seconds", f"{seconds:.1f}")
-    return table
 
 
 def empty_directory(directory: Path) -> Path:

@@ -9,6 +9,8 @@ from typing import Annotated
 import grpc
 import typer
 
+from gpkvs.cli.output import failures_exit
+
 EXIT_FAILED = 2
 
 Target = Annotated[str, typer.Option(help="The server.", envvar="GPKVS_TARGET", metavar="HOST:PORT")]
@@ -22,7 +24,7 @@ _SIZES_UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_mes
 def connect(target: str) -> Iterator[grpc.Channel]:
     """Connect to a server; an error is one line on stderr and exit status 2."""
     try:
-        with grpc.insecure_channel(target, options=_SIZES_UNBOUNDED) as channel:
+        with failures_exit(EXIT_FAILED), grpc.insecure_channel(target, options=_SIZES_UNBOUNDED) as channel:
             yield channel
     except grpc.RpcError as error:
         typer.echo(f"gpkvs: {target}: {error.code().name}: {error.details()}", err=True)

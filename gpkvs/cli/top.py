@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
 from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
@@ -21,7 +22,8 @@ from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
 
 def top_command(
     metrics: Annotated[
-        str, typer.Option(help="The server's metrics (gpkvs serve --metrics).", metavar="HOST:PORT")
+        str,
+        typer.Option(help="The server's metrics (gpkvs serve --metrics).", envvar="GPKVS_METRICS", metavar="HOST:PORT"),
     ] = ServerConfig.metrics,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look over one interval, print it, and end.")] = False,
@@ -29,7 +31,7 @@ def top_command(
 ) -> None:
     """Watch a server: throughput, time by phase, batches, queue, space.
 
-    Reads its metrics, so it costs the server next to nothing. Ctrl-C ends it.
+    Reads its metrics, so it costs the server next to nothing. The key q ends it, as Ctrl-C does.
     Exit status: 0, or 2 if nothing answers at first.
 
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
@@ -46,21 +48,22 @@ def top_command(
             else:
                 Console(highlight=False).print(render(summary, metrics))
         elif as_json:
-            for state in _watch(metrics, first, interval):
+            for state in _watch(metrics, first, interval, no_key_within):
                 typer.echo(json.dumps(state if isinstance(state, dict) else {"error": str(state)}))
         else:
-            with Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
-                for state in _watch(metrics, first, interval):
+            with key_presses(b"q") as is_ended, Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
+                for state in _watch(metrics, first, interval, is_ended):
                     shown = render(state, metrics) if isinstance(state, dict) else Text(f"{state}; trying again")
                     live.update(shown, refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _watch(metrics: str, last: Scrape, interval: float) -> Iterator[dict[str, object] | ScrapeError]:
+def _watch(
+    metrics: str, last: Scrape, interval: float, is_ended: Callable[[float], bool]
+) -> Iterator[dict[str, object] | ScrapeError]:
     """Yield a summary of each interval, or why there is none: a server that is away may come back."""
-    while True:
-        time.sleep(interval)
+    while not is_ended(interval):
         try:
             now = Scrape(metrics)
         except ScrapeError as error:

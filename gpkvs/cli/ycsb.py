@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.remote import Target
 from gpkvs.client import AsyncClient
 from gpkvs.client.ycsb.batched import BatchRunner
 from gpkvs.client.ycsb.properties import Properties, read_file, read_workload
@@ -84,7 +85,6 @@ Threads = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option("--batch", metavar="N", min=1, help="Operations in a message (property batch, 1).")
 ]
-Target = Annotated[str, typer.Option("--target", metavar="HOST:PORT", help="The server's address.")]
 Rate = Annotated[
     float | None,
     typer.Option("--ops-per-second", metavar="N", min=0, help="Throttle to N operations per second (property target)."),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
 
-from gpkvs.proto.v1 import kv_pb2
-from tests.e2e.conftest import Server, error_line, run_gpkvs
+from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from tests.e2e.conftest import COMMAND, Server, error_line, run_gpkvs
 
 
 def test_set_get_delete(server: Server) -> None:
@@ -52,8 +55,7 @@ def test_tables(server: Server) -> None:
     created = run_gpkvs("table", "create", "n", "--layout", "u64", "--index-bytes", "1MiB", "--json", *target)
     made = json.loads(created.stdout)
     assert (made["name"], made["layout"], made["index_bytes"], made["slots"]) == ("n", "u64", 1 << 20, 1 << 16)
-    assert run_gpkvs("set", "12345678", "abcdefgh", "--table", "n", *target).returncode == 0
-    assert run_gpkvs("get", "12345678", "--table", "n", *target).stdout == b"abcdefgh"
+    assert run_gpkvs("set", "7", "42", "--table", "n", *target).returncode == 0
     tables = json.loads(run_gpkvs("table", "list", "--json", *target).stdout)
     assert [(table["name"], table["records"]) for table in tables] == [("default", 0), ("n", 1)]
     assert "u64" in run_gpkvs("table", "list", *target, env={"COLUMNS": "200"}).stdout.decode()
@@ -62,6 +64,63 @@ def test_tables(server: Server) -> None:
     assert run_gpkvs("table", "drop", "n", *target, stdin=b"y\n").returncode == 0
     assert "NOT_FOUND" in error_line(run_gpkvs("table", "drop", "n", "--yes", *target), 2)
     assert "1 to 64" in error_line(run_gpkvs("table", "create", "N", *target), 2)
+
+
+def test_numbers_are_typed_as_numbers(server: Server) -> None:
+    environment, table = {"GPKVS_TARGET": server.target}, ("--table", "n")
+    server.admin.CreateTable(admin_pb2.CreateTableRequest(name="n", layout="u64", index_bytes=1 << 20))
+    most = (1 << 64) - 1
+    assert run_gpkvs("set", "7", "42", *table, env=environment).returncode == 0
+    assert run_gpkvs("set", "0x8", *table, stdin=b"%d\n" % most, env=environment).returncode == 0
+    stored = kv_pb2.GetRequest(table="n", key=(7).to_bytes(8, "little"))
+    assert server.kv.Get(stored).value == (42).to_bytes(8, "little")
+    assert run_gpkvs("get", "007", *table, env=environment).stdout == b"42"
+    assert json.loads(run_gpkvs("get", "8", "--json", *table, env=environment).stdout)["value"] == most
+    assert run_gpkvs("get", "9", *table, env=environment).returncode == 1
+    for key, value, field in (
+        ("k", "1", "key"),
+        ("1", "abcdefgh", "value"),
+        (str(most + 1), "1", "key"),
+        ("1", "-1", "value"),
+    ):
+        line = error_line(run_gpkvs("set", *table, "--", key, value, env=environment), 2)
+        assert f"{field}: table 'n' has the layout u64" in line
+        assert "0 to 18446744073709551615" in line
+    assert json.loads(run_gpkvs("delete", "7", "--json", *table, env=environment).stdout) == {"found": True}
+    assert not server.kv.Get(stored).found
+    # Digits are text where keys are bytes, also in a table with a name.
+    server.admin.CreateTable(admin_pb2.CreateTableRequest(name="text", layout="bytes", index_bytes=1 << 20))
+    assert run_gpkvs("set", "7", "42", "--table", "text", env=environment).returncode == 0
+    assert server.kv.Get(kv_pb2.GetRequest(table="text", key=b"7")).value == b"42"
+
+
+def test_a_value_on_a_terminal_ends_its_line(server: Server) -> None:
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
+    outer, inner = pty.openpty()
+    try:
+        subprocess.run([*COMMAND, "get", "key", "--target", server.target], stdout=inner, timeout=60, check=True)
+        assert os.read(outer, 100) == b"value\r\n"  # the terminal makes both of \n
+    finally:
+        os.close(outer)
+        os.close(inner)
+
+
+def test_the_environment_names_the_server(server: Server) -> None:
+    environment = {"GPKVS_TARGET": server.target, "GPKVS_METRICS": server.metrics_address}
+    for command in (
+        ("set", "k", "v"),
+        ("get", "k"),
+        ("delete", "k"),
+        ("info",),
+        ("table", "create", "t", "--index-bytes", "1MiB"),
+        ("table", "list"),
+        ("table", "drop", "t", "--yes"),
+        ("top", "--once", "--interval", "0.1"),
+        ("ycsb", "load", "-p", "recordcount=1"),
+        ("ycsb", "run", "--workload", "c", "-p", "recordcount=1", "-p", "operationcount=1"),
+    ):
+        result = run_gpkvs(*command, env=environment)
+        assert result.returncode == 0, (command, result.stderr)
 
 
 def test_errors_are_one_line(server: Server) -> None:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
 import subprocess
+import sys
+import termios
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +19,11 @@ import pytest
 from gpkvs.metrics import COMMIT_PHASES, PHASES
 from tests.e2e.conftest import COMMAND, Server, error_line, run_gpkvs
 from tests.e2e.wire import GET, SET, batch
+
+# The terminal on standard input becomes that of the session, so that its Ctrl-C is a signal; then the command.
+IN_A_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 def load(server: Server, stop: threading.Event) -> None:
@@ -91,6 +103,48 @@ def test_live_view_outlives_its_server(server: Server, tmp_path: Path) -> None:
         process.wait(30)
     lines = [json.loads(line) for line in output.read_text().splitlines() if line.endswith("}")]
     assert all("serving" in line or server.metrics_address in line["error"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "status"),
+    [
+        (b"q", 0, 0),
+        (b"\x03", 0, 0),
+        (b"", signal.SIGTERM, 128 + signal.SIGTERM),
+        (b"", signal.SIGHUP, 128 + signal.SIGHUP),
+    ],
+    ids=["q", "Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_it_ends_and_leaves_the_terminal_as_it_was(server: Server, key: bytes, number: int, status: int) -> None:
+    outer, inner = pty.openpty()
+    before = termios.tcgetattr(inner)
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, *COMMAND, "top", "--interval", "0.1"],
+        stdin=inner,
+        stdout=inner,
+        start_new_session=True,
+        env={**os.environ, "GPKVS_METRICS": server.metrics_address, "TERM": "xterm"},
+    )
+    try:
+        shown = b""
+        while b"waiting requests" not in shown:
+            assert select.select([outer], [], [], 30)[0], shown
+            shown += os.read(outer, 1 << 16)
+        assert termios.tcgetattr(inner) != before  # keys come one by one, and are not shown
+        os.write(outer, b"x" + key)
+        if number:
+            process.send_signal(number)
+        give_up = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < give_up:
+            if select.select([outer], [], [], 0.1)[0]:
+                os.read(outer, 1 << 16)
+        assert process.returncode == status
+        assert termios.tcgetattr(inner) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(outer)
+        os.close(inner)
 
 
 def test_nothing_there(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -25,6 +26,7 @@ from gpkvs.client import (
     ServerBusyError,
     ServerError,
     UnavailableError,
+    UnknownTableError,
 )
 from gpkvs.client.aio import Timeout
 from tests.unit.dict_server import DictServer, Operation, hang, lose_answer, refuse, serving, wait_for
@@ -224,6 +226,35 @@ def test_callers_do_not_suffer_for_each_others_bad_input(run: Run, with_index: b
             assert sum(map(len, server.executed)) == 98  # nothing was executed twice
 
     run(main())
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_thousands_of_bad_calls_cost_the_good_ones_nothing(with_index: bool) -> None:
+    async def main() -> None:
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        bad = set(random.Random(seed).sample(range(3000), 2990)) | set(range(1500))  # a long row of them too
+        async with serving() as server, connect(server, timeout=None) as client:
+            server.rule = refuse_values_over(10, with_index=with_index)
+            results = await outcomes(*(client.set(b"%d" % i, bytes(20 if i in bad else 5)) for i in range(3000)))
+            assert {i for i, result in enumerate(results) if isinstance(result, InvalidArgumentError)} == bad
+            assert sum(isinstance(result, int) for result in results) == 3000 - len(bad)
+            assert sum(map(len, server.executed)) == 3000 - len(bad)
+            assert sum(map(len, server.messages)) < 3000 * 20  # n log n: sent whole each time it would be n^2 / 2
+
+    asyncio.run(main())
+
+
+def test_a_table_that_is_not_there_is_asked_for_once() -> None:
+    async def main() -> None:
+        async with serving() as server, connect(server) as client:
+            server.rule = refuse(grpc.StatusCode.NOT_FOUND, "table: there is no table 't'")
+            errors = await outcomes(*(client.get(b"%d" % i) for i in range(100)))
+            assert [type(error) for error in errors] == [UnknownTableError] * 100
+            assert len(set(map(id, errors))) == 100
+            assert len(server.messages) == 1
+
+    asyncio.run(main())
 
 
 def test_a_full_store_refuses_only_the_writes_that_do_not_fit(run: Run) -> None:

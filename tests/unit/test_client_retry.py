@@ -96,7 +96,7 @@ def test_only_what_one_operation_can_cause_splits_a_message() -> None:
     causes = {
         (code, details) for code, details, trailing, *_ in CASES if classify(code, details, trailing, "").is_of_one
     }
-    assert {code.name for code, _ in causes} == {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
+    assert {code.name for code, _ in causes} == {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
 
 
 def test_each_caller_gets_an_error_of_its_own() -> None:

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import gpkvs
+from gpkvs.cli.lazy import load
+from gpkvs.cli.main import Gpkvs
 
 
 def run(code: str) -> str:
@@ -20,6 +22,49 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
     assert "gpkvs.batch" in loaded
     for name in ("native", "store", "engine", "backends", "pm", "server"):
         assert f"gpkvs.{name}" not in loaded
+
+
+SLOW = ["numpy", "uvloop", "msgpack", "hdrh", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
+OF_A_CALL = {"cli", "config", "errors", "proto"}  # the parts of gpkvs that a call of one key takes
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the modules that the command line has loaded when it ends."""
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print("LOADED", *sys.modules))
+sys.argv = ["gpkvs", *{arguments!r}]
+from gpkvs.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return set(done.stdout.rpartition("LOADED ")[2].split())
+
+
+@pytest.mark.parametrize("command", ["get", "set", "delete"])
+def test_a_call_of_one_key_loads_what_it_takes(command: str) -> None:
+    value = ["v"] if command == "set" else []
+    loaded = loaded_by(command, "k", *value, "--target", "127.0.0.1:1")
+    assert "grpc" in loaded
+    assert loaded.isdisjoint(SLOW)
+    assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
+    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {
+        f"gpkvs.cli.{name}" for name in ("kv", "lazy", "main", "numbers", "output", "remote")
+    }
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_and_version_load_no_command(arguments: list[str]) -> None:
+    loaded = loaded_by(*arguments)
+    assert "gpkvs.cli.main" in loaded
+    assert loaded.isdisjoint(set(SLOW) - {"rich"} | {"grpc", "gpkvs.proto"})
+    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {"gpkvs.cli.lazy", "gpkvs.cli.main"}
+
+
+@pytest.mark.parametrize("name", Gpkvs.subcommands)
+def test_a_commands_line_in_the_help_is_the_first_of_its_own_help(name: str) -> None:
+    place, summary = Gpkvs.subcommands[name]
+    assert load(name, place).help.partition("\n\n")[0].replace("\n", " ") == summary
 
 
 def test_the_store_is_there_when_it_is_asked_for() -> None:

@@ -1,0 +1,56 @@
+"""One key of a terminal, which gets its settings back however the command ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def key_presses(key: bytes) -> Iterator[Callable[[float], bool]]:
+    """Give what waits so many seconds for a key, and says whether it was pressed.
+
+    Ctrl-C and the like stay signals. SIGTERM and SIGHUP end the command by an exception, so that the terminal is put
+    back. Where standard input is no terminal there are no keys.
+    """
+    if not sys.stdin.isatty():
+        yield no_key_within
+        return
+    terminal = sys.stdin.fileno()
+
+    def is_pressed_within(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while select.select([terminal], [], [], max(until - time.monotonic(), 0))[0]:
+            if os.read(terminal, 1) in (key, b""):  # b"": the terminal is gone
+                return True
+        return False
+
+    before = {number: signal.signal(number, _end) for number in _ENDING}
+    settings = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield is_pressed_within
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def no_key_within(seconds: float) -> bool:
+    """Wait where there are no keys."""
+    time.sleep(seconds)
+    return False
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

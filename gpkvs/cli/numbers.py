@@ -1,0 +1,58 @@
+"""Keys and values of one table as people type them: text, or a number in a table of the layout u64."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import grpc
+
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
+
+_NUMBER = re.compile(r"[0-9]{1,20}|0x[0-9a-f]{1,16}", re.IGNORECASE)
+_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a table's keys and values are written."""
+
+    table: str
+    is_u64: bool
+
+    def encode(self, text: bytes, field: str) -> bytes:
+        """Return the bytes that are stored.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the table holds numbers, and this is none; it names the field.
+        """
+        if not self.is_u64:
+            return text
+        typed = text.decode(errors="replace").strip()
+        number = int(typed, 16 if typed[:2] in ("0x", "0X") else 10) if _NUMBER.fullmatch(typed) else _MAX + 1
+        if number > _MAX:
+            raise InvalidArgumentError(
+                f"table {self.table!r} has the layout u64: its keys and values are numbers from 0 to {_MAX}, "
+                "such as 42 or 0x2a",
+                field=field,
+            )
+        return number.to_bytes(8, "little")
+
+    def decode(self, value: bytes) -> bytes | int:
+        """Return what is shown of bytes that are stored."""
+        return int.from_bytes(value, "little") if self.is_u64 else value
+
+
+def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
+    """Ask the server for a table's layout.
+
+    Not of the default table, which holds bytes. That a table is missing is said by the call that comes next.
+    """
+    if table in ("", DEFAULT_TABLE):
+        return Form(table, is_u64=False)
+    tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
+    return Form(table, any(found.name == table and found.layout == "u64" for found in tables))

@@ -1,0 +1,103 @@
+"""What is public, as a user's program uses it: `mypy --strict` must find nothing in it (test_typing.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+import gpkvs
+from gpkvs import Batch, Limits, Op, RequestResult, Status, Store
+from gpkvs.client import (
+    AsyncClient,
+    AsyncObjects,
+    AsyncPipeline,
+    Client,
+    GatherConfig,
+    Objects,
+    OutcomeUnknownError,
+    RetryPolicy,
+    TableInfo,
+)
+from gpkvs.errors import CorruptRecordError, ForkedError, GpkvsError, InvalidArgumentError, NoSpaceError
+
+
+def embedded(path: Path) -> bytes | None:
+    with gpkvs.open(path, index_bytes=1 << 20) as store:
+        kept: Store = store
+        version: int = kept.set(b"key", b"value")
+        result: RequestResult = kept.execute(Batch.of([(Op.SET, b"from", b"90"), (Op.GET, b"key")]))
+        values: list[bytes] = result.value_list()
+        assert version
+        assert values
+        assert result.status[0] == Status.OK
+        return kept.get(b"key")
+
+
+def columns(client: Client) -> int:
+    keys = np.arange(1000, dtype=np.uint64)
+    made: TableInfo = client.create_table("numbers", layout="u64", index_bytes=1 << 20)
+    client.set_many(keys, keys * 2, table=made.name)
+    values, found = client.get_many(keys, table="numbers")
+    deleted = client.delete_many(keys, table="numbers")
+    client.drop_table("numbers")
+    return int(values[found].sum()) + int(deleted.sum())
+
+
+def blocking(target: str) -> tuple[bytes | None, int, bool]:
+    with Client(target, timeout=5.0, retry=RetryPolicy(attempts_max=2), limits=Limits()) as client:
+        try:
+            version = client.set(b"answer", b"42")
+        except (NoSpaceError, InvalidArgumentError) as error:
+            raise SystemExit(str(error)) from error
+        except OutcomeUnknownError as error:
+            raise SystemExit(f"perhaps: {error.__cause__}") from error
+        objects = Objects(client)
+        objects.set(b"user:1", {"name": "Ada"})
+        names: list[str] = [table.name for table in client.list_tables()]
+        print(names, client.info().version, objects.get(b"user:1")["name"], columns(client))
+        results = client.batch([(Op.GET, b"answer"), (Op.SET, b"k", b"v"), (Op.DELETE, b"k")])
+        print(len(results))
+        return client.get(b"answer"), version, client.delete(b"answer")
+
+
+async def stream(pipeline: AsyncPipeline, batches: list[Batch]) -> int:
+    count = 0
+    async for result in pipeline.results(batches):
+        count += len(result.status)
+    answer = await pipeline.send(batches[0])
+    return count + len((await answer).status)
+
+
+async def asynchronous(target: str) -> bytes | None:
+    async with AsyncClient(target, gather=GatherConfig(ops_max=100)) as client:
+        await client.wait_ready(timeout=5)
+        await asyncio.gather(*(client.set(b"%d" % i, b"v") for i in range(100)))
+        async with client.batch() as batch:
+            batch.set(b"a", b"1")
+            batch.get(b"a")
+        assert batch.results[1] == b"1"
+        async with client.pipeline() as pipeline:
+            await stream(pipeline, [Batch.of([(Op.GET, b"a")])])
+        await AsyncObjects(client).set(b"list", [1, 2, 3])
+        return await client.get(b"a", timeout=1.0)
+
+
+def wrong(client: Client) -> None:
+    """Each of these is a mistake: an ignore that is not needed fails too, so types are really there."""
+    client.set("text", b"value")  # type: ignore[arg-type]
+    length: str = client.get(b"key")  # type: ignore[assignment]
+    gpkvs.nonsense()  # type: ignore[attr-defined]
+    print(length)
+
+
+def main(target: str, path: Path) -> int:
+    try:
+        print(embedded(path), blocking(target), asyncio.run(asynchronous(target)))
+    except ForkedError:
+        return 3
+    except (CorruptRecordError, GpkvsError) as error:
+        print(error)
+        return 1
+    return 0
