@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test faults fuzz sanitize coverage check proto clean
+.PHONY: help install install-test install-dev demo test docs-all faults fuzz sanitize coverage check proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ BY_PHASES := tests/property tests/unit/test_store.py tests/unit/test_u64.py test
 test: install-test  ## the whole test suite
 	$(BIN)/python -m pytest -q
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
+
+docs-all: install-test  ## every block of the documents, the slow ones too, on a fresh installation
+	$(BIN)/python -m pytest -q tests/docs --docs-all
 
 SECONDS ?= 30
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)

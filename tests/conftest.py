@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what runs the kernels; cpu-phases: small batches phase by phase too; cuda: all kernels on the GPU, "
         "cuda-auto: small batches on the host",
     )
+    parser.addoption("--docs-all", action="store_true", help="run the slow blocks of the documents too")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,7 +21,8 @@ from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
 
 def top_command(
     metrics: Annotated[
-        str, typer.Option(help="The server's metrics (gpkvs serve --metrics).", metavar="HOST:PORT")
+        str,
+        typer.Option(help="The server's metrics (gpkvs serve --metrics).", envvar="GPKVS_METRICS", metavar="HOST:PORT"),
     ] = ServerConfig.metrics,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look over one interval, print it, and end.")] = False,

@@ -84,7 +84,9 @@ Threads = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option("--batch", metavar="N", min=1, help="Operations in a message (property batch, 1).")
 ]
-Target = Annotated[str, typer.Option("--target", metavar="HOST:PORT", help="The server's address.")]
+Target = Annotated[
+    str, typer.Option("--target", metavar="HOST:PORT", envvar="GPKVS_TARGET", help="The server's address.")
+]
 Rate = Annotated[
     float | None,
     typer.Option("--ops-per-second", metavar="N", min=0, help="Throttle to N operations per second (property target)."),
