@@ -54,7 +54,7 @@ def session(tmp_path: Path, checkout: Path) -> Iterator[Session]:
 
 
 @pytest.mark.timeout(0)  # each command has its own
-@pytest.mark.parametrize("document", [name for name in documents() if any(b.language in RUN for b in blocks_of(name))])
+@pytest.mark.parametrize("document", documents())
 def test_blocks_run_as_written(document: str, session: Session, pytestconfig: pytest.Config) -> None:
     run_slow = bool(pytestconfig.getoption("--docs-all"))
     for block in blocks_of(document):
