@@ -31,7 +31,7 @@ def describe_run(directory: Path) -> dict[str, object]:
 
 
 def kernel_version(release: str) -> str:
-    """Return the version of a kernel alone: what follows in its release names a build, which is nobody's business."""
+    """Return the version of a kernel alone; the rest of its release names a build."""
     found = re.match(r"\d+(\.\d+)*", release)
     return found[0] if found else "unknown"
 

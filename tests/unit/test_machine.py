@@ -39,4 +39,4 @@ def test_what_is_recorded_does_so_too() -> None:
     files = [*REPOSITORY.glob("bench/results/**/*.json"), *REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md"]
     named = [(file.name, kernel) for file in files for kernel in KERNEL.findall(file.read_text())]
     assert len(named) > 10
-    assert [] == [(name, kernel) for name, kernel in named if not VERSION.fullmatch(kernel)]
+    assert [(name, kernel) for name, kernel in named if not VERSION.fullmatch(kernel)] == []
