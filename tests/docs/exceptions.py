@@ -49,6 +49,7 @@ EXEMPTIONS = (
         "takes minutes and installs packages",
         slow=True,
     ),
+    Exemption("README.md", ("make nightly",), "takes hours"),
     Exemption("docs/drill.md", ("gpkvs demo", "gpkvs drill --data /mnt/pmem/drill"), "takes half a minute", slow=True),
     Exemption("docs/drill.md", ("gpkvs drill --rounds 100", "gpkvs drill --rounds 100 --seed 7"), _NIGHTLY),
     Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy"),
