@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Exemption:
     document: str
     commands: tuple[str, ...]
     reason: str
-    slow: bool = False  # `make docs-all` runs them
+    where: Literal["nowhere", "docs-all", "gpu"] = "nowhere"  # it is run all the same
 
 
 _NIGHTLY = "takes minutes to an hour: a step of `make nightly`"
@@ -20,9 +21,9 @@ _BENCH = "takes ten minutes of an idle machine; tests/e2e/test_bench.py and test
 _PIP = "installs packages and asks PyPI"
 
 EXEMPTIONS = (
-    Exemption("README.md", ("make demo",), "takes half a minute", slow=True),
+    Exemption("README.md", ("make demo",), "takes half a minute", where="docs-all"),
     Exemption("README.md", ("make test",), "this test is a part of it"),
-    Exemption("README.md", ("make install",), _PIP, slow=True),
+    Exemption("README.md", ("make install",), _PIP, where="docs-all"),
     Exemption(
         "README.md",
         ("""grpcurl -plaintext -d '{"key":"Z3JlZXRpbmc="}' 127.0.0.1:7171 gpkvs.v1.KV/Get""",),
@@ -40,20 +41,22 @@ EXEMPTIONS = (
         ),
         _NIGHTLY,
     ),
-    Exemption("README.md", ("pip install '.[bench]'",), _PIP, slow=True),
+    Exemption("README.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
     Exemption("README.md", ("gpkvs bench engine --profile",), _BENCH),
     Exemption("README.md", ("make check",), "a stage of CI by itself"),
     Exemption(
         "README.md",
         ("make fuzz SECONDS=30 SEED=7", "make sanitize coverage"),
         "takes minutes and installs packages",
-        slow=True,
+        where="docs-all",
     ),
     Exemption("README.md", ("make nightly",), "takes hours"),
-    Exemption("docs/drill.md", ("gpkvs demo", "gpkvs drill --data /mnt/pmem/drill"), "takes half a minute", slow=True),
+    Exemption(
+        "docs/drill.md", ("gpkvs demo", "gpkvs drill --data /mnt/pmem/drill"), "takes half a minute", where="docs-all"
+    ),
     Exemption("docs/drill.md", ("gpkvs drill --rounds 100", "gpkvs drill --rounds 100 --seed 7"), _NIGHTLY),
-    Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy"),
-    Exemption("docs/performance.md", ("pip install '.[bench]'",), _PIP, slow=True),
+    Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption("docs/performance.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
     Exemption(
         "docs/performance.md",
         (
@@ -88,13 +91,16 @@ EXEMPTIONS = (
 )
 
 
-def reason_to_leave_out(document: str, command: str, *, run_slow: bool) -> str:
-    """Return why a command, or a Python block that begins with it, is not run; "" if it is."""
+def reason_to_leave_out(document: str, command: str, here: set[str]) -> str:
+    """Return why a command, or a Python block that begins with it, is not run; "" if it is.
+
+    `here` says what of "docs-all" and "gpu" this run is.
+    """
     return next(
         (
             exemption.reason
             for exemption in EXEMPTIONS
-            if exemption.document == document and command in exemption.commands and not (exemption.slow and run_slow)
+            if exemption.document == document and command in exemption.commands and exemption.where not in here
         ),
         "",
     )

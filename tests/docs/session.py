@@ -20,11 +20,11 @@ GRPC, METRICS = "127.0.0.1:7171", "127.0.0.1:9171"  # the addresses that the doc
 
 # Commands come as text that ends with a zero byte; each is answered with its status.
 _SHELL = r'while IFS= read -r -d "" command; do eval "$command" </dev/null >>"$LOG" 2>&1; echo "$?"; done'
-_READY = 'while [ ! -e "$GPKVS_READY_FILE" ]; do kill -0 $! || break; sleep 0.05; done; [ -e "$GPKVS_READY_FILE" ]'
+_READY = 'while [ ! -e "$READY" ]; do kill -0 $! || break; sleep 0.05; done; [ -e "$READY" ]'
 _STOP = 'failed=0; for job in $(jobs -pr); do kill "$job"; wait "$job" || failed=$?; done; (exit "$failed")'
 
-_SERVES = re.compile(r"^(\S*/)?gpkvs serve\b")  # until it is stopped, in a terminal of its own
-_WATCHES = re.compile(r"^(\S*/)?gpkvs top\b")  # until Ctrl-C
+_OURS = re.compile(r"(\S*/)?gpkvs (\w+)")
+_FREE_PORTS = 'GPKVS_LISTEN=127.0.0.1:0 GPKVS_METRICS=127.0.0.1:0 GPKVS_READY_FILE="$READY"'
 _PLACES = ("/tmp/", "/mnt/pmem/")  # where documents put stores; the session has a folder instead
 
 
@@ -44,10 +44,8 @@ class Session:
         environment = os.environ | {
             "PATH": f"{programs}:{tools}:{os.environ['PATH']}",
             "LOG": str(self._log),
+            "READY": str(self._ready),
             "TMPDIR": str(folder),
-            "GPKVS_LISTEN": "127.0.0.1:0",
-            "GPKVS_METRICS": "127.0.0.1:0",
-            "GPKVS_READY_FILE": str(self._ready),
         }
         self._shell = self._start(["bash", "-c", _SHELL], checkout, environment, subprocess.DEVNULL)
         with self._log.open("ab") as log:
@@ -82,21 +80,26 @@ class Session:
     def _run_command(self, command: str, seconds_max: float) -> str:
         with self._log.open("a") as log:
             log.write(f"$ {command}\n")
-        if _WATCHES.match(command):
-            command = f"timeout --preserve-status --signal=INT 3 {command}"
-        if not _SERVES.match(command):
+        found = _OURS.match(command)
+        if not found:
             return self._ask(self._shell, command + "\0", seconds_max)
+        if found[2] == "serve":
+            return self._serve(command)
+        if found[2] == "top":  # until Ctrl-C
+            command = f"GPKVS_METRICS={self._address(METRICS)} timeout --preserve-status --signal=INT 3 {command}"
+        return self._ask(self._shell, f"GPKVS_TARGET={self._address(GRPC)} {command}\0", seconds_max)
+
+    def _serve(self, command: str) -> str:
+        """Start a server, as in a terminal of its own, and wait until it serves."""
         self._ready.unlink(missing_ok=True)
-        self._ask(self._shell, f"{command.removesuffix('&')} &\0", seconds_max)
+        self._ask(self._shell, f"{_FREE_PORTS} {command.removesuffix('&')} &\0", 60)
         answer = self._ask(self._shell, _READY + "\0", 60)
         if answer == "0":
             self._addresses = dict(zip((GRPC, METRICS), self._ready.read_text().split(), strict=True))
-            self._ask(
-                self._shell,
-                f"export GPKVS_TARGET={self._addresses[GRPC]} GPKVS_METRICS={self._addresses[METRICS]}\0",
-                seconds_max,
-            )
         return answer
+
+    def _address(self, shown: str) -> str:
+        return self._addresses.get(shown, shown)
 
     def _placed(self, text: str) -> str:
         for place in _PLACES:

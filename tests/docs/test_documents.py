@@ -56,13 +56,16 @@ def session(tmp_path: Path, checkout: Path) -> Iterator[Session]:
 @pytest.mark.timeout(0)  # each command has its own
 @pytest.mark.parametrize("document", documents())
 def test_blocks_run_as_written(document: str, session: Session, pytestconfig: pytest.Config) -> None:
-    run_slow = bool(pytestconfig.getoption("--docs-all"))
+    docs_all = bool(pytestconfig.getoption("--docs-all"))
+    here = {"docs-all"} if docs_all else set()
+    if str(pytestconfig.getoption("--backend")).startswith("cuda"):
+        here.add("gpu")
     for block in blocks_of(document):
         if block.language not in RUN:
             continue
         for part in parts_of(block):
-            if not reason_to_leave_out(document, part, run_slow=run_slow):
-                session.run(block, part, seconds_max=SLOW_SECONDS_MAX if run_slow else SECONDS_MAX)
+            if not reason_to_leave_out(document, part, here):
+                session.run(block, part, seconds_max=SLOW_SECONDS_MAX if docs_all else SECONDS_MAX)
     session.stop_servers()
 
 
