@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test faults fuzz sanitize coverage check proto clean
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults fuzz sanitize coverage check proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,9 +42,22 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 BY_PHASES := tests/property tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_transaction.py \
 	tests/unit/test_full_store.py tests/unit/test_small.py tests/unit/test_reply_bounds.py tests/crash/test_failpoints.py tests/crash/test_rollback.py tests/crash/test_tables.py
 
-test: install-test  ## the whole test suite
-	$(BIN)/python -m pytest -q
+test: suite docs phases  ## the whole test suite
+
+suite: install-test
+	$(BIN)/python -m pytest -q --ignore tests/docs
+
+phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
+
+docs: install-test  ## every block of README and documents, as a reader runs it
+	$(BIN)/python -m pytest -q tests/docs
+
+docs-all: install-test  ## the same on a fresh installation, with the slow blocks
+	$(BIN)/python -m pytest -q tests/docs --docs-all
+
+nightly: install-dev  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash linear" SEED=...)
+	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 SECONDS ?= 30
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)
@@ -88,7 +101,8 @@ build/coverage/_kernels.so: $(KERNELS)
 	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -DGPKVS_NO_CLONES \
 		-Dalways_inline=noinline -Wno-attributes -o $@ gpkvs/kernels/*.cpp
 
-COVERED := tests/unit tests/crash tests/property tests/faults
+# The explorer has kernels of its own, which are built without counters.
+COVERED := tests/unit tests/crash tests/property tests/faults --ignore tests/crash/test_explorer.py
 
 coverage: install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
 	rm -f build/coverage/python.* build/coverage/*.gcda

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what runs the kernels; cpu-phases: small batches phase by phase too; cuda: all kernels on the GPU, "
         "cuda-auto: small batches on the host",
     )
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        default=os.environ.get("CI") == "true",
+        help="a test that is skipped fails, unless it is marked gpu or machine; the default where CI=true",
+    )
+    parser.addoption("--docs-all", action="store_true", help="run the slow blocks of the documents too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +46,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+# A tool that is not installed would otherwise turn a test off, and nobody would notice.
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, node: pytest.Item | pytest.Collector) -> None:
+    """Make a skipped test a failed one where tests may not be skipped."""
+    may_be_skipped = any(node.get_closest_marker(name) for name in ("gpu", "machine")) or hasattr(report, "wasxfail")
+    if report.skipped and not may_be_skipped and node.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"{reason}; --no-skips (CI=true) makes it a failure"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    fail_if_skipped(report, item)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_skipped(report, collector)
+    return report
 
 
 SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -22,11 +23,17 @@ def describe_run(directory: Path) -> dict[str, object]:
             "processor": processor(),
             "processors": len(os.sched_getaffinity(0)),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "kernel": platform.release(),
+            "kernel": kernel_version(platform.release()),
             "python": platform.python_version(),
             "file_system": file_system(directory),
         },
     }
+
+
+def kernel_version(release: str) -> str:
+    """Return the version of a kernel alone; the rest of its release names a build."""
+    found = re.match(r"\d+(\.\d+)*", release)
+    return found[0] if found else "unknown"
 
 
 def processor() -> str:

@@ -122,6 +122,7 @@ def test_address_of_another_machine(tmp_path: Path) -> None:
     assert "cannot listen on 192.0.2.1:7171 (listen): Cannot assign requested address" in error_line(result, 1)
 
 
+@pytest.mark.machine
 def test_ipv6(start_server: StartServer) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:

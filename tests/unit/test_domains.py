@@ -143,6 +143,7 @@ def lines() -> Callable[[], int]:
     return since
 
 
+@pytest.mark.machine
 @needs_write_back
 def test_a_store_of_the_host_writes_back_each_line_once(tmp_path: Path, lines: Callable[[], int]) -> None:
     (tmp_path / "file").write_bytes(bytes(64 << 10))
@@ -156,6 +157,7 @@ def test_a_store_of_the_host_writes_back_each_line_once(tmp_path: Path, lines: C
     region.close()
 
 
+@pytest.mark.machine
 @needs_write_back
 @pytest.mark.parametrize("how", range(1, library.gpkvs_write_back_best() + 1))
 def test_every_instruction_that_the_processor_has(tmp_path: Path, lines: Callable[[], int], how: int) -> None:
@@ -172,6 +174,7 @@ def test_every_instruction_that_the_processor_has(tmp_path: Path, lines: Callabl
         region.close()
 
 
+@pytest.mark.machine
 @needs_write_back
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Callable[[], int], threads: int) -> None:
@@ -203,6 +206,7 @@ def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Callable
     log.close()
 
 
+@pytest.mark.machine
 @needs_write_back
 def test_a_batch_in_flush_writes_back_every_line_that_changed(tmp_path: Path, lines: Callable[[], int]) -> None:
     path = tmp_path / "store"

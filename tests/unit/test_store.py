@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -243,8 +242,9 @@ def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog:
         gpkvs.open(store_path, log_bytes=1)
 
 
-@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
-def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
+def test_a_backend_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "gpkvs.backends.cuda", raising=False)
     with pytest.raises(BackendError, match="--backend cpu"):
         gpkvs.open(tmp_path / "store", backend="cuda")
 

@@ -1,0 +1,106 @@
+"""What the documents show and their test does not run, each with the reason. The only list of this kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Exemption:
+    """Commands of one document, or one of its Python blocks, named by its first line."""
+
+    document: str
+    commands: tuple[str, ...]
+    reason: str
+    where: Literal["nowhere", "docs-all", "gpu"] = "nowhere"  # it is run all the same
+
+
+_NIGHTLY = "takes minutes to an hour: a step of `make nightly`"
+_BENCH = "takes ten minutes of an idle machine; tests/e2e/test_bench.py and test_bench_server.py run small ones"
+_PIP = "installs packages and asks PyPI"
+
+EXEMPTIONS = (
+    Exemption("README.md", ("make demo",), "takes half a minute", where="docs-all"),
+    Exemption("README.md", ("make test",), "this test is a part of it"),
+    Exemption("README.md", ("make install",), _PIP, where="docs-all"),
+    Exemption(
+        "README.md",
+        ("""grpcurl -plaintext -d '{"key":"Z3JlZXRpbmc="}' 127.0.0.1:7171 gpkvs.v1.KV/Get""",),
+        "grpcurl is no Debian package; tests/e2e/test_kv.py asks the reflection service that it uses",
+    ),
+    Exemption(
+        "README.md",
+        (
+            "gpkvs crash",
+            "gpkvs crash --depth 2",
+            "gpkvs crash --mutate",
+            "gpkvs linear",
+            "gpkvs bitflip",
+            "make faults",
+        ),
+        _NIGHTLY,
+    ),
+    Exemption("README.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
+    Exemption("README.md", ("gpkvs bench engine --profile",), _BENCH),
+    Exemption("README.md", ("make check",), "a stage of CI by itself"),
+    Exemption(
+        "README.md",
+        ("make fuzz SECONDS=30 SEED=7", "make sanitize coverage"),
+        "takes minutes and installs packages",
+        where="docs-all",
+    ),
+    Exemption("README.md", ("make nightly",), "takes hours"),
+    Exemption(
+        "docs/drill.md", ("gpkvs demo", "gpkvs drill --data /mnt/pmem/drill"), "takes half a minute", where="docs-all"
+    ),
+    Exemption("docs/drill.md", ("gpkvs drill --rounds 100", "gpkvs drill --rounds 100 --seed 7"), _NIGHTLY),
+    Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption("docs/performance.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
+    Exemption(
+        "docs/performance.md",
+        (
+            "gpkvs bench engine --profile --json bench/results/engine-process.json",
+            "gpkvs bench server --profile --json bench/results/server-process.json",
+            "gpkvs bench engine --promise msync --directory /var/tmp --batches 5 "
+            "--json bench/results/engine-msync.json",
+            "gpkvs bench server --promise msync --directory /var/tmp --part throughput "
+            "--json bench/results/server-msync.json",
+        ),
+        _BENCH,
+    ),
+    Exemption(
+        "deploy/README.md",
+        (
+            "sudo useradd --system --home-dir /var/lib/gpkvs gpkvs",
+            "sudo python3 -m venv /opt/gpkvs",
+            "sudo /opt/gpkvs/bin/pip install .",
+            "sudo cp deploy/gpkvs.service /etc/systemd/system/",
+            "sudo systemctl daemon-reload",
+            "sudo systemctl enable --now gpkvs",
+            "journalctl -u gpkvs",
+        ),
+        "changes the machine, and needs a running systemd; tests/e2e/test_deploy.py runs the unit's commands",
+    ),
+    Exemption(
+        "deploy/README.md",
+        ("prometheus --config.file=deploy/prometheus.yml",),
+        "takes fixed ports; tests/e2e/test_deploy.py runs it on free ones",
+    ),
+    Exemption("deploy/README.md", ("docker compose -f deploy/compose.yml up --build",), "needs a container engine"),
+)
+
+
+def reason_to_leave_out(document: str, command: str, here: set[str]) -> str:
+    """Return why a command, or a Python block that begins with it, is not run; "" if it is.
+
+    `here` says what of "docs-all" and "gpu" this run is.
+    """
+    return next(
+        (
+            exemption.reason
+            for exemption in EXEMPTIONS
+            if exemption.document == document and command in exemption.commands and exemption.where not in here
+        ),
+        "",
+    )

@@ -1,0 +1,81 @@
+"""Every block of every document runs as it is written, in order."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents
+from tests.docs.exceptions import EXEMPTIONS, Exemption, reason_to_leave_out
+from tests.docs.session import Session
+from tests.node import node_tools
+
+RUN = ("sh", "python")
+SECONDS_MAX, SLOW_SECONDS_MAX = 120, 1800
+
+
+def parts_of(block: Block) -> list[str]:
+    """Return what can be left out of a block: the commands of a shell block, a Python block by its first line."""
+    return block.commands if block.language == "sh" else block.text.splitlines()[:1]
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """Return a copy of the repository with gpkvs in .venv: installed anew for the slow blocks, else as it is here."""
+    folder = tmp_path_factory.mktemp("checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    for name in subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split("\0"):
+        source = REPOSITORY / name
+        if name and (source.exists() or source.is_symlink()):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / name, follow_symlinks=False)
+    if pytestconfig.getoption("--docs-all"):
+        subprocess.run(["make", "install", f"PYTHON={sys.executable}"], cwd=folder, check=True)
+    else:
+        (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+@pytest.fixture
+def session(tmp_path: Path, checkout: Path) -> Iterator[Session]:
+    tools = node_tools(tmp_path / "tools")
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    opened = Session(folder, checkout, tools)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.mark.timeout(0)  # each command has its own
+@pytest.mark.parametrize("document", documents())
+def test_blocks_run_as_written(document: str, session: Session, pytestconfig: pytest.Config) -> None:
+    docs_all = bool(pytestconfig.getoption("--docs-all"))
+    here = {"docs-all"} if docs_all else set()
+    if str(pytestconfig.getoption("--backend")).startswith("cuda"):
+        here.add("gpu")
+    for block in blocks_of(document):
+        if block.language not in RUN:
+            continue
+        for part in parts_of(block):
+            if not reason_to_leave_out(document, part, here):
+                session.run(block, part, seconds_max=SLOW_SECONDS_MAX if docs_all else SECONDS_MAX)
+    session.stop_servers()
+
+
+@pytest.mark.parametrize("document", documents())
+def test_every_block_says_what_it_is(document: str) -> None:
+    blocks_of(document)
+
+
+@pytest.mark.parametrize("exemption", EXEMPTIONS, ids=lambda exemption: f"{exemption.document}-{exemption.commands[0]}")
+def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
+    shown = [part for block in blocks_of(exemption.document) if block.language in RUN for part in parts_of(block)]
+    assert set(exemption.commands) <= set(shown)
+    assert exemption.reason

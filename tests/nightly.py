@@ -1,0 +1,140 @@
+"""What takes hours: runs each step with a time limit, goes on after a failure, and keeps the results of all.
+
+One file a run, ``bench/results/nightly/DATE-COMMIT.json``: date, commit, machine, seed, and for each step its command,
+seconds, status, what it reported as JSON, and the end of its output if it failed. Exit status 1 if any step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpkvs.bench.machine import describe_run
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = REPOSITORY / "bench" / "results" / "nightly"
+LOGS = REPOSITORY / "build" / "nightly"
+OUTPUT_LINES_MAX = 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command; the environment has the run's SEED."""
+
+    name: str
+    command: str
+    small: str  # the same with little to do, to see that it works
+    minutes_max: float
+
+
+STEPS = (
+    Step("crash", "gpkvs crash --json --seed $SEED", "gpkvs crash --json --seed $SEED --part 10", 30),
+    Step(
+        "depth2", "gpkvs crash --json --depth 2 --seed $SEED", "gpkvs crash --json --depth 2 --seed $SEED --part 3", 30
+    ),
+    Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
+    Step("bitflip", "gpkvs bitflip --json --seed $SEED", "gpkvs bitflip --json --bits 200 --bursts 50 --every 400", 90),
+    Step("linear", "gpkvs linear --json --seed $SEED", "gpkvs linear --json --operations 3000 --faults 2", 60),
+    Step("drill", "gpkvs drill --json --rounds 100 --seed $SEED", "gpkvs drill --json --rounds 2 --seed $SEED", 45),
+    Step("faults", "make faults", "make faults FAULTS=17", 45),
+    Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
+    Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
+)
+
+
+def run(step: Step, *, small: bool, seed: int) -> dict[str, object]:
+    """Run a step to its end or its time limit, and return what came of it."""
+    command = step.small if small else step.command
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{step.name}.log"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "SEED": str(seed)}
+    begin = time.monotonic()
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            output = process.communicate(timeout=60 * step.minutes_max)[0]
+            status = "passed" if process.returncode == 0 else f"failed: status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            # Commands of gpkvs that are told to end kill their children first.
+            os.killpg(process.pid, signal.SIGTERM)
+            output = ended(process)
+            status = f"failed: not done after {step.minutes_max:g} minutes"
+    result: dict[str, object] = {
+        "name": step.name,
+        "command": command,
+        "status": status,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+    if report := parsed(output):
+        result["report"] = report
+    if status != "passed":
+        result["output"] = (log.read_text(errors="replace") + output.decode(errors="replace")).splitlines()[
+            -OUTPUT_LINES_MAX:
+        ]
+    return result
+
+
+def ended(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what a process that was told to end had printed; kill it if it does not end."""
+    try:
+        return process.communicate(timeout=60)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
+
+
+def parsed(output: bytes) -> object:
+    """Return the JSON that a step printed; None if it printed something else."""
+    try:
+        return json.loads(output)
+    except ValueError:
+        return None
+
+
+def nightly(steps: tuple[Step, ...], results: Path, *, small: bool, seed: int) -> bool:
+    """Run steps in order and keep their results; return whether all passed."""
+    facts: dict[str, object] = {**describe_run(REPOSITORY), "size": "small" if small else "full", "seed": seed}
+    results.mkdir(parents=True, exist_ok=True)
+    name = f"{facts['date']}-{str(facts['commit'])[:12]}".replace(":", "")
+    done: list[dict[str, object]] = []
+    for step in steps:
+        print(f"{step.name:8} ", end="", flush=True)
+        done.append(run(step, small=small, seed=seed))
+        print(f"{done[-1]['seconds']:8} s  {done[-1]['status']}", flush=True)
+        # Kept after each step: a run that is cut short leaves what it has.
+        (results / f"{name}.json").write_text(json.dumps({**facts, "steps": done}, indent=1) + "\n")
+    print(results / f"{name}.json")
+    return all(result["status"] == "passed" for result in done)
+
+
+def main() -> None:
+    """Run all steps, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=["full", "small"], default="full")
+    parser.add_argument("--seed", type=int, default=int(time.strftime("%Y%m%d")), help="by default the date")
+    parser.add_argument("steps", nargs="*", help="of " + ", ".join(step.name for step in STEPS))
+    options = parser.parse_args()
+    if unknown := set(options.steps) - {step.name for step in STEPS}:
+        parser.error(f"there is no step {', '.join(unknown)}")
+    steps = tuple(step for step in STEPS if not options.steps or step.name in options.steps)
+    if not nightly(steps, RESULTS, small=options.size == "small", seed=options.seed):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
