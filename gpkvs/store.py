@@ -41,6 +41,7 @@ from gpkvs.schema import check_new_table, create_table, drop_table, new_entry, r
 from gpkvs.table import Table
 from gpkvs.table_bytes import BytesTable
 from gpkvs.table_u64 import U64Table
+from gpkvs.text import names_near, quoted
 
 _log = logging.getLogger("gpkvs")
 
@@ -192,9 +193,8 @@ class Store:
         """
         result = self.execute(Batch.of([(Op.GET, key)]), table=table)
         if result.status[0] == Status.CORRUPT.value:
-            raise CorruptRecordError(
-                f"the record of key {key!r} in table {table!r} fails its check; run `gpkvs check {self.path}`"
-            )
+            where = f"key {quoted(key)} in table {quoted(table)}"
+            raise CorruptRecordError(f"the record of {where} fails its check; run `gpkvs check {self.path}`")
         return result.values.tobytes() if result.status[0] == Status.OK.value else None
 
     def set(self, key: bytes, value: bytes, *, table: str = DEFAULT_TABLE) -> int:
@@ -272,7 +272,7 @@ class Store:
     def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
         found = self.table(table)
         if found.layout != U64.name:
-            raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
+            raise InvalidArgumentError(f"table {quoted(table)} has not the layout u64", field="table")
         batch = Batch.of_numbers(op, keys, values, found.id)
         batch.check_size(found.limits)
         return self.execute_requests(batch).request(0)
@@ -287,7 +287,9 @@ class Store:
         """
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
-            raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
+            raise UnknownTableError(
+                f"there is no table {quoted(name)}; {names_near(name, self._tables)}", field="table"
+            )
         layout = found.entry.layout
         return OpenTable(found.entry.id, layout, self._number_limits if layout == U64.name else self.limits)
 

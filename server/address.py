@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.text import quoted
 
 
 class ListenError(GpkvsError):
@@ -47,7 +48,7 @@ def parse_address(text: str, option: str) -> Address:
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
     if not colon or not host or not is_port or (":" in host) != bracketed:
         raise InvalidArgumentError(
-            f"{text[:100]!r} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
+            f"{quoted(text)} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
             field=option,
         )
     return Address(host, int(port))

@@ -21,6 +21,7 @@ from gpkvs.cli.table import app as table_app
 from gpkvs.cli.top import top_command
 from gpkvs.cli.ycsb import app as ycsb_app
 from gpkvs.info import package_version
+from gpkvs.text import quoted
 
 app = typer.Typer(
     name="gpkvs",
@@ -70,7 +71,7 @@ def main() -> None:
     """Run the command line."""
     for argument in sys.argv[1:]:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
-            sys.stderr.write(f"gpkvs: the argument {argument!a} is not UTF-8: names, keys and paths have to be\n")
+            sys.stderr.write(f"gpkvs: the argument {quoted(argument)} is not UTF-8: names, keys and paths have to be\n")
             sys.exit(2)
     app()
 

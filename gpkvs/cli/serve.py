@@ -14,6 +14,7 @@ from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, Stor
 from gpkvs.server import logs
 from gpkvs.server.app import Settings, run
 from gpkvs.server.logs import LogFormat
+from gpkvs.text import quoted
 
 _SIZES, _LIMITS, _SERVER = "Sizes of a new store", "Limits", "Server"
 
@@ -40,7 +41,7 @@ def _load_file(context: typer.Context, path: Path | None) -> Path | None:
     known = sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
     for key, value in settings.items():
         if key not in known:
-            raise typer.BadParameter(f"{path}: unknown setting {key!r}; there are {', '.join(known)}")
+            raise typer.BadParameter(f"{path}: unknown setting {quoted(key)}; there are {', '.join(known)}")
         if isinstance(value, dict | list):
             raise typer.BadParameter(f"{path}: {key} takes one value")
     context.default_map = {**(context.default_map or {}), **settings}
