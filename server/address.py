@@ -62,14 +62,30 @@ def require_free(address: Address, option: str) -> None:
     ListenError
         Naming the option.
     """
+    bound_socket(address, option).close()
+
+
+def bound_socket(address: Address, option: str) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Raises
+    ------
+    ListenError
+        Naming the option.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen(1)
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen()
+        except BaseException:
+            listener.close()
+            raise
+        return listener
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         reason = getattr(error, "strerror", None) or error
         raise ListenError(

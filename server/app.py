@@ -25,13 +25,13 @@ from grpc_reflection.v1alpha import reflection
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.server import exporter
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.codec import message_limits
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.outbox import Outbox
 from gpkvs.server.rpc import add_service
@@ -104,9 +104,9 @@ class _Server:
             stack.callback(self._engine.shutdown)
             server, address = await self._start_grpc(gate)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
-            stack.callback(metrics_server.server_close)
-            stack.callback(metrics_server.shutdown)
+            http_port = HttpPort(self._metrics.registry, gate)
+            stack.callback(http_port.close)
+            metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine, self._open_store)
             stack.push_async_callback(self._close_store, store)
             await self._serve(gate, server, store, stop, (address, metrics_address))

@@ -1,9 +1,8 @@
-"""What is measured, named once, and the Prometheus endpoint that serves it on a port of its own."""
+"""What is measured, named once (`http_port` serves it)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from wsgiref.simple_server import WSGIServer
 
 import numpy as np
 from prometheus_client import (
@@ -13,7 +12,6 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,7 +19,6 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.info import StoreInfo
 from gpkvs.metrics import Meter
-from gpkvs.server.address import Address, ListenError
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
@@ -188,19 +185,3 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             family.add_metric([key], value)
         yield family
     yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
-
-
-def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:
-    """Serve the metrics in a thread of their own; return the HTTP server and the address it got.
-
-    Raises
-    ------
-    ListenError
-        If the operating system refuses.
-    """
-    try:
-        server, _ = start_http_server(address.port, address.host, metrics.registry)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        reason = getattr(error, "strerror", None) or error
-        raise ListenError(f"cannot listen on {address} (metrics): {reason}") from error
-    return server, Address(address.host, server.server_port)
