@@ -105,7 +105,8 @@ class Store:
 
     def _open(self, config: StoreConfig, on_progress: Progress) -> None:
         self.domain: Domain = find_domain(self.path, config.durability)
-        if not store_exists(self.path):
+        self.is_new = not store_exists(self.path)
+        if self.is_new:
             create_store(self.path, config.sizes, on_progress)
         finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +10,11 @@ import typer
 
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.quantity import parse_bytes
+from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, StoreConfig
 from gpkvs.server import logs
 from gpkvs.server.app import Settings, run
-from gpkvs.server.logs import LogFormat
-from gpkvs.text import quoted
+from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
 
 _SIZES, _LIMITS, _SERVER = "Sizes of a new store", "Limits", "Server"
 
@@ -30,25 +30,8 @@ def _size(help_text: str, name: str, panel: str, shown: str) -> Any:
     )
 
 
-def _load_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options' defaults from a TOML file; the command line and the environment win over it."""
-    if path is None:
-        return None
-    try:
-        settings = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise typer.BadParameter(f"cannot read {path}: {error}") from error
-    known = sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
-    for key, value in settings.items():
-        if key not in known:
-            raise typer.BadParameter(f"{path}: unknown setting {quoted(key)}; there are {', '.join(known)}")
-        if isinstance(value, dict | list):
-            raise typer.BadParameter(f"{path}: {key} takes one value")
-    context.default_map = {**(context.default_map or {}), **settings}
-    return path
-
-
 def serve_command(
+    context: typer.Context,
     data: Annotated[
         Path,
         typer.Option(help="The store's directory. Missing or empty: a store is created there.", envvar="GPKVS_DATA"),
@@ -69,6 +52,7 @@ def serve_command(
         typer.Option(
             "--accept-loss",
             help="Open a store that was in use with durability=none and was not closed, dropping what cannot be read.",
+            envvar="GPKVS_ACCEPT_LOSS",
         ),
     ] = StoreConfig.accept_loss,
     threads: Annotated[
@@ -82,7 +66,7 @@ def serve_command(
             envvar="GPKVS_CONFIG",
             metavar="FILE.toml",
             is_eager=True,
-            callback=_load_file,
+            callback=load_file,
         ),
     ] = None,
     listen: Annotated[
@@ -114,6 +98,14 @@ def serve_command(
     log_format: Annotated[
         LogFormat, typer.Option(help="Of the log on stderr.", envvar="GPKVS_LOG_FORMAT", rich_help_panel=_SERVER)
     ] = "text",
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            help="The least that is logged; SIGHUP reads it from the file again.",
+            envvar="GPKVS_LOG_LEVEL",
+            rich_help_panel=_SERVER,
+        ),
+    ] = LOG_LEVEL,
     drain_seconds_max: Annotated[
         float,
         typer.Option(
@@ -192,8 +184,8 @@ def serve_command(
 
     Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes 8GiB
     """
-    del config  # its callback has read it
-    logs.configure(log_format)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
+    logs.configure(log_format, log_level)
     settings = Settings(
         data=data,
         store=StoreConfig(
@@ -222,6 +214,7 @@ def serve_command(
             drain_seconds_max=drain_seconds_max,
         ),
         ready_file=ready_file,
+        reload=Reload(context, config),
     )
     with failures_exit(1):
         run(settings)
