@@ -35,13 +35,14 @@ from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
+from gpkvs.process_io import process_io
 from gpkvs.recovery.recover import recount, recover
 from gpkvs.recovery.salvage import set_unsafe
 from gpkvs.schema import check_new_table, create_table, drop_table, new_entry, remove_orphans
 from gpkvs.table import Table
 from gpkvs.table_bytes import BytesTable
 from gpkvs.table_u64 import U64Table
-from gpkvs.text import names_near, quoted
+from gpkvs.text import counted, no_such, quoted
 
 _log = logging.getLogger("gpkvs")
 
@@ -224,7 +225,7 @@ class Store:
         """
         key_bytes, value_bytes = self._bytes_of("keys", keys), self._bytes_of("values", values)
         if len(key_bytes) != len(value_bytes):
-            raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
+            raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
         self._execute_numbers(Op.SET, key_bytes, value_bytes, table)
 
     def get_many(self, keys: Numbers, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
@@ -288,9 +289,7 @@ class Store:
         """
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
-            raise UnknownTableError(
-                f"there is no table {quoted(name)}; {names_near(name, self._tables)}", field="table"
-            )
+            raise UnknownTableError(no_such("table", name, self._tables), field="table")
         layout = found.entry.layout
         return OpenTable(found.entry.id, layout, self._number_limits if layout == U64.name else self.limits)
 
@@ -369,6 +368,7 @@ class Store:
             next_version=self._engine.next_sequence,
             tables=tuple(_describe(table, record_bytes) for table in tables),
             recovery=self.recovery,
+            process_io=process_io(),
         )
 
     def close(self) -> None:
@@ -401,16 +401,16 @@ class Store:
 
 def _describe(table: Table, record_bytes: float) -> TableInfo:
     """Describe one table; `record_bytes` is the mean size of a record in the heap."""
-    entry, index_bytes = table.entry, table.index.bytes
+    entry = table.entry
     heap_bytes = record_bytes if entry.slot_layout is BYTES else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,
         records=table.records,
         slots=entry.slots,
-        index_bytes=index_bytes,
+        index_bytes=table.index.bytes,
         load_factor=table.records / entry.slots,
-        bytes_per_key=index_bytes / table.records + heap_bytes if table.records else 0.0,
+        bytes_per_key=entry.slot_layout.slot_bytes + heap_bytes if table.records else 0.0,
     )
 
 

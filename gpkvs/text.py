@@ -26,13 +26,14 @@ def quoted(given: bytes | str) -> str:
     return f"{shown[:_SHOWN_MAX]}... ({counted(len(given), unit)})"
 
 
-def names_near(name: str, names: Collection[str]) -> str:
-    """Return the names that there are, or if they are many, how many and those nearest to `name`."""
+def no_such(noun: str, name: str, names: Collection[str]) -> str:
+    """Say that there is nothing of a name, and what there is: all names, or of many those nearest to it."""
     if len(names) <= _NAMES_MAX:
-        return f"there are {', '.join(names)}"
-    name = name[:_SHOWN_MAX]
-    near = heapq.nlargest(_NEAR_MAX, names, key=lambda other: _likeness(name, other))
-    return f"there are {len(names):,}, the nearest names are {', '.join(near)}"
+        there = ", ".join(names)
+    else:
+        near = heapq.nlargest(_NEAR_MAX, names, key=lambda other: _likeness(name[:_SHOWN_MAX], other))
+        there = f"{len(names):,}, the nearest names are {', '.join(near)}"
+    return f"there is no {noun} {quoted(name)}; there are {there}"
 
 
 def _likeness(one: str, other: str) -> int:

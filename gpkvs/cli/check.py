@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from gpkvs.check import CheckReport, check
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.store import open_store
+from gpkvs.text import counted
 
 DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
@@ -79,7 +80,8 @@ def _print(report: CheckReport) -> None:
             markup=False,
         )
     else:
-        console.print(f"{report.path}: clean. {report.records:,} records in {report.slots:,} slots", markup=False)
+        held = f"{counted(report.records, 'record')} in {counted(report.slots, 'slot')}"
+        console.print(f"{report.path}: clean. {held}", markup=False)
 
 
 def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:

@@ -17,6 +17,7 @@ from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.server_process import ServerOptions
+from gpkvs.text import counted
 
 
 def drill_command(
@@ -82,9 +83,9 @@ def _run(options: DrillOptions, console: Console) -> DrillReport:
 
 
 def _line(result: RoundResult) -> str:
-    undone = f", {result.undone_entries} slots rolled back" if result.undone else ""
+    undone = f", {counted(result.undone_entries, 'slot')} rolled back" if result.undone else ""
     return (
-        f"round {result.round.number}: {result.round}: {result.counts.writes:,} writes acknowledged{undone}, "
+        f"round {result.round.number}: {result.round}: {counted(result.counts.writes, 'write')} acknowledged{undone}, "
         f"none lost, {result.seconds:.1f} s"
     )
 

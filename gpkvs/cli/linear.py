@@ -19,6 +19,7 @@ from gpkvs.recovery.linear import LinearOptions, LinearReport, linear
 from gpkvs.recovery.rounds import SIGKILL
 from gpkvs.recovery.serial import judge
 from gpkvs.recovery.server_process import ServerOptions
+from gpkvs.text import counted
 
 
 def linear_command(
@@ -68,12 +69,14 @@ def linear_command(
             ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
         )
         console.print(
-            f"seed {options.seed}, {operations:,} operations, {faults} kills, data in {directory}", markup=False
+            f"seed {options.seed}, {counted(operations, 'operation')}, {counted(faults, 'kill')}, data in {directory}",
+            markup=False,
         )
 
         def show(kills: int, recorded: int, death: str) -> None:
             console.print(
-                f"{kills} of {faults} kills, {recorded:,} of {operations:,} operations: {death}", markup=False
+                f"{kills} of {counted(faults, 'kill')}, {recorded:,} of {counted(operations, 'operation')}: {death}",
+                markup=False,
             )
 
         report = asyncio.run(linear(options, show))
@@ -92,7 +95,9 @@ def _judge_again(file: Path) -> None:
         typer.echo(str(anomaly))
     if not found.is_serializable:
         raise typer.Exit(1)
-    typer.echo(f"strictly serializable: {found.writing:,} requests that wrote, {found.reading:,} that only read")
+    typer.echo(
+        f"strictly serializable: {counted(found.writing, 'request')} that wrote, {found.reading:,} that only read"
+    )
 
 
 def _as_json(report: LinearReport) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -99,10 +99,12 @@ def _facts(summary: dict[str, Any]) -> Table:
         facts.add_row(f"refused: {reason}", f"[{'red' if rate else 'default'}]{rate:,.1f}[/]")
     facts.add_row("transactions", f"{summary['batches']:,.0f}")
     facts.add_row("written by users", _bytes(summary["user_bytes"]))
-    facts.add_row("written to PM", _bytes(summary["written_bytes"]))
+    facts.add_row("stored", _bytes(summary["written_bytes"]))
+    facts.add_row("written to devices", _known(summary["device_written_bytes"], _bytes))
     facts.add_section()
     for name, text in (
         ("write amplification", f"{summary['write_amplification']:.2f}"),
+        ("device amplification", _known(summary["device_amplification"], "{:,.2f}".format)),
         ("operations a batch", f"{summary['batch_operations']:,.1f}"),
         ("requests a batch", f"{summary['batch_requests']:,.1f}"),
         ("call p50, p99", _pair(summary["call_seconds"])),
@@ -142,13 +144,17 @@ def _tables(summary: dict[str, Any]) -> Table:
             f"{table['records']:,}",
             f"{table['slots']:,}",
             f"[{style}]{load:.1f} %[/]",
-            f"{table['bytes_per_key']:,.0f}",
+            f"{table['bytes_per_key']:,.0f}" if table["records"] else "-",
         )
     return tables
 
 
 def _pair(quantiles: dict[str, float]) -> str:
     return ", ".join(_seconds(value) for value in quantiles.values())
+
+
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def _seconds(value: float) -> str:

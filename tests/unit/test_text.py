@@ -8,7 +8,7 @@ import pytest
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.status import status_text
-from gpkvs.text import counted, names_near, quoted
+from gpkvs.text import counted, no_such, quoted
 
 # What gRPC's percent-encoding leaves alone.
 PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
@@ -37,16 +37,16 @@ def test_long_texts_are_cut_and_say_how_long_they_were(given: bytes | str, lengt
 
 
 def test_few_names_are_all_listed() -> None:
-    assert names_near("x", ["default", "users"]) == "there are default, users"
+    assert no_such("table", "x", ["default", "users"]) == "there is no table 'x'; there are default, users"
 
 
 @pytest.mark.parametrize("wrong", ["user_12", "usr_123", "uesr_123", "xuser_123", "user_123" + "x" * 1_000_000])
 def test_of_many_names_the_nearest_are_listed(wrong: str) -> None:
     names = ["default", *(f"user_{i}" for i in range(100, 400))]
-    text = names_near(wrong, names)
+    text = no_such("table", wrong, names)
     assert "there are 301" in text
     assert "user_123" in text or "user_12" in text
-    assert len(text) < 200
+    assert len(text) < 300
 
 
 @pytest.mark.parametrize(
