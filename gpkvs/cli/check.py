@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from gpkvs.check import CheckReport, check
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.store import open_store
 from gpkvs.text import counted
@@ -30,12 +31,19 @@ EXIT_BROKEN = 1
 EXIT_NEEDS_RECOVERY = 2
 
 
+@exits(
+    {
+        0: "clean",
+        1: "broken",
+        2: "a batch was in progress (start the server or run `gpkvs recover`), or the store was in use with "
+        "durability=none and was not closed",
+        3: "it cannot be read at all (in use, missing, another format)",
+    }
+)
 def check_command(directory: DataDir, as_json: AsJson = False) -> None:
     """Verify every structure and every record's checksum, read-only.
 
-    Names each broken invariant and says where. Exit status: 0 clean; 1 broken; 2 a batch was in progress (start the
-    server or run `gpkvs recover`), or the store was in use with durability=none and was not closed; 3 it cannot be read
-    at all (in use, missing, another format).
+    Names each broken invariant and says where.
     """
     with failures_exit(3):
         report = check(directory)
@@ -84,6 +92,9 @@ def _print(report: CheckReport) -> None:
         console.print(f"{report.path}: clean. {held}", markup=False)
 
 
+@exits(
+    {0: "recovered, or nothing was to be done", 1: "it cannot be opened", 70: "a write to its files failed (try again)"}
+)
 def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:
     """Roll back the batch that a crash interrupted, if any, and say what was done.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
@@ -20,6 +21,7 @@ from gpkvs.recovery.server_process import ServerOptions
 from gpkvs.text import counted
 
 
+@exits({0: "nothing was lost", 1: "something was (the data is then kept)"})
 def drill_command(
     rounds: Annotated[
         int, typer.Option(help=f"Kills of a server; from {len(SERVING)} on every failpoint is visited.", min=1)
@@ -45,7 +47,7 @@ def drill_command(
     may be half there, nothing may be there that nobody wrote, versions must grow, and `gpkvs check` must be clean.
 
     This proves recovery from the death of the process; what a power loss leaves behind is another matter
-    (docs/drill.md). Exit status: 0 nothing was lost, 1 something was (the data is then kept).
+    (docs/drill.md).
 
     Example: gpkvs drill --rounds 100 --data /mnt/pmem/drill
     """

@@ -9,17 +9,16 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 
+@exits({0: "shown", 2: "the server cannot be asked"})
 def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
-    """Show a server's store: durability, sizes, tables, limits, the last recovery.
-
-    Exit status: 0, or 2 if the server cannot be asked.
-    """
+    """Show a server's store: durability, sizes, tables, limits, the last recovery."""
     with connect(target) as channel:
         info = admin_pb2_grpc.AdminStub(channel).Info(admin_pb2.InfoRequest(), timeout=timeout)
     if as_json:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
@@ -19,12 +20,13 @@ Key = Annotated[str, typer.Argument(help="The key, UTF-8.", metavar="KEY")]
 Table = Annotated[str, typer.Option(help="The table; without it the default one.")]
 
 
+@exits({0: "found", 1: "not found", 2: "failed"})
 def get_command(
     key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
 ) -> None:
     """Print the value of a key, byte for byte.
 
-    Exit status: 0 found, 1 not found, 2 failed. With --json a value that is no UTF-8 is given as "value_base64".
+    With --json a value that is no UTF-8 is given as "value_base64".
     """
     with connect(target) as channel:
         answer = kv_pb2_grpc.KVStub(channel).Get(kv_pb2.GetRequest(table=table, key=_bytes(key)), timeout=timeout)
@@ -39,6 +41,7 @@ def get_command(
         raise typer.Exit(EXIT_MISS)
 
 
+@exits({0: "stored", 2: "failed"})
 def set_command(
     key: Key,
     value: Annotated[str | None, typer.Argument(help="The value, UTF-8; without it, standard input.")] = None,
@@ -47,10 +50,7 @@ def set_command(
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Store a value under a key; it is durable when this returns.
-
-    Exit status: 0 stored, 2 failed.
-    """
+    """Store a value under a key; it is durable when this returns."""
     data = sys.stdin.buffer.read() if value is None else _bytes(value)
     with connect(target) as channel:
         request = kv_pb2.SetRequest(table=table, key=_bytes(key), value=data)
@@ -59,13 +59,11 @@ def set_command(
         print_json({"version": answer.version})
 
 
+@exits({0: "the key is gone (it says if it was not there)", 2: "failed"})
 def delete_command(
     key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
 ) -> None:
-    """Remove a key, if it is there; that is durable when this returns.
-
-    Exit status: 0 the key is gone (it says if it was not there), 2 failed.
-    """
+    """Remove a key, if it is there; that is durable when this returns."""
     with connect(target) as channel:
         request = kv_pb2.DeleteRequest(table=table, key=_bytes(key))
         answer = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import counts_table, failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
@@ -22,6 +23,7 @@ from gpkvs.recovery.server_process import ServerOptions
 from gpkvs.text import counted
 
 
+@exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
 def linear_command(
     operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
     faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
@@ -50,8 +52,6 @@ def linear_command(
     is started again on the same store. Every answer is recorded. At the end the requests are replayed in the order of
     their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
     read does not.
-
-    Exit status: 0 the history is strictly serializable, 1 it is not (history and store are then kept).
 
     Example: gpkvs linear --operations 50000 --faults 5
     """

@@ -13,6 +13,7 @@ from gpkvs.cli.check import check_command, recover_command
 from gpkvs.cli.crash import crash_command
 from gpkvs.cli.demo import demo_command
 from gpkvs.cli.drill import drill_command
+from gpkvs.cli.exit_status import EVERY
 from gpkvs.cli.info import info_command
 from gpkvs.cli.kv import delete_command, get_command, set_command
 from gpkvs.cli.linear import linear_command
@@ -26,6 +27,7 @@ from gpkvs.text import quoted
 app = typer.Typer(
     name="gpkvs",
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
+    epilog=EVERY,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -42,7 +44,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     del version  # its callback has printed it

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.quantity import parse_bytes
 from gpkvs.cli.settings_file import Reload, load_file
@@ -30,6 +31,14 @@ def _size(help_text: str, name: str, panel: str, shown: str) -> Any:
     )
 
 
+@exits(
+    {
+        0: "stopped as asked",
+        1: "the server could not start",
+        70: "a write to the store's files failed (start it again: it recovers)",
+    },
+    interrupted=False,
+)
 def serve_command(
     context: typer.Context,
     data: Annotated[
@@ -180,7 +189,7 @@ def serve_command(
 
     Recovers the store first if its last user crashed. An option may also stand in the environment (GPKVS_LISTEN for
     --listen) or in a TOML file (listen = "..."); the command line wins over the environment, the environment over the
-    file. Exit status: 0 stopped as asked, 1 the server could not start, 2 wrong options.
+    file.
 
     Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes 8GiB
     """

@@ -14,11 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
 from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
 
 
+@exits({0: "ended, also by Ctrl-C", 2: "nothing answers at first"}, interrupted=False)
 def top_command(
     metrics: Annotated[
         str, typer.Option(help="The server's metrics (gpkvs serve --metrics).", metavar="HOST:PORT")
@@ -30,7 +32,6 @@ def top_command(
     """Watch a server: throughput, time by phase, batches, queue, space.
 
     Reads its metrics, so it costs the server next to nothing. Ctrl-C ends it.
-    Exit status: 0, or 2 if nothing answers at first.
 
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
     """
