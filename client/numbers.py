@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.text import counted
 
 U64Array = NDArray[np.uint64]
 _NO_BYTES = np.empty(0, np.uint8)
@@ -21,7 +22,7 @@ def sets_of(keys: U64Array, values: U64Array) -> Batch:
         If they are not contiguous arrays of uint64 of one length.
     """
     if len(keys) != len(values):
-        raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
+        raise InvalidArgumentError(f"{counted(len(keys), 'key')} and {counted(len(values), 'value')}", field="values")
     return Batch.of_numbers(Op.SET, _bytes_of("keys", keys), _bytes_of("values", values))
 
 

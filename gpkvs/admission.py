@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
-from gpkvs.errors import GpkvsError
+from gpkvs.catalog import TableEntry
+from gpkvs.config import MIB
+from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.plan import Plan
+from gpkvs.text import counted, quoted
+
+# What an index takes of random keys for certain, even if all come in one batch.
+_LOAD_PLANNED = 0.7
 
 
 class DoesNotFitError(Exception):
@@ -28,6 +34,18 @@ class CutError(Exception):
     def __init__(self, requests: int) -> None:
         super().__init__(f"only the first {requests} requests fit one transaction")
         self.requests = requests
+
+
+def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
+    """Return why new keys are refused, with the size of an index that would take them."""
+    slots = max(2 * table.slots, int((records + new_keys) / _LOAD_PLANNED))
+    mib = -(-slots * table.slot_layout.slot_bytes // MIB)
+    return NoSpaceError(
+        "index",
+        f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
+        f"{records / table.slots:.0%}, and {counted(new_keys, 'new key')} came, one of which finds both of its buckets "
+        f"full: delete keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
+    )
 
 
 def request_of_op(batch: Batch) -> NDArray[np.int64]:

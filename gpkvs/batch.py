@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError, memory_refused
+from gpkvs.text import counted
 
 Number = TypeVar("Number", bound=np.generic)
 U8 = NDArray[np.uint8]
@@ -294,7 +295,7 @@ def _check_column(
     """Check one column of `count` byte strings; `operations` gives the numbers of the operations that have one."""
     if len(lengths) != count:
         raise InvalidArgumentError(
-            f"{len(lengths):,} lengths for {count:,} {name}s",
+            f"{counted(len(lengths), 'length')} for {counted(count, name)}",
             field=f"{name}_lengths",
             index=int(operations()[len(lengths)]) if len(lengths) < count else None,
         )
@@ -302,7 +303,7 @@ def _check_column(
     if count and (looked.min() < bytes_min or looked.max() > bytes_max):
         i = int(((looked < bytes_min) | (looked > bytes_max)).argmax())
         raise InvalidArgumentError(
-            f"a {name} of {int(lengths[i]):,} bytes, {allowed_bytes(name, bytes_min, bytes_max)}",
+            f"a {name} of {counted(int(lengths[i]), 'byte')}, {allowed_bytes(name, bytes_min, bytes_max)}",
             field=f"{name}s",
             index=int(operations()[i]),
         )
@@ -310,7 +311,7 @@ def _check_column(
     if wanted != len(column):
         short = int(np.searchsorted(np.cumsum(lengths, dtype=np.uint64), len(column), side="right"))
         raise InvalidArgumentError(
-            f"the lengths add up to {wanted:,} bytes, the column has {len(column):,}",
+            f"the lengths add up to {counted(wanted, 'byte')}, the column has {len(column):,}",
             field=f"{name}s",
             index=int(operations()[short]) if short < count else None,
         )

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpkvs.config import Limits
+from gpkvs.process_io import ProcessIo
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class StoreInfo:
     next_version: int
     tables: tuple[TableInfo, ...]
     recovery: RecoveryReport
+    process_io: ProcessIo | None  # None where the system does not say
 
 
 @cache

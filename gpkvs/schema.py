@@ -24,6 +24,7 @@ from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 from gpkvs.roots import write_roots
+from gpkvs.text import quoted
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 _FILES = re.compile(r"(index-\d+-\d+|catalog-\d+\.json)(\.tmp)?")
@@ -40,15 +41,15 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) 
         If there is a table of that name.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(f"{name!r}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
+        raise InvalidArgumentError(f"{quoted(name)}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
     if layout not in LAYOUTS:
-        raise InvalidArgumentError(f"{layout!r}: there are {', '.join(LAYOUTS)}", field="layout")
+        raise InvalidArgumentError(f"{quoted(layout)}: there are {', '.join(LAYOUTS)}", field="layout")
     if not BLOCK_BYTES <= index_bytes <= INDEX_BYTES_MAX:
         raise InvalidArgumentError(
             f"{index_bytes:,} bytes, allowed are {BLOCK_BYTES:,} to {INDEX_BYTES_MAX:,}", field="index_bytes"
         )
     if any(table.name == name for table in catalog.tables):
-        raise TableExistsError(f"there is a table {name!r} already", field="name")
+        raise TableExistsError(f"there is a table {quoted(name)} already", field="name")
 
 
 def check_drop(entry: TableEntry) -> None:

@@ -15,6 +15,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.metrics import PHASES, WRITE_PHASES
 
 _SECONDS_MAX = 5.0
+_DEVICE_BYTES = "gpkvs_process_written_bytes_total"
 
 
 class ScrapeError(GpkvsError):
@@ -55,6 +56,10 @@ class Scrape:
         """Return the labels of a metric's only sample; none if it is missing."""
         samples = self._samples.get(name)
         return samples[0][0] if samples else {}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a metric of that name."""
+        return name in self._samples
 
     def value(self, name: str) -> float:
         """Return the sum of a metric's samples."""
@@ -112,6 +117,8 @@ def summarize(interval: Interval) -> dict[str, object]:
     kinds = interval.growth_by("gpkvs_transactions_total", "kind")
     transactions = {phase: kinds["write"] if phase in WRITE_PHASES else sum(kinds.values()) for phase in spent}
     user_bytes, written = interval.growth("gpkvs_user_bytes_total"), interval.growth("gpkvs_written_bytes_total")
+    # Not every system says what the process wrote.
+    device = interval.growth(_DEVICE_BYTES) if now.has(_DEVICE_BYTES) else None
     slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
     bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
     return {
@@ -137,6 +144,8 @@ def summarize(interval: Interval) -> dict[str, object]:
         "user_bytes": user_bytes / seconds,
         "written_bytes": written / seconds,
         "write_amplification": _ratio(written, user_bytes),
+        "device_written_bytes": None if device is None else device / seconds,
+        "device_amplification": None if device is None else _ratio(device, user_bytes),
         "queue_requests": int(now.value("gpkvs_queue_requests")),
         "queue_bytes": int(now.value("gpkvs_queue_bytes")),
         "heap_bytes": int(now.value("gpkvs_heap_bytes")),

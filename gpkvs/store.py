@@ -41,6 +41,7 @@ from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
 from gpkvs.metrics import Meter
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
+from gpkvs.process_io import process_io
 from gpkvs.quota import Quota, require_room_for_table
 from gpkvs.recovery.recover import live_units_of, recover
 from gpkvs.recovery.salvage import set_unsafe
@@ -58,6 +59,7 @@ from gpkvs.schema import (
 from gpkvs.table import Table
 from gpkvs.table_bytes import BytesTable
 from gpkvs.table_u64 import U64Table
+from gpkvs.text import counted, no_such, quoted
 
 _log = logging.getLogger("gpkvs")
 
@@ -127,7 +129,8 @@ class Store:
 
     def _open(self, config: StoreConfig, on_progress: Progress) -> None:
         self.domain: Domain = find_domain(self.path, config.durability)
-        if not store_exists(self.path):
+        self.is_new = not store_exists(self.path)
+        if self.is_new:
             create_store(self.path, config.sizes, on_progress)
         finish_creation(self.path)
         self._files: StoreFiles = open_files(self.path, self.domain)
@@ -218,9 +221,8 @@ class Store:
         """
         result = self.execute(Batch.of([(Op.GET, key)]), table=table)
         if result.status[0] == Status.CORRUPT.value:
-            raise CorruptRecordError(
-                f"the record of key {key!r} in table {table!r} fails its check; run `gpkvs check {self.path}`"
-            )
+            where = f"key {quoted(key)} in table {quoted(table)}"
+            raise CorruptRecordError(f"the record of {where} fails its check; run `gpkvs check {self.path}`")
         return result.values.tobytes() if result.status[0] == Status.OK.value else None
 
     def set(self, key: bytes, value: bytes, *, table: str = DEFAULT_TABLE) -> int:
@@ -249,7 +251,7 @@ class Store:
         """
         key_bytes, value_bytes = self._bytes_of("keys", keys), self._bytes_of("values", values)
         if len(key_bytes) != len(value_bytes):
-            raise InvalidArgumentError(f"{len(keys):,} keys and {len(values):,} values", field="values")
+            raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
         self._execute_numbers(Op.SET, key_bytes, value_bytes, table)
 
     def get_many(self, keys: Numbers, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
@@ -298,7 +300,7 @@ class Store:
     def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
         found = self.table(table)
         if found.layout != U64.name:
-            raise InvalidArgumentError(f"table {table!r} has not the layout u64", field="table")
+            raise InvalidArgumentError(f"table {quoted(table)} has not the layout u64", field="table")
         batch = Batch.of_numbers(op, keys, values, found.id)
         batch.check_size(found.limits)
         return self.execute_requests(batch).request(0)
@@ -314,7 +316,7 @@ class Store:
         self._origin.require()
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
-            raise UnknownTableError(f"there is no table {name!r}; there are {', '.join(self._tables)}", field="table")
+            raise UnknownTableError(no_such("table", name, self._tables), field="table")
         layout = found.entry.layout
         return OpenTable(
             found.entry.id, found.entry.name, layout, self._number_limits if layout == U64.name else self.limits
@@ -404,6 +406,7 @@ class Store:
             next_version=self._engine.next_sequence,
             tables=tuple(_describe(table, record_bytes) for table in tables),
             recovery=self.recovery,
+            process_io=process_io(),
         )
 
     def close(self) -> None:
@@ -438,16 +441,16 @@ class Store:
 
 def _describe(table: Table, record_bytes: float) -> TableInfo:
     """Describe one table; `record_bytes` is the mean size of a record in the heap."""
-    entry, index_bytes = table.entry, table.index.bytes
+    entry = table.entry
     heap_bytes = record_bytes if entry.slot_layout is BYTES else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,
         records=table.records,
         slots=entry.slots,
-        index_bytes=index_bytes,
+        index_bytes=table.index.bytes,
         load_factor=table.records / entry.slots,
-        bytes_per_key=index_bytes / table.records + heap_bytes if table.records else 0.0,
+        bytes_per_key=entry.slot_layout.slot_bytes + heap_bytes if table.records else 0.0,
     )
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.admission import DoesNotFitError, reply_bytes_by_request, request_of_op, sets_of_chains
+from gpkvs.admission import DoesNotFitError, index_full, reply_bytes_by_request, request_of_op, sets_of_chains
 from gpkvs.backends.base import Argument, Backend, Column
 from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.catalog import TableEntry
-from gpkvs.errors import InvalidArgumentError, NoSpaceError
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.files import StoreFiles
 from gpkvs.layout import NO_OP, NO_SLOT, UNIT_BYTES, Change
 from gpkvs.metrics import Meter
@@ -326,16 +326,9 @@ class Table(ABC):
         )
         requests = np.flatnonzero(self._backend.download(refused)).tolist()
         if requests:
-            raise DoesNotFitError(dict.fromkeys(requests, self._index_full()))
+            reason = index_full(self.entry, self.records, self._backend.total(is_new))
+            raise DoesNotFitError(dict.fromkeys(requests, reason))
         return Placed(changed, slot, self._backend.total(is_new), moved_to)
-
-    def _index_full(self) -> NoSpaceError:
-        return NoSpaceError(
-            "index",
-            f"no way left for a new key in its two buckets ({self.records:,} records in {self.entry.slots:,} slots "
-            f"of table {self.entry.name!r}): delete keys, or create a store with a larger --index-bytes and copy "
-            "the data",
-        )
 
     def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> Placed:
         xp = self._xp

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.specimen import IMAGES, Specimen
+from gpkvs.text import quoted
 
 _BURST_BYTES_MAX = 64
 # Where single bits beyond the structures lie: shares of all.
@@ -62,7 +63,7 @@ class Damage:
             damage = None
         if damage is None or damage.image not in IMAGES or damage.offset < 0 or not damage.mask:
             raise InvalidArgumentError(
-                f"{text!r} is not IMAGE:FILE:OFFSET:MASK, as in active:log:8192:01 (the images are "
+                f"{quoted(text)} is not IMAGE:FILE:OFFSET:MASK, as in active:log:8192:01 (the images are "
                 f"{' and '.join(IMAGES)}, the mask is in hexadecimal)",
                 field="only",
             )

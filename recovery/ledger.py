@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpkvs.text import quoted
+
 State = tuple[bytes | None, ...]  # for each key of a cell its value, or None where the key is absent
 Versions = tuple[int, ...]  # for each key of a cell the version of its value, 0 where the key is absent
 Outcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
@@ -41,8 +43,7 @@ class Violation:
     found: str
 
     def __str__(self) -> str:
-        key = f"{self.key[:40]!r}{'...' if len(self.key) > 40 else ''}"
-        return f"{self.invariant}: key {key}: expected {self.expected}, found {self.found}"
+        return f"{self.invariant}: key {quoted(self.key)}: expected {self.expected}, found {self.found}"
 
 
 @dataclass

@@ -35,6 +35,7 @@ from gpkvs.layout import (
     State,
 )
 from gpkvs.recovery.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
+from gpkvs.text import counted
 from gpkvs.transaction import (
     Transaction,
     begin_incarnation,
@@ -135,18 +136,18 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
 
 def _describe(state: State, undone_entries: int, records: int, repaired: str, seconds: float) -> str:
     did = (
-        f"a batch was in progress: {undone_entries:,} slots rolled back"
+        f"a batch was in progress: {counted(undone_entries, 'slot')} rolled back"
         if state is State.ACTIVE
         else "no batch was in progress"
     )
     root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
-    return f"{did}; {records:,} records{root}; {seconds * 1000:.1f} ms"
+    return f"{did}; {counted(records, 'record')}{root}; {seconds * 1000:.1f} ms"
 
 
 def _loss(dropped_slots: int) -> str:
     return (
         "the store was in use without an undo log and was not closed, the loss was accepted: "
-        f"{dropped_slots:,} slots that could not be read were dropped"
+        f"{counted(dropped_slots, 'slot')} dropped that could not be read"
     )
 
 

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.text import quoted
 
 
 class ListenError(GpkvsError):
@@ -47,7 +48,7 @@ def parse_address(text: str, option: str) -> Address:
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
     if not colon or not host or not is_port or (":" in host) != bracketed:
         raise InvalidArgumentError(
-            f"{text[:100]!r} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
+            f"{quoted(text)} is not HOST:PORT with a port of 0 to 65535 (0 takes a free one), such as 127.0.0.1:7171",
             field=option,
         )
     return Address(host, int(port))
@@ -61,14 +62,30 @@ def require_free(address: Address, option: str) -> None:
     ListenError
         Naming the option.
     """
+    bound_socket(address, option).close()
+
+
+def bound_socket(address: Address, option: str) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Raises
+    ------
+    ListenError
+        Naming the option.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen(1)
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen()
+        except BaseException:
+            listener.close()
+            raise
+        return listener
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         reason = getattr(error, "strerror", None) or error
         raise ListenError(

@@ -77,6 +77,8 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
             seconds=info.recovery.seconds,
             report=info.recovery.text,
         ),
+        process_written_bytes=info.process_io.written_bytes if info.process_io else None,
+        process_read_bytes=info.process_io.read_bytes if info.process_io else None,
     )
 
 

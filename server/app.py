@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -26,18 +27,20 @@ from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.quota import raise_open_files
-from gpkvs.server import exporter
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.codec import message_limits
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.outbox import Outbox
 from gpkvs.server.rpc import add_service
 from gpkvs.server.service import KVService
+from gpkvs.server.start_log import log_addresses, log_start, log_store
 from gpkvs.store import Store
+from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -62,6 +65,7 @@ class Settings:
     store: StoreConfig
     server: ServerConfig
     ready_file: Path | None = None
+    reload: Callable[[], None] = lambda: None  # on SIGHUP, in the event loop
 
 
 def run(settings: Settings) -> None:
@@ -99,6 +103,8 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number, stop)
+        loop.add_signal_handler(signal.SIGHUP, self._settings.reload)
+        log_start()
         if self._settings.ready_file:
             _require_writable(self._settings.ready_file)
         gate = Gate()
@@ -106,15 +112,16 @@ class _Server:
             stack.callback(self._engine.shutdown)
             server, address = await self._start_grpc(gate)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            metrics_server, metrics_address = exporter.listen(self._metrics, self._metrics_listen)
-            stack.callback(metrics_server.server_close)
-            stack.callback(metrics_server.shutdown)
+            http_port = HttpPort(self._metrics.registry, gate)
+            stack.callback(http_port.close)
+            metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine, self._open_store)
             stack.push_async_callback(self._close_store, store)
             await self._serve(gate, server, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
-        _log.info("%s: stopping", signal.Signals(number).name)
+        name = signal.Signals(number).name
+        _log.info("%s: stopping", name, extra={"event": "stopping", "signal": name})
         stop.set()
 
     async def _start_grpc(self, gate: Gate) -> tuple[grpc.aio.Server, Address]:
@@ -164,14 +171,15 @@ class _Server:
             nonlocal last
             if time.monotonic() - last >= 1.0:
                 last = time.monotonic()
-                _log.info("opening: %s, %.0f %%", step, 100 * share)
+                fields = {"event": "opening", "step": step, "share": share}
+                _log.info("opening: %s, %.0f %%", step, 100 * share, extra=fields)
 
         return Store(settings.data, replace(settings.store, limits=self._limits), on_progress=log_progress)
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
         await asyncio.get_running_loop().run_in_executor(self._engine, store.close)
-        _log.info("store closed")
+        _log.info("store closed", extra={"event": "closed"})
 
     async def _serve(
         self,
@@ -182,7 +190,7 @@ class _Server:
         addresses: tuple[Address, Address],
     ) -> None:
         config = self._settings.server
-        self._log_store(store)
+        log_store(store, config.message_bytes_max)
         batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
         outbox = Outbox(config.answer_bytes_max)
         gate.open(
@@ -200,10 +208,7 @@ class _Server:
             store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes), lambda: outbox.bytes
         )
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        for address, what in zip(addresses, ("gRPC", "metrics"), strict=True):
-            _log.info("%s on %s", what, address)
-        if not addresses[0].is_loopback:
-            _log.warning("gRPC on %s has neither TLS nor authentication: trust the network it is on", addresses[0])
+        log_addresses(*addresses)
         if self._settings.ready_file:
             _write_whole(self._settings.ready_file, "".join(f"{address}\n" for address in addresses))
 
@@ -217,8 +222,8 @@ class _Server:
             await asyncio.wait_for(gate.wait_idle(), config.drain_seconds_max)
         except TimeoutError:
             _log.warning(
-                "%d requests still wait after %.0f s (drain_seconds_max): they are dropped, none of them was executed",
-                batcher.queue_requests,
+                "%s still waiting after %.0f s (drain_seconds_max): dropped, and not executed",
+                counted(batcher.queue_requests, "request"),
                 config.drain_seconds_max,
             )
             batcher.abandon()
@@ -230,21 +235,6 @@ class _Server:
         await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
         if grace_seconds and not stopping.done():
             _log.warning("clients do not read their answers: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
-
-    @staticmethod
-    def _log_store(store: Store) -> None:
-        info = store.info()
-        _log.info("store %s: %s", info.path, info.recovery.text)
-        _log.info(
-            "%s records in %d tables, heap %s of %s MiB, backend %s",
-            f"{sum(table.records for table in info.tables):,}",
-            len(info.tables),
-            f"{info.heap_live_bytes / 2**20:,.1f}",
-            f"{info.heap_bytes / 2**20:,.0f}",
-            info.backend,
-        )
-        level = logging.INFO if store.domain.survives_power_loss else logging.WARNING
-        _log.log(level, "persistence domain %s: %s", info.domain, info.domain_note)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_byte
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.text import counted
 
 # Room for the columns of an answer beside its values: status, version and value length of each operation.
 _ANSWER_BYTES_PER_OP = 16
@@ -123,10 +124,10 @@ def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, messag
     """
     if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
         allowed = allowed_bytes("key", limits.key_bytes_min, limits.key_bytes_max)
-        raise InvalidArgumentError(f"a key of {len(key):,} bytes, {allowed}", field="key")
+        raise InvalidArgumentError(f"a key of {counted(len(key), 'byte')}, {allowed}", field="key")
     if op is Op.SET and not limits.value_bytes_min <= len(value) <= limits.value_bytes_max:
         allowed = allowed_bytes("value", limits.value_bytes_min, limits.value_bytes_max)
-        raise InvalidArgumentError(f"a value of {len(value):,} bytes, {allowed}", field="value")
+        raise InvalidArgumentError(f"a value of {counted(len(value), 'byte')}, {allowed}", field="value")
     value = value if op is Op.SET else b""
     return Request(
         operations=1,

@@ -1,9 +1,8 @@
-"""What is measured, named once, and the Prometheus endpoint that serves it on a port of its own."""
+"""What is measured, named once (`http_port` serves it)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from wsgiref.simple_server import WSGIServer
 
 import numpy as np
 from prometheus_client import (
@@ -13,7 +12,6 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,7 +19,7 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.info import StoreInfo
 from gpkvs.metrics import Meter
-from gpkvs.server.address import Address, ListenError
+from gpkvs.process_io import process_io
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
@@ -34,6 +32,7 @@ class Metrics:
         disable_created_metrics()  # a second series beside each counter that nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self.registry.register(_ProcessIoCollector())
         operations = Counter(
             "gpkvs_operations",
             "Operations executed, by kind and by what became of them",
@@ -118,6 +117,22 @@ class Metrics:
             self._store = None
 
 
+class _ProcessIoCollector(Collector):
+    """What Linux says that the process wrote and read on devices; nothing where it does not say."""
+
+    def collect(self) -> Iterator[Metric]:
+        io = process_io()
+        if io is not None:
+            yield CounterMetricFamily(
+                "gpkvs_process_written_bytes",
+                "Bytes of pages that the process dirtied for the block layer; 0 on tmpfs and persistent memory",
+                io.written_bytes,
+            )
+            yield CounterMetricFamily(
+                "gpkvs_process_read_bytes", "Bytes that the process had the block layer read", io.read_bytes
+            )
+
+
 class _StoreCollector(Collector):
     """What a store says about itself, asked for at each scrape."""
 
@@ -148,7 +163,7 @@ class _StoreCollector(Collector):
             ("slots", "Slots of a table"),
             ("index_bytes", "Size of a table's index"),
             ("load_factor", "Records over slots"),
-            ("bytes_per_key", "Bytes of index and heap that a record takes"),
+            ("bytes_per_key", "Bytes of its slot and of the heap that a record takes"),
         ):
             family = GaugeMetricFamily(f"gpkvs_table_{name}", text, labels=["table"])
             for table in info.tables:
@@ -188,19 +203,3 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             family.add_metric([key], value)
         yield family
     yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
-
-
-def listen(metrics: Metrics, address: Address) -> tuple[WSGIServer, Address]:
-    """Serve the metrics in a thread of their own; return the HTTP server and the address it got.
-
-    Raises
-    ------
-    ListenError
-        If the operating system refuses.
-    """
-    try:
-        server, _ = start_http_server(address.port, address.host, metrics.registry)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        reason = getattr(error, "strerror", None) or error
-        raise ListenError(f"cannot listen on {address} (metrics): {reason}") from error
-    return server, Address(address.host, server.server_port)

@@ -10,6 +10,11 @@ from typing import Literal
 from grpc._cython import cygrpc
 
 LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_LEVEL: LogLevel = "info"
+
+# What every record has, and what formatting it adds.
+_NOT_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class _Text(logging.Formatter):
@@ -24,7 +29,11 @@ class _Text(logging.Formatter):
 
 
 class _Json(_Text):
-    """One JSON object a line: time, level, logger, message, and error where there is one."""
+    """One JSON object a line: time, level, logger, message, error where there is one, and the fields of the event.
+
+    Whoever logs an event gives its fields as `extra`; ``event`` among them is its name, which stays the same however
+    the message is worded.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -35,7 +44,8 @@ class _Json(_Text):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        fields = {name: value for name, value in vars(record).items() if name not in _NOT_FIELDS}
+        return json.dumps({**line, **fields}, default=str)
 
 
 class _ClientsThatStay(logging.Filter):
@@ -46,9 +56,15 @@ class _ClientsThatStay(logging.Filter):
         return kind is None or not issubclass(kind, cygrpc.ExecuteBatchError)
 
 
-def configure(log_format: LogFormat) -> None:
-    """Log everything from INFO on to stderr."""
+def configure(log_format: LogFormat, level: LogLevel) -> None:
+    """Log everything from a level on to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     handler.addFilter(_ClientsThatStay())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: LogLevel) -> None:
+    """Log everything from a level on, from now on."""
+    logging.getLogger().setLevel(level.upper())

@@ -27,7 +27,7 @@ from gpkvs.server import codec
 from gpkvs.server.codec import Answer, Request
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, NotServingError, Serving
-from gpkvs.server.status import status_of
+from gpkvs.server.status import status_of, status_text
 from gpkvs.store import OpenTable
 
 _log = logging.getLogger("gpkvs.server")
@@ -197,4 +197,4 @@ class Pipeline:
         else:
             _log.error("%s: %s", code.name, error)
         full = error.resource if isinstance(error, NoSpaceError) else ""
-        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=str(error), full=full)
+        return kv_pb2.BatchResponse(id=request_id, code=code.value[0], message=status_text(error), full=full)

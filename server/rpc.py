@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
-from gpkvs.server.status import status_of
+from gpkvs.server.status import status_of, status_text
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -106,7 +106,7 @@ async def _abort(
         if refused:
             metrics.request_refused(refused)
             full = ((FULL_KEY, error.resource),) if isinstance(error, NoSpaceError) else ()
-            await context.abort(code, str(error), NOT_EXECUTED + full)
+            await context.abort(code, status_text(error), NOT_EXECUTED + full)
         _log.error("%s: %s", code.name, error)
-        await context.abort(code, str(error))
+        await context.abort(code, status_text(error))
     raise AssertionError("abort always raises")

@@ -13,6 +13,7 @@ from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.pipeline import Pipeline
 from gpkvs.server.rpc import Call
+from gpkvs.text import quoted
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 
@@ -29,8 +30,8 @@ class KVService:
         answer = await self._one(Op.GET, message.table, message.key, b"", call)
         if answer.status[0] == _CORRUPT:
             raise CorruptRecordError(
-                f"the record of key {message.key!r} fails its check, no value is returned: stop the server and run "
-                "`gpkvs check` on its directory"
+                f"the record of key {quoted(message.key)} fails its check, no value is returned: stop the server "
+                "and run `gpkvs check` on its directory"
             )
         return kv_pb2.GetResponse(
             found=answer.status[0] == _OK, value=answer.values, version=int.from_bytes(answer.versions, "little")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self, get_type_hints
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.text import quoted
 
 WORKLOADS: Final = ("a", "b", "c", "d", "f")
 DISTRIBUTIONS: Final = ("uniform", "zipfian", "latest")
@@ -120,7 +121,7 @@ class Properties:
                 raise ValueError
         except ValueError:
             raise InvalidArgumentError(
-                f"{self.hdrhistogram_percentiles!r}, give numbers over 0 up to 100, such as 50,95,99",
+                f"{quoted(self.hdrhistogram_percentiles)}, give numbers over 0 up to 100, such as 50,95,99",
                 field="hdrhistogram.percentiles",
             ) from None
 
@@ -133,20 +134,20 @@ def _ycsb_name(name: str) -> str:
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidArgumentError(f"{value!r} is not offered, choose {' or '.join(choices)}", field=name)
+        raise InvalidArgumentError(f"{quoted(value)} is not offered, choose {' or '.join(choices)}", field=name)
 
 
 def _value(name: str, kind: type, text: str) -> object:
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise InvalidArgumentError(f"{text!r}, give true or false", field=name)
+            raise InvalidArgumentError(f"{quoted(text)}, give true or false", field=name)
         return text.lower() == "true"
     try:
         value = kind(text)
     except ValueError:
-        raise InvalidArgumentError(f"{text!r} is no number", field=name) from None
+        raise InvalidArgumentError(f"{quoted(text)} is no number", field=name) from None
     if kind is not str and not value >= 0:
-        raise InvalidArgumentError(f"{text}, it must not be negative", field=name)
+        raise InvalidArgumentError(f"{quoted(text)}, it must not be negative", field=name)
     return value
 
 

@@ -25,11 +25,13 @@ from gpkvs.bench.serving import ServerBenchOptions
 from gpkvs.bench.tables import Rows, tables_of
 from gpkvs.bench.workload import SHAPES
 from gpkvs.cli.ending import ended_by_signals
+from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit
 
 app = typer.Typer(
     name="bench",
     help="Measure the engine and the server beside other stores, and keep the figures.",
+    epilog=EVERY,
     no_args_is_help=True,
 )
 
@@ -67,6 +69,7 @@ def _print(tables: Iterable[Rows], result: dict[str, Any], json_file: Path | Non
 
 
 @app.command("engine")
+@exits({0: "measured", 1: "something is missing, or a store answers wrongly"})
 def engine_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = EngineOptions.promise,
@@ -93,8 +96,6 @@ def engine_command(
     pip install 'gpkvs[bench]'; docs/performance.md says how each is set up and what is timed. With the defaults it
     takes some minutes and 4 GiB of the file system.
 
-    Exit status: 0, 1 if something is missing or a store answers wrongly, 2 wrong options.
-
     Example: gpkvs bench engine --records 1000000 --json bench/results/engine-process.json
     """
     options = EngineOptions(
@@ -114,6 +115,7 @@ def engine_command(
 
 
 @app.command("server")
+@exits({0: "measured", 1: "something is missing, or a server does not do what it should"})
 def server_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ServerBenchOptions.promise,
@@ -152,8 +154,6 @@ def server_command(
     (what they cost), calls (how many functions the server calls for a message). Needs Debian's redis-server. With the
     defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is timed.
 
-    Exit status: 0, 1 if something is missing or a server does not do what it should, 2 wrong options.
-
     Example: gpkvs bench server --part throughput --json bench/results/server-process.json
     """
     options = ServerBenchOptions(
@@ -182,6 +182,7 @@ def server_command(
 
 
 @app.command("gpu")
+@exits({0: "measured", 1: "something is missing"})
 def gpu_command(
     directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
@@ -204,8 +205,6 @@ def gpu_command(
     NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four minutes and 40 GiB of the
     file system.
 
-    Exit status: 0, 1 if something is missing, 2 wrong options.
-
     Example: gpkvs bench gpu --json bench/results/gpu.json
     """
     options = GpuOptions(directory, index_bytes, batch, batches, _chosen("part", part, GPU_PARTS), start_index_bytes)
@@ -215,6 +214,7 @@ def gpu_command(
 
 
 @app.command("paper")
+@exits({0: "measured", 1: "something is missing"})
 def paper_command(
     directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
@@ -228,8 +228,6 @@ def paper_command(
     stored (GPM-NDP), or the GPU (GPM); a coalesced log against one with locks; write amplification; restoration. Needs
     an NVIDIA GPU and CuPy; docs/gpu.md has the figures beside the paper's. With the defaults it takes a minute.
 
-    Exit status: 0, 1 if something is missing, 2 wrong options.
-
     Example: gpkvs bench paper --json bench/results/paper.json
     """
     options = GpuOptions(directory, index_bytes, batch, batches, ())
@@ -239,6 +237,7 @@ def paper_command(
 
 
 @app.command("report")
+@exits({0: "written", 1: "there are no results, or the document has no marks"})
 def report_command(
     results: Annotated[Path, typer.Option(help="The folder of the JSON files.", exists=True, file_okay=False)] = Path(
         "bench/results"
@@ -248,8 +247,6 @@ def report_command(
     ] = Path("docs/performance.md"),
 ) -> None:
     """Write the kept results into a document, as tables and plots.
-
-    Exit status: 0, or 1 if there are no results or the document has no marks.
 
     Example: gpkvs bench report --results bench/results --document docs/performance.md
     """

@@ -11,12 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.recovery.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
 from gpkvs.recovery.bitflip_worker import Outcome
 from gpkvs.recovery.damage import Damage
 
 
+@exits({0: "nothing was missed", 1: "something was (it is listed, with what repeats it)"})
 def bitflip_command(
     bits: Annotated[
         int, typer.Option(help="Random single bits, beside every bit of roots, flag, descriptors and log.", min=0)
@@ -40,8 +42,6 @@ def bitflip_command(
     Two images of a small store are damaged, one at rest and one that died in the middle of a batch. None may end a
     process by a signal; none may give a wrong value, but where a slot of a u64 table was hit, which nothing checks.
     What is refused must be left as it was, and `gpkvs check` must name what is wrong.
-
-    Exit status: 0 nothing was missed, 1 something was (it is listed, with what repeats it).
 
     Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
     """

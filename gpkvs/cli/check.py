@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from gpkvs.check import CheckReport, check
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.store import open_store
+from gpkvs.text import counted
 
 DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
@@ -29,12 +31,19 @@ EXIT_BROKEN = 1
 EXIT_NEEDS_RECOVERY = 2
 
 
+@exits(
+    {
+        0: "clean",
+        1: "broken",
+        2: "a batch was in progress (start the server or run `gpkvs recover`), or the store was in use with "
+        "durability=none and was not closed",
+        3: "it cannot be read at all (in use, missing, another format)",
+    }
+)
 def check_command(directory: DataDir, as_json: AsJson = False) -> None:
     """Verify every structure and every record's checksum, read-only.
 
-    Names each broken invariant and says where. Exit status: 0 clean; 1 broken; 2 a batch was in progress (start the
-    server or run `gpkvs recover`), or the store was in use with durability=none and was not closed; 3 it cannot be read
-    at all (in use, missing, another format).
+    Names each broken invariant and says where.
     """
     with failures_exit(3):
         report = check(directory)
@@ -79,9 +88,13 @@ def _print(report: CheckReport) -> None:
             markup=False,
         )
     else:
-        console.print(f"{report.path}: clean. {report.records:,} records in {report.slots:,} slots", markup=False)
+        held = f"{counted(report.records, 'record')} in {counted(report.slots, 'slot')}"
+        console.print(f"{report.path}: clean. {held}", markup=False)
 
 
+@exits(
+    {0: "recovered, or nothing was to be done", 1: "it cannot be opened", 70: "a write to its files failed (try again)"}
+)
 def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:
     """Roll back the batch that a crash interrupted, if any, and say what was done.
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.crash.campaign import Campaign, Totals, part_of
 from gpkvs.crash.explore import Options, StateName, StateReport, Visited
@@ -26,6 +27,7 @@ _SHOWN_MAX = 10
 _T = TypeVar("_T")
 
 
+@exits({0: "no violation and, of a run of everything, as many states as there should be", 1: "else"})
 def crash_command(
     depth: Annotated[int, typer.Option(help="2: a second crash, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
@@ -52,8 +54,6 @@ def crash_command(
     fence. From the trace follow the states that memory could be in after a crash at any point, for each model of what a
     crash keeps (docs/reliability.md). Each one is recovered and checked, and must hold what the store held before the
     batch or after it, nothing else.
-
-    Exit status: 0 no violation and, of a run of everything, as many states as there should be; 1 else.
 
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
@@ -36,6 +37,7 @@ class DemoError(GpkvsError):
     """The demo found something that must not be."""
 
 
+@exits({0: "nothing was lost", 1: "something was, or the demo could not run (the data is then kept)"})
 def demo_command(
     records: Annotated[int, typer.Option(help="Records of 1 KB that YCSB loads.", min=1)] = 20_000,
     seconds: Annotated[float, typer.Option(help="How long the load runs before the server is killed.", min=0.2)] = 5.0,
@@ -49,8 +51,7 @@ def demo_command(
 
     Starts a server on a free loopback port, loads it with YCSB, runs YCSB's workload a against it while other clients
     write and remember every acknowledged write, kills the server in the middle, restarts it, reports the recovery,
-    and reads back every one of these writes; YCSB goes on when the server is back. Exit status: 0 nothing was lost,
-    1 something was, or the demo could not run (the data is then kept).
+    and reads back every one of these writes; YCSB goes on when the server is back.
     """
     console = Console(highlight=False, soft_wrap=True)
     with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-demo-") as directory:

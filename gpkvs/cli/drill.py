@@ -13,13 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
 from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.server_process import ServerOptions
+from gpkvs.text import counted
 
 
+@exits({0: "nothing was lost", 1: "something was (the data is then kept)"})
 def drill_command(
     rounds: Annotated[
         int, typer.Option(help=f"Kills of a server; from {len(SERVING)} on every failpoint is visited.", min=1)
@@ -45,7 +48,7 @@ def drill_command(
     may be half there, nothing may be there that nobody wrote, versions must grow, and `gpkvs check` must be clean.
 
     This proves recovery from the death of the process; what a power loss leaves behind is another matter
-    (docs/drill.md). Exit status: 0 nothing was lost, 1 something was (the data is then kept).
+    (docs/drill.md).
 
     Example: gpkvs drill --rounds 100 --data /mnt/pmem/drill
     """
@@ -83,9 +86,9 @@ def _run(options: DrillOptions, console: Console) -> DrillReport:
 
 
 def _line(result: RoundResult) -> str:
-    undone = f", {result.undone_entries} slots rolled back" if result.undone else ""
+    undone = f", {counted(result.undone_entries, 'slot')} rolled back" if result.undone else ""
     return (
-        f"round {result.round.number}: {result.round}: {result.counts.writes:,} writes acknowledged{undone}, "
+        f"round {result.round.number}: {result.round}: {counted(result.counts.writes, 'write')} acknowledged{undone}, "
         f"none lost, {result.seconds:.1f} s"
     )
 

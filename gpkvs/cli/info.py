@@ -9,17 +9,16 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 
+@exits({0: "shown", 2: "the server cannot be asked"})
 def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
-    """Show a server's store: durability, sizes, tables, limits, the last recovery.
-
-    Exit status: 0, or 2 if the server cannot be asked.
-    """
+    """Show a server's store: durability, sizes, tables, limits, the last recovery."""
     with connect(target) as channel:
         info = admin_pb2_grpc.AdminStub(channel).Info(admin_pb2.InfoRequest(), timeout=timeout)
     if as_json:
@@ -29,8 +28,13 @@ def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, 
 
 
 def as_dict(message: Message) -> dict[str, object]:
-    """Return a message as JSON has it: field names of the protocol, every field, numbers as numbers."""
-    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    """Return a message as JSON has it: the protocol's field names, every field (None if absent), numbers as numbers."""
+    return {
+        field.name: None
+        if field.has_presence and not message.HasField(field.name)
+        else _plain(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def _plain(value: Any) -> object:
@@ -57,6 +61,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ),
         ("next version", f"{info.next_version:,}"),
         ("last recovery", recovery.report),
+        ("device", _device(info)),
     ):
         facts.add_row(f"[bold]{name}[/bold]", text)
     console.print(facts)
@@ -76,9 +81,16 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{table.slots:,}",
             f"{100 * table.load_factor:.1f} %",
             _mib(table.index_bytes),
-            f"{table.bytes_per_key:,.0f}",
+            f"{table.bytes_per_key:,.0f}" if table.records else "-",
         )
     return view
+
+
+def _device(info: admin_pb2.InfoResponse) -> str:
+    if not info.HasField("process_written_bytes"):
+        return "the system does not say what the process wrote"
+    written, read = _mib(info.process_written_bytes), _mib(info.process_read_bytes)
+    return f"{written} written and {read} read by the process since it started"
 
 
 def _mib(size_bytes: int) -> str:

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.numbers import form_of
 from gpkvs.cli.output import print_json
 from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.text import quoted
 
 EXIT_MISS = 1
 
@@ -20,14 +22,14 @@ Key = Annotated[str, typer.Argument(help="The key, UTF-8; a number in a table of
 Table = Annotated[str, typer.Option(help="The table; without it the default one.")]
 
 
+@exits({0: "found", 1: "not found", 2: "failed"})
 def get_command(
     key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
 ) -> None:
     """Print the value of a key, byte for byte.
 
-    On a terminal a newline follows. A number of a u64 table is printed as one.
-
-    Exit status: 0 found, 1 not found, 2 failed. With --json a value that is no UTF-8 is given as "value_base64".
+    On a terminal a newline follows. A number of a u64 table is printed as one. With --json a value that is no UTF-8 is
+    given as "value_base64".
     """
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
@@ -41,11 +43,12 @@ def get_command(
         sys.stdout.buffer.write((value if isinstance(value, bytes) else b"%d" % value) + end)
         sys.stdout.flush()
     else:
-        typer.echo(f"gpkvs: no key {key!r}", err=True)
+        typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
     if not answer.found:
         raise typer.Exit(EXIT_MISS)
 
 
+@exits({0: "stored", 2: "failed"})
 def set_command(
     key: Key,
     value: Annotated[
@@ -56,10 +59,7 @@ def set_command(
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Store a value under a key; it is durable when this returns.
-
-    Exit status: 0 stored, 2 failed.
-    """
+    """Store a value under a key; it is durable when this returns."""
     data = sys.stdin.buffer.read() if value is None else value.encode()
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
@@ -69,13 +69,11 @@ def set_command(
         print_json({"version": answer.version})
 
 
+@exits({0: "the key is gone (it says if it was not there)", 2: "failed"})
 def delete_command(
     key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
 ) -> None:
-    """Remove a key, if it is there; that is durable when this returns.
-
-    Exit status: 0 the key is gone (it says if it was not there), 2 failed.
-    """
+    """Remove a key, if it is there; that is durable when this returns."""
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.DeleteRequest(table=table, key=form.encode(key.encode(), "key"))
@@ -83,7 +81,7 @@ def delete_command(
     if as_json:
         print_json({"found": answer.found})
     elif not answer.found:
-        typer.echo(f"gpkvs: no key {key!r}", err=True)
+        typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
 
 
 def _value(value: bytes | int | None) -> dict[str, str | int | None]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
@@ -20,8 +21,10 @@ from gpkvs.recovery.linear import LinearOptions, LinearReport, linear
 from gpkvs.recovery.rounds import SIGKILL
 from gpkvs.recovery.serial import judge
 from gpkvs.recovery.server_process import ServerOptions
+from gpkvs.text import counted
 
 
+@exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
 def linear_command(
     operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
     faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
@@ -51,8 +54,6 @@ def linear_command(
     their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
     read does not.
 
-    Exit status: 0 the history is strictly serializable, 1 it is not (history and store are then kept).
-
     Example: gpkvs linear --operations 50000 --faults 5
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -69,12 +70,14 @@ def linear_command(
             ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
         )
         console.print(
-            f"seed {options.seed}, {operations:,} operations, {faults} kills, data in {directory}", markup=False
+            f"seed {options.seed}, {counted(operations, 'operation')}, {counted(faults, 'kill')}, data in {directory}",
+            markup=False,
         )
 
         def show(kills: int, recorded: int, death: str) -> None:
             console.print(
-                f"{kills} of {faults} kills, {recorded:,} of {operations:,} operations: {death}", markup=False
+                f"{kills} of {counted(faults, 'kill')}, {recorded:,} of {counted(operations, 'operation')}: {death}",
+                markup=False,
             )
 
         report = asyncio.run(linear(options, show))
@@ -93,7 +96,9 @@ def _judge_again(file: Path) -> None:
         typer.echo(str(anomaly))
     if not found.is_serializable:
         raise typer.Exit(1)
-    typer.echo(f"strictly serializable: {found.writing:,} requests that wrote, {found.reading:,} that only read")
+    typer.echo(
+        f"strictly serializable: {counted(found.writing, 'request')} that wrote, {found.reading:,} that only read"
+    )
 
 
 def _as_json(report: LinearReport) -> dict[str, object]:

@@ -7,7 +7,9 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from gpkvs.cli.exit_status import EVERY
 from gpkvs.cli.lazy import LazyGroup
+from gpkvs.text import quoted
 
 
 class Gpkvs(LazyGroup):
@@ -64,6 +66,7 @@ app = typer.Typer(
     name="gpkvs",
     cls=Gpkvs,
     help="A persistent key-value database server: each batch of requests is one durable transaction.",
+    epilog=EVERY,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -82,7 +85,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     del version  # its callback has printed it
@@ -92,7 +96,7 @@ def main() -> None:
     """Run the command line."""
     for argument in sys.argv[1:]:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
-            sys.stderr.write(f"gpkvs: the argument {argument!a} is not UTF-8: names, keys and paths have to be\n")
+            sys.stderr.write(f"gpkvs: the argument {quoted(argument)} is not UTF-8: names, keys and paths have to be\n")
             sys.exit(2)
     app()
 

@@ -6,6 +6,8 @@ import re
 
 import typer
 
+from gpkvs.text import quoted
+
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 _BYTES_MAX = 1 << 60
@@ -23,9 +25,9 @@ def parse_bytes(text: object) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None:
         raise typer.BadParameter(
-            f"{str(text)[:30]!r} is no size: write bytes, or a number with KiB, MiB, GiB or TiB (64MiB)"
+            f"{quoted(str(text))} is no size: write bytes, or a number with KiB, MiB, GiB or TiB (64MiB)"
         )
     number = float(match[1]) * unit
     if number > _BYTES_MAX:
-        raise typer.BadParameter(f"{str(text)[:30]} is more than 1,048,576 TiB: no machine has that")
+        raise typer.BadParameter(f"{quoted(str(text))} is more than 1,048,576 TiB: no machine has that")
     return int(number)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.quantity import parse_bytes
+from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, StoreConfig
 from gpkvs.server import logs
 from gpkvs.server.app import Settings, run
-from gpkvs.server.logs import LogFormat
+from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
 
 _SIZES, _LIMITS, _SERVER = "Sizes of a new store", "Limits", "Server"
 
@@ -29,25 +31,16 @@ def _size(help_text: str, name: str, panel: str, shown: str) -> Any:
     )
 
 
-def _load_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options' defaults from a TOML file; the command line and the environment win over it."""
-    if path is None:
-        return None
-    try:
-        settings = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise typer.BadParameter(f"cannot read {path}: {error}") from error
-    known = sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
-    for key, value in settings.items():
-        if key not in known:
-            raise typer.BadParameter(f"{path}: unknown setting {key!r}; there are {', '.join(known)}")
-        if isinstance(value, dict | list):
-            raise typer.BadParameter(f"{path}: {key} takes one value")
-    context.default_map = {**(context.default_map or {}), **settings}
-    return path
-
-
+@exits(
+    {
+        0: "stopped as asked",
+        1: "the server could not start",
+        70: "a write to the store's files failed (start it again: it recovers)",
+    },
+    interrupted=False,
+)
 def serve_command(
+    context: typer.Context,
     data: Annotated[
         Path,
         typer.Option(help="The store's directory. Missing or empty: a store is created there.", envvar="GPKVS_DATA"),
@@ -68,6 +61,7 @@ def serve_command(
         typer.Option(
             "--accept-loss",
             help="Open a store that was in use with durability=none and was not closed, dropping what cannot be read.",
+            envvar="GPKVS_ACCEPT_LOSS",
         ),
     ] = StoreConfig.accept_loss,
     threads: Annotated[
@@ -81,7 +75,7 @@ def serve_command(
             envvar="GPKVS_CONFIG",
             metavar="FILE.toml",
             is_eager=True,
-            callback=_load_file,
+            callback=load_file,
         ),
     ] = None,
     listen: Annotated[
@@ -113,6 +107,14 @@ def serve_command(
     log_format: Annotated[
         LogFormat, typer.Option(help="Of the log on stderr.", envvar="GPKVS_LOG_FORMAT", rich_help_panel=_SERVER)
     ] = "text",
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            help="The least that is logged; SIGHUP reads it from the file again.",
+            envvar="GPKVS_LOG_LEVEL",
+            rich_help_panel=_SERVER,
+        ),
+    ] = LOG_LEVEL,
     drain_seconds_max: Annotated[
         float,
         typer.Option(
@@ -199,12 +201,12 @@ def serve_command(
 
     Recovers the store first if its last user crashed. An option may also stand in the environment (GPKVS_LISTEN for
     --listen) or in a TOML file (listen = "..."); the command line wins over the environment, the environment over the
-    file. Exit status: 0 stopped as asked, 1 the server could not start, 2 wrong options.
+    file.
 
     Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes 8GiB
     """
-    del config  # its callback has read it
-    logs.configure(log_format)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
+    logs.configure(log_format, log_level)
     settings = Settings(
         data=data,
         store=StoreConfig(
@@ -235,6 +237,7 @@ def serve_command(
             drain_seconds_max=drain_seconds_max,
         ),
         ready_file=ready_file,
+        reload=Reload(context, config),
     )
     with failures_exit(1):
         run(settings)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
 from gpkvs.cli.output import print_json
 from gpkvs.cli.quantity import parse_bytes
@@ -18,6 +19,7 @@ from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 app = typer.Typer(
     help="Make, list and drop the tables of a running server.\n\nA table bytes holds any keys and values; a table u64 "
     "holds 8-byte keys and values in its index alone, which is several times faster, without versions.",
+    epilog=EVERY,
     no_args_is_help=True,
 )
 
@@ -33,6 +35,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ 
 
 
 @app.command("create")
+@exits({0: "made", 2: "failed"})
 def create_command(
     name: Name,
     layout: Annotated[Layout, typer.Option(help="What it holds.")] = Layout.BYTES,
@@ -51,7 +54,7 @@ def create_command(
 ) -> None:
     """Make an empty table; it is durable when this returns.
 
-    Exit status: 0 made, 2 failed. Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
+    Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
     """
     with connect(target) as channel:
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
@@ -61,11 +64,9 @@ def create_command(
 
 
 @app.command("list")
+@exits({0: "shown", 2: "the server cannot be asked"})
 def list_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
-    """Show all tables: records, slots, load, size.
-
-    Exit status: 0, or 2 if the server cannot be asked.
-    """
+    """Show all tables: records, slots, load, size."""
     with connect(target) as channel:
         tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
     if as_json:
@@ -75,16 +76,14 @@ def list_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, 
 
 
 @app.command("drop")
+@exits({0: "dropped", 1: "you said no", 2: "failed"})
 def drop_command(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     target: Target = ServerConfig.listen,
     timeout: Timeout = 60.0,
 ) -> None:
-    """Remove a table with all it holds, for good.
-
-    Exit status: 0 dropped, 1 you said no, 2 failed.
-    """
+    """Remove a table with all it holds, for good."""
     if not yes:
         typer.confirm(f"Remove table {name!r} of {target} with all it holds?", abort=True, err=True)
     with connect(target) as channel:

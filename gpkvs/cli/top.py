@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gpkvs.cli.exit_status import exits
 from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
 from gpkvs.scrape import Interval, Scrape, ScrapeError, summarize
 
 
+@exits({0: "ended, also by Ctrl-C", 2: "nothing answers at first"}, interrupted=False)
 def top_command(
     metrics: Annotated[
         str,
@@ -32,7 +34,6 @@ def top_command(
     """Watch a server: throughput, time by phase, batches, queue, space.
 
     Reads its metrics, so it costs the server next to nothing. The key q ends it, as Ctrl-C does.
-    Exit status: 0, or 2 if nothing answers at first.
 
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
     """
@@ -102,10 +103,12 @@ def _facts(summary: dict[str, Any]) -> Table:
         facts.add_row(f"refused: {reason}", f"[{'red' if rate else 'default'}]{rate:,.1f}[/]")
     facts.add_row("transactions", f"{summary['batches']:,.0f}")
     facts.add_row("written by users", _bytes(summary["user_bytes"]))
-    facts.add_row("written to PM", _bytes(summary["written_bytes"]))
+    facts.add_row("stored", _bytes(summary["written_bytes"]))
+    facts.add_row("written to devices", _known(summary["device_written_bytes"], _bytes))
     facts.add_section()
     for name, text in (
         ("write amplification", f"{summary['write_amplification']:.2f}"),
+        ("device amplification", _known(summary["device_amplification"], "{:,.2f}".format)),
         ("operations a batch", f"{summary['batch_operations']:,.1f}"),
         ("requests a batch", f"{summary['batch_requests']:,.1f}"),
         ("call p50, p99", _pair(summary["call_seconds"])),
@@ -145,13 +148,17 @@ def _tables(summary: dict[str, Any]) -> Table:
             f"{table['records']:,}",
             f"{table['slots']:,}",
             f"[{style}]{load:.1f} %[/]",
-            f"{table['bytes_per_key']:,.0f}",
+            f"{table['bytes_per_key']:,.0f}" if table["records"] else "-",
         )
     return tables
 
 
 def _pair(quantiles: dict[str, float]) -> str:
     return ", ".join(_seconds(value) for value in quantiles.values())
+
+
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def _seconds(value: float) -> str:

@@ -20,6 +20,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.remote import Target
 from gpkvs.client import AsyncClient
@@ -33,6 +34,11 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 EXIT_FAILED = 1
 EXIT_NOT_RUN = 2
+_STATUSES = {
+    0: "done",
+    EXIT_FAILED: "operations failed or it was interrupted (the report says how many)",
+    EXIT_NOT_RUN: "nothing was done",
+}
 
 _READY_SECONDS_MAX = 10.0
 _BAR_SECONDS = 0.25
@@ -54,7 +60,7 @@ _HELP = (
     "- table is by default the server's default table; seed=N repeats the choices of a run.",
 )
 
-app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True)
+app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True, epilog=EVERY)
 
 
 class Workload(StrEnum):
@@ -96,6 +102,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JS
 
 
 @app.command("load")
+@exits(_STATUSES, interrupted=False)
 def load_command(
     workload: WorkloadOption = None,
     files: Files = None,
@@ -110,7 +117,6 @@ def load_command(
     """Insert recordcount records.
 
     A failed insert is counted and does not end the load; core_workload_insertion_retry_limit=N tries it N times more.
-    Exit status: 0 done, 1 operations failed or it was interrupted (the report says how many), 2 nothing was done.
     """
     with failures_exit(EXIT_NOT_RUN):
         properties = _properties(workload, files, pairs, threads, batch, ops_per_second)
@@ -118,6 +124,7 @@ def load_command(
 
 
 @app.command("run")
+@exits(_STATUSES, interrupted=False)
 def run_command(
     workload: WorkloadOption = None,
     files: Files = None,
@@ -132,7 +139,6 @@ def run_command(
     """Do operationcount operations on loaded records and report throughput and latencies.
 
     dataintegrity=true, given to load and run alike, verifies every record that is read ([VERIFY] in the report).
-    Exit status: 0 done, 1 operations failed or it was interrupted (the report says how many), 2 nothing was done.
     """
     with failures_exit(EXIT_NOT_RUN):
         properties = _properties(workload, files, pairs, threads, batch, ops_per_second)

@@ -41,7 +41,7 @@ class RecoveryInfo(_message.Message):
     def __init__(self, undone: bool = ..., undone_entries: _Optional[int] = ..., seconds: _Optional[float] = ..., report: _Optional[str] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery")
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class InfoResponse(_message.Message):
     NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     LAST_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     backend: str
     path: str
@@ -74,7 +76,9 @@ class InfoResponse(_message.Message):
     next_version: int
     tables: _containers.RepeatedCompositeFieldContainer[TableInfo]
     last_recovery: RecoveryInfo
-    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ...) -> None: ...
+    process_written_bytes: int
+    process_read_bytes: int
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "layout", "index_bytes")

@@ -73,9 +73,7 @@ def columns(**changed: Any) -> kv_pb2.BatchRequest:
         ),
         pytest.param(columns(key_lengths=u32(1, 2)), ["operation 1, keys", "3 bytes", "has 2"], id="keys too short"),
         pytest.param(columns(keys=b"abc"), ["keys", "2 bytes", "has 3"], id="keys too long"),
-        pytest.param(
-            columns(key_lengths=u32(1)), ["operation 1, key_lengths", "1 lengths for 2"], id="few key lengths"
-        ),
+        pytest.param(columns(key_lengths=u32(1)), ["operation 1, key_lengths", "1 length for 2"], id="few key lengths"),
         pytest.param(columns(key_lengths=u32(1, 1, 1)), ["key_lengths", "3 lengths for 2"], id="many key lengths"),
         pytest.param(columns(key_lengths=bytes(7)), ["key_lengths", "7 bytes"], id="odd key lengths"),
         pytest.param(columns(key_lengths=u32(0xFFFFFFFF, 3)), ["operation 0", "4,294,967,295"], id="huge key length"),
@@ -86,12 +84,14 @@ def columns(**changed: Any) -> kv_pb2.BatchRequest:
         pytest.param(columns(values=b"12"), ["operation 1, values", "3 bytes", "has 2"], id="values too short"),
         pytest.param(columns(values=b"1234"), ["values", "3 bytes", "has 4"], id="values too long"),
         pytest.param(
-            columns(value_lengths=u32(3)), ["operation 1, value_lengths", "1 lengths for 2"], id="few value lengths"
+            columns(value_lengths=u32(3)), ["operation 1, value_lengths", "1 length for 2"], id="few value lengths"
         ),
         pytest.param(columns(value_lengths=bytes(9)), ["value_lengths", "9 bytes"], id="odd value lengths"),
         pytest.param(columns(value_size=2), ["value_lengths", "value_size"], id="value lengths and size"),
         pytest.param(columns(value_lengths=b""), ["values", "0 bytes", "has 3"], id="no value lengths"),
-        pytest.param(columns(ops=bytes([SET, GET])), ["value_lengths", "2 lengths for 1"], id="a value for a get"),
+        pytest.param(
+            columns(ops=bytes([SET, GET])), ["value_lengths", "2 lengths for 1 value"], id="a value for a get"
+        ),
     ],
 )
 def test_columns(shared: Server, request_: kv_pb2.BatchRequest, words: list[str]) -> None:

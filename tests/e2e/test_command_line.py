@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+from pathlib import Path
 
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.e2e.conftest import COMMAND, Server, error_line, run_gpkvs
@@ -48,6 +49,31 @@ def test_info(server: Server) -> None:
     text = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
     for word in (str(server.data), info["domain_note"], info["last_recovery"]["report"], "default"):
         assert word in text
+
+
+def test_info_says_what_a_record_takes(server: Server) -> None:
+    def shown() -> tuple[float, str]:
+        table = json.loads(run_gpkvs("info", "--json", "--target", server.target).stdout)["tables"][0]
+        line = run_gpkvs("table", "list", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
+        return table["bytes_per_key"], next(row for row in line.splitlines() if "default" in row).split()[-2]
+
+    assert shown() == (0, "-")
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
+    assert shown() == (80, "80")  # a slot of 32 bytes, a record of 48; not a whole index
+
+
+def test_info_says_what_the_process_wrote(server: Server) -> None:
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=bytes(100_000)))
+    counts = dict(line.split(": ") for line in Path(f"/proc/{server.process.pid}/io").read_text().splitlines())
+    info = json.loads(run_gpkvs("info", "--json", "--target", server.target).stdout)
+    assert info["process_written_bytes"] >= int(counts["write_bytes"])
+    assert info["process_read_bytes"] >= int(counts["read_bytes"])
+    if info["domain"] == "msync":  # a disk
+        assert info["process_written_bytes"] >= 100_000
+    assert server.metric("gpkvs_process_written_bytes_total") >= info["process_written_bytes"]
+    assert server.metric("gpkvs_process_read_bytes_total") >= info["process_read_bytes"]
+    text = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
+    assert "read by the process since it started" in text
 
 
 def test_tables(server: Server) -> None:

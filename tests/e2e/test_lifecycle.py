@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 import gpkvs
+from gpkvs.info import package_version
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.e2e.conftest import COMMAND, WITHOUT_ROOT_RIGHTS, Server, StartServer, error_line, run_gpkvs
 from tests.e2e.wire import SET, batch
@@ -29,7 +31,10 @@ def test_ready_file_and_log_name_the_addresses(server: Server) -> None:
         assert not address.endswith(":0")
     assert str(server.data) in log
     assert "persistence domain" in log
-    assert "no batch was in progress" in log
+    assert f"gpkvs {package_version()}, process {server.process.pid}, " in log
+    assert "created, 21 MiB reserved" in log
+    assert "0 records in 1 table, heap 0.0 of 16 MiB, backend cpu" in log
+    assert "limits: key 4,096 B, value 1,044,448 B, 86,880 operations a request, message 67,108,864 B" in log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -86,7 +91,7 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
     server.stop()
     answered = [i for i, call in enumerate(calls) if call.exception() is None]
     assert len(answered) < len(calls)
-    assert "still wait after 0 s" in server.log.read_text()
+    assert "still waiting after 0 s" in server.log.read_text()
     with gpkvs.open(server.data) as store:
         assert all(store.get(b"%d" % i) == b"" for i in answered)
 
@@ -166,12 +171,96 @@ def test_settings_from_command_line_environment_and_file(start_server: StartServ
     assert (info.key_bytes_max, info.value_bytes_max, info.request_ops_max) == (25, 50, 100)
 
 
+def log_events(server: Server) -> dict[str, dict[str, Any]]:
+    """Return the fields of each event in a log of JSON lines; of several alike, the last."""
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    return {line.get("event", ""): line for line in lines}
+
+
 def test_json_log(start_server: StartServer) -> None:
     server = start_server("--log-format", "json")
     server.stop()
-    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    assert {"time", "level", "logger", "message"} <= lines[0].keys()
-    assert lines[-1]["message"] == "store closed"
+    events = log_events(server)
+    assert list(events) == ["start", "created", "contents", "domain", "limits", "listening", "stopping", "closed"]
+    assert (events["start"]["version"], events["start"]["pid"]) == (package_version(), server.process.pid)
+    assert events["created"]["path"] == str(server.data)
+    assert events["created"]["reserved_bytes"] == 21 << 20
+    assert events["contents"]["records"] == 0
+    assert events["domain"]["domain"] in ("msync", "process")
+    assert events["limits"]["message_bytes_max"] == 64 << 20
+    assert (events["listening"]["port"], events["listening"]["address"]) == ("metrics", server.metrics_address)
+    assert events["stopping"]["signal"] == "SIGTERM"
+    assert events["closed"]["message"] == "store closed"
+    server.log.unlink()
+    server = start_server("--log-format", "json")
+    opened = log_events(server)["opened"]
+    assert (opened["undone"], opened["undone_entries"], opened["path"]) == (False, 0, str(server.data))
+    assert 0 < opened["seconds"] < 60
+
+
+def test_log_level(start_server: StartServer) -> None:
+    start_server("--log-level", "warning").stop()
+    server = start_server("--log-level", "error", env={"GPKVS_LOG_LEVEL": "debug"})
+    server.stop()
+    assert "INFO" not in server.log.read_text()
+
+
+def hang_up(server: Server, path: Path, text: str, lines: int) -> str:
+    """Write a settings file, send SIGHUP, and return the log when it has so many lines about that."""
+    path.write_text(text)
+    server.process.send_signal(signal.SIGHUP)
+    give_up = time.monotonic() + 30
+    while (log := server.log.read_text()).count("SIGHUP") < lines:
+        assert time.monotonic() < give_up
+        assert server.process.poll() is None
+        time.sleep(0.01)
+    return log.splitlines()[-1]
+
+
+def test_sighup_reads_the_log_level_again_and_names_what_it_leaves(start_server: StartServer, tmp_path: Path) -> None:
+    file = tmp_path / "gpkvs.toml"
+    file.write_text('log_level = "info"\nqueue_requests_max = 100\n')
+    server = start_server("--config", str(file))
+    changed = hang_up(server, file, 'log_level = "warning"\nqueue_requests_max = 200\nthreads = 1\n', 1)
+    assert "WARNING" in changed
+    assert "log level warning; these count from the next start: queue_requests_max, threads" in changed
+    for number, (text, words) in enumerate(
+        [
+            ("log_level = 'loud'", "log_level is one of debug, info, warning, error; nothing is changed"),
+            ("lisen = 'x'", "unknown setting 'lisen'"),
+            ("log_level = ", "cannot read"),
+        ],
+        start=2,
+    ):
+        assert words in hang_up(server, file, text, number)
+    hang_up(server, file, 'queue_requests_max = 100\nlog_level = "debug"', 5)
+    assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found
+    server.stop()
+    assert "SIGTERM: stopping" in server.log.read_text()  # at INFO: the level went back
+
+
+def test_sighup_leaves_a_level_of_the_command_line(start_server: StartServer, tmp_path: Path) -> None:
+    file = tmp_path / "gpkvs.toml"
+    file.write_text("")
+    server = start_server("--config", str(file), "--log-level", "info")
+    assert "log level info" in hang_up(server, file, 'log_level = "error"', 1)
+
+
+def test_sighup_without_a_file_does_nothing_and_says_so(server: Server) -> None:
+    server.process.send_signal(signal.SIGHUP)
+    server.process.send_signal(signal.SIGHUP)
+    give_up = time.monotonic() + 30
+    while "SIGHUP: there is no --config file to read again" not in server.log.read_text():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found
+
+
+def test_a_server_starts_with_the_sample_settings(start_server: StartServer) -> None:
+    sample = Path(__file__).parents[2] / "deploy/gpkvs.toml"
+    server = start_server("--config", str(sample))
+    assert server.admin.Info(admin_pb2.InfoRequest()).path == str(server.data)
 
 
 def test_sizes_are_those_of_creation(start_server: StartServer) -> None:

@@ -62,10 +62,14 @@ def test_json(server: Server) -> None:
     assert 0 < seen["engine_busy"] < 1.1
     # Of each SET: 6 or 7 bytes of the user, a record of 48 bytes, an undo entry of 48, a slot of 32.
     assert 128 / 7 < seen["write_amplification"] < 170 / 6
+    # Exact figures are the system's business: nothing on tmpfs, whole pages on a disk.
+    assert seen["device_written_bytes"] >= 0
+    assert seen["device_amplification"] * seen["user_bytes"] == pytest.approx(seen["device_written_bytes"])
     (table,) = seen["tables"]
     assert table["name"] == "default"
     assert table["records"] == 50
     assert table["load_factor"] == pytest.approx(50 / table["slots"])
+    assert table["bytes_per_key"] == 32 + 48  # a slot, a record
     assert 0 < seen["heap_live_bytes"] < seen["heap_bytes"]
     assert 0 < seen["heap_free_bytes"] < seen["heap_bytes"]
 
@@ -77,6 +81,8 @@ def test_picture(server: Server) -> None:
         "serving",
         "SETs",
         "write amplification",
+        "written to devices",
+        "device amplification",
         "waiting requests",
         "default",
         *PHASES,

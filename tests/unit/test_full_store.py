@@ -168,3 +168,25 @@ def test_small_heap_lowers_the_value_limit_and_says_so(store_path: Path) -> None
         store.set(b"k" * store.limits.key_bytes_max, b"x" * limit)
         with pytest.raises(InvalidArgumentError, match="value_bytes_max"):
             store.set(b"k", b"x" * (limit + 1))
+
+
+@pytest.mark.parametrize(("layout", "slots"), [("bytes", 2048), ("u64", 4096)])
+def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str, slots: int) -> None:
+    with gpkvs.open(store_path, index_bytes=64 << 10, heap_bytes=4 << 20, log_bytes=4 << 20) as store:
+        store.create_table("other", layout=layout, index_bytes=64 << 10)
+
+        def refusal(keys: range) -> str:
+            batch = Batch.of([(Op.SET, b"%08d" % key, bytes(8)) for key in keys])
+            with pytest.raises(NoSpaceError) as caught:
+                store.execute(batch, table="other")
+            return str(caught.value)
+
+        text = refusal(range(10 * slots))
+        assert (
+            f"table 'other' holds 0 records in {slots:,} slots, a load of 0%, and {10 * slots:,} new keys came" in text
+        )
+        assert f"{int(10 * slots / 0.7):,} slots or more (--index-bytes 1MiB)" in text
+        store.execute(Batch.of([(Op.SET, b"%08d" % key, bytes(8)) for key in range(slots // 2)]), table="other")
+        text = refusal(range(slots // 2, slots))
+        assert f"holds {slots // 2:,} records in {slots:,} slots, a load of 50%" in text
+        assert f"{2 * slots:,} slots or more (--index-bytes 1MiB)" in text

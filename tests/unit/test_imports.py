@@ -25,7 +25,7 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
 
 
 SLOW = ["numpy", "uvloop", "msgpack", "hdrh", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
-OF_A_CALL = {"cli", "config", "errors", "proto"}  # the parts of gpkvs that a call of one key takes
+OF_A_CALL = {"cli", "config", "errors", "proto", "text"}  # the parts of gpkvs that a call of one key takes
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -49,7 +49,7 @@ def test_a_call_of_one_key_loads_what_it_takes(command: str) -> None:
     assert loaded.isdisjoint(SLOW)
     assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
     assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {
-        f"gpkvs.cli.{name}" for name in ("kv", "lazy", "main", "numbers", "output", "remote")
+        f"gpkvs.cli.{name}" for name in ("exit_status", "kv", "lazy", "main", "numbers", "output", "remote")
     }
 
 
@@ -58,7 +58,9 @@ def test_help_and_version_load_no_command(arguments: list[str]) -> None:
     loaded = loaded_by(*arguments)
     assert "gpkvs.cli.main" in loaded
     assert loaded.isdisjoint(set(SLOW) - {"rich"} | {"grpc", "gpkvs.proto"})
-    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {"gpkvs.cli.lazy", "gpkvs.cli.main"}
+    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {
+        f"gpkvs.cli.{name}" for name in ("exit_status", "lazy", "main")
+    }
 
 
 @pytest.mark.parametrize("name", Gpkvs.subcommands)

@@ -126,7 +126,7 @@ def test_fills_to_80_percent_and_then_refuses_whole(counters: gpkvs.Store) -> No
     ("keys", "values", "message"),
     [
         (np.zeros(2, np.int64), np.zeros(2, np.uint64), "keys: an array of int64"),
-        (np.zeros(2, np.uint64), np.zeros(3, np.uint64), "values: 2 keys and 3 values"),
+        (np.zeros(2, np.uint64), np.zeros(3, np.uint64), "values: 2 keys, 3 values"),
         (np.zeros(4, np.uint64)[::2], np.zeros(2, np.uint64), "contiguous"),
         (np.zeros((2, 2), np.uint64), np.zeros(2, np.uint64), "2 dimensions"),
         (np.zeros(0, np.uint64), np.zeros(0, np.uint64), "at least one operation"),
@@ -140,7 +140,7 @@ def test_bad_arrays(counters: gpkvs.Store, keys: np.ndarray, values: np.ndarray,
 def test_u64_table_takes_8_bytes_only(counters: gpkvs.Store) -> None:
     with pytest.raises(InvalidArgumentError, match="operation 0, keys: a key of 3 bytes, this table takes 8 only"):
         counters.get(b"abc", table="counters")
-    with pytest.raises(InvalidArgumentError, match="values: a value of 1 bytes, this table takes 8 only"):
+    with pytest.raises(InvalidArgumentError, match="values: a value of 1 byte, this table takes 8 only"):
         counters.set(b"12345678", b"1", table="counters")
     with pytest.raises(InvalidArgumentError, match="has not the layout u64"):
         counters.get_many(numbers(1), table="default")

@@ -1,0 +1,53 @@
+"""Texts for people: what a caller sent, cut to a readable length; near names; counts in the right number."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from itertools import takewhile
+from operator import eq
+
+# Any valid table name is shown whole.
+_SHOWN_MAX = 80
+_NAMES_MAX = 8
+_NEAR_MAX = 3
+
+
+def quoted(given: bytes | str) -> str:
+    """Return a caller's bytes or text in quotes: short enough for an error, however long they are.
+
+    Every text that repeats what a caller sent takes it through here. A status that is too long for gRPC's trailers
+    never arrives, and a text of megabytes takes several times its size.
+    """
+    shown = repr(given[:_SHOWN_MAX])
+    if len(given) <= _SHOWN_MAX and len(shown) <= _SHOWN_MAX:
+        return shown
+    unit = "byte" if isinstance(given, bytes) else "character"
+    return f"{shown[:_SHOWN_MAX]}... ({counted(len(given), unit)})"
+
+
+def no_such(noun: str, name: str, names: Collection[str]) -> str:
+    """Say that there is nothing of a name, and what there is: all names, or of many those nearest to it."""
+    if len(names) <= _NAMES_MAX:
+        there = ", ".join(names)
+    else:
+        near = heapq.nlargest(_NEAR_MAX, names, key=lambda other: _likeness(name[:_SHOWN_MAX], other))
+        there = f"{len(names):,}, the nearest names are {', '.join(near)}"
+    return f"there is no {noun} {quoted(name)}; there are {there}"
+
+
+def _likeness(one: str, other: str) -> int:
+    """Return how many letters two names share at their ends; difflib would take up to a millisecond a pair."""
+    return _shared(one, other) + _shared(reversed(one), reversed(other))
+
+
+def _shared(one: Iterable[str], other: Iterable[str]) -> int:
+    return sum(takewhile(bool, map(eq, one, other)))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 record`` or ``2,000 records``."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {plural}"

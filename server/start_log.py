@@ -1,0 +1,91 @@
+"""What a server says in its log when it starts: a line for people, the same as fields for machines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+
+from gpkvs.config import MIB, Limits
+from gpkvs.info import StoreInfo, package_version
+from gpkvs.server.address import Address
+from gpkvs.store import Store
+from gpkvs.text import counted
+
+_log = logging.getLogger("gpkvs.server")
+
+
+def log_start() -> None:
+    """Say who starts."""
+    fields = {"event": "start", "version": package_version(), "pid": os.getpid(), "python": platform.python_version()}
+    _log.info("gpkvs %(version)s, process %(pid)d, Python %(python)s", fields, extra=fields)
+
+
+def log_store(store: Store, message_bytes_max: int) -> None:
+    """Say what was opened or created, what it holds, and what it promises."""
+    info = store.info()
+    _log_opening(info, is_new=store.is_new)
+    records = sum(table.records for table in info.tables)
+    _log.info(
+        "%s in %s, heap %s of %s MiB, backend %s",
+        counted(records, "record"),
+        counted(len(info.tables), "table"),
+        f"{info.heap_live_bytes / MIB:,.1f}",
+        f"{info.heap_bytes / MIB:,.0f}",
+        info.backend,
+        extra={
+            "event": "contents",
+            "records": records,
+            "tables": len(info.tables),
+            "heap_live_bytes": info.heap_live_bytes,
+            "heap_bytes": info.heap_bytes,
+            "backend": info.backend,
+        },
+    )
+    _log.log(
+        logging.INFO if store.domain.survives_power_loss else logging.WARNING,
+        "persistence domain %s: %s",
+        info.domain,
+        info.domain_note,
+        extra={"event": "domain", "domain": info.domain, "domain_found": info.domain_found},
+    )
+    _log_limits(info.limits, message_bytes_max)
+
+
+def _log_opening(info: StoreInfo, *, is_new: bool) -> None:
+    recovery = info.recovery
+    fields: dict[str, object] = {"path": str(info.path), "seconds": recovery.seconds}
+    if is_new:
+        reserved_bytes = info.heap_bytes + info.log_bytes + sum(table.index_bytes for table in info.tables)
+        fields |= {"event": "created", "reserved_bytes": reserved_bytes}
+        _log.info("store %s: created, %s MiB reserved", info.path, f"{reserved_bytes / MIB:,.0f}", extra=fields)
+    else:
+        fields |= {"event": "opened", "undone": recovery.undone, "undone_entries": recovery.undone_entries}
+        _log.info("store %s: opened; %s", info.path, recovery.text, extra=fields)
+
+
+def _log_limits(limits: Limits, message_bytes_max: int) -> None:
+    fields = {
+        "event": "limits",
+        "key_bytes_max": limits.key_bytes_max,
+        "value_bytes_max": limits.value_bytes_max,
+        "request_ops_max": limits.request_ops_max,
+        "message_bytes_max": message_bytes_max,
+    }
+    _log.info(
+        "limits: key %s B, value %s B, %s operations a request, message %s B",
+        *(f"{fields[name]:,}" for name in list(fields)[1:]),
+        extra=fields,
+    )
+
+
+def log_addresses(listen: Address, metrics: Address) -> None:
+    """Say where it serves; the last line of a start."""
+    for what, address in (("gRPC", listen), ("metrics", metrics)):
+        _log.info("%s on %s", what, address, extra={"event": "listening", "port": what, "address": str(address)})
+    if not listen.is_loopback:
+        _log.warning(
+            "gRPC on %s has neither TLS nor authentication: trust the network it is on",
+            listen,
+            extra={"event": "unprotected", "address": str(listen)},
+        )

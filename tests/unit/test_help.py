@@ -1,0 +1,64 @@
+"""What every help text says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpkvs.cli.main import app
+from gpkvs.info import package_version
+
+ENVIRONMENT = {"COLUMNS": "1000", "TERM": "dumb"}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command and group of commands."""
+    yield path
+    context = typer.Context(command)
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(context):
+            yield from commands(command.resolve_command(context, [name])[1], (*path, name))
+
+
+EVERY = list(commands(typer.main.get_command(app)))
+EXPECTED = {
+    ("serve",): {0, 1, 2, 70},
+    ("get",): {0, 1, 2, 130},
+    ("set",): {0, 2, 130},
+    ("check",): {0, 1, 2, 3, 130},
+    ("recover",): {0, 1, 2, 70, 130},
+    ("top",): {0, 2},
+    ("table", "drop"): {0, 1, 2, 130},
+    ("ycsb", "run"): {0, 1, 2},
+    ("drill",): {0, 1, 2, 130},
+    (): {0, 2, 130},
+}
+
+
+def test_all_commands_are_found() -> None:
+    assert len(EVERY) >= 25
+    assert EXPECTED.keys() <= set(EVERY)
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_every_help_lists_exit_statuses(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], env=ENVIRONMENT)
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert text.count("Exit status: 0 ") == 1
+    listed = text.partition("Exit status: ")[2].partition("Ctrl-C." if "130" in text else "wrong options.")[0]
+    statuses = {int(number) for number in re.findall(r"(?:^|; )(\d+) ", listed)}
+    assert {0, 2} <= statuses
+    assert statuses == EXPECTED.get(words, statuses)
+    assert "wrong options" in text
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(option: str) -> None:
+    result = CliRunner().invoke(app, [option])
+    assert (result.exit_code, result.stdout) == (0, f"gpkvs {package_version()}\n")
