@@ -70,7 +70,7 @@ MUTANTS = (
         "max(call.deadline for call in calls)",
         "min(call.deadline for call in calls)",
         "a call fails at the deadline of another one",
-        (f"{_TESTS}test_each_call_keeps_its_own_deadline",),
+        (f"{_TESTS}test_a_patient_call_outlives_a_hasty_one_in_its_message",),
     ),
     Mutant(
         "message-one-operation-over",
@@ -87,14 +87,6 @@ MUTANTS = (
         "if self._sweep_at == inf:",
         "a call with an earlier deadline than those before it fails only at theirs",
         (f"{_TESTS}test_a_later_call_may_have_the_earlier_deadline",),
-    ),
-    Mutant(
-        "cancelled-call-sent",
-        _GATHER,
-        "if not call.future.done():  # cancelled",
-        "if True:  # cancelled",
-        "a write that its caller cancelled in the queue is done",
-        (f"{_TESTS}test_a_cancelled_call_does_not_disturb_the_others",),
     ),
     Mutant(
         "failed-stream-keeps-room",

@@ -289,6 +289,23 @@ def test_each_call_keeps_its_own_deadline(run: Run) -> None:
     run(main())
 
 
+def test_a_patient_call_outlives_a_hasty_one_in_its_message(run: Run) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+        async with serving() as server, connect(server) as client:
+            server.faults = [wait_for(release)]
+            patient = asyncio.create_task(client.set(b"patient", b"v", timeout=300))
+            with pytest.raises(DeadlineError):
+                await client.get(b"hasty", timeout=0.1)
+            await asyncio.sleep(0.5)  # whatever else might end at that deadline has ended now
+            assert not patient.done()
+            release.set()
+            assert await patient == 2
+            assert [len(message) for message in server.messages] == [2]
+
+    run(main())
+
+
 def test_a_later_call_may_have_the_earlier_deadline(run: Run) -> None:
     async def main() -> None:
         async with serving() as server, connect(server, gather=ONE_AT_A_TIME) as client:
