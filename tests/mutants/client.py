@@ -30,7 +30,7 @@ MUTANTS = (
         "is_write=request.has_writes",
         "is_write=False",
         "the blocking client does a write twice when its answer was lost",
-        ("unit/test_client_sync.py",),
+        ("unit/test_client_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
     ),
     Mutant(
         "blocking-columns-repeated",
@@ -38,7 +38,7 @@ MUTANTS = (
         "is_write=batch.has_writes",
         "is_write=False",
         "the blocking client does columns of writes twice when their answer was lost",
-        ("unit/test_client_sync.py",),
+        ("unit/test_client_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
     ),
     Mutant(
         "blocking-table-made-for-sure",
@@ -46,7 +46,7 @@ MUTANTS = (
         "self._admin.CreateTable, request, is_write=True",
         "self._admin.CreateTable, request, is_write=False",
         "a table that may have been made is told not to have been",
-        ("unit/test_client_sync.py",),
+        ("unit/test_client_sync.py::test_whether_a_table_was_made_or_dropped_is_unknown_when_the_answer_is_lost",),
     ),
     Mutant(
         "blocking-past-the-deadline",
@@ -54,7 +54,7 @@ MUTANTS = (
         " or time.monotonic() + delay_s >= deadline",
         "",
         "the blocking client sleeps past its deadline, and then hides why it repeated",
-        ("unit/test_client_sync.py",),
+        ("unit/test_client_sync.py::test_a_deadline_ends_repeating_and_the_reason_is_told",),
     ),
     Mutant(
         "queue-not-woken",

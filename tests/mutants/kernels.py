@@ -41,7 +41,7 @@ MUTANTS = (
         "        if (reference_offset(a.freed[i]) / a.segment_units == segment) live -= reference_length(a.freed[i]);\n"
         "    u64 used = live ? a.tail_units : 0;",
         "a small batch stores over records that a crash would bring back (I7)",
-        ("unit/test_heap.py",),
+        ("unit/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
         "small-exact-fit-refused",
@@ -89,6 +89,6 @@ MUTANTS = (
         " ||\n        offset / a.segment_units != (offset + units - 1) / a.segment_units)",
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",
-        ("unit/test_damage.py",),
+        ("unit/test_damage.py::test_check_names_the_invariant",),
     ),
 )

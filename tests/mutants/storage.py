@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/heap.py", "recovery/salvage.py", "gpkvs/transaction.py"
-_UNSAFE = "crash/test_unsafe.py::"
+_UNSAFE, _HEAP_TESTS = "crash/test_unsafe.py::", "unit/test_heap.py::"
 
 MUTANTS = (
     Mutant(
@@ -14,7 +14,7 @@ MUTANTS = (
         'side="right"',
         'side="left"',
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
-        ("unit/test_heap.py::test_a_record_may_end_with_its_segment",),
+        (f"{_HEAP_TESTS}test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
         "segment-used-twice",
@@ -22,7 +22,7 @@ MUTANTS = (
         "if candidate not in used_segments:",
         "if candidate != segment:",
         "a large batch that goes round the heap stores over its own records",
-        ("unit/test_heap.py",),
+        (f"{_HEAP_TESTS}test_a_batch_that_goes_round_the_heap_stops_at_its_own_records",),
     ),
     Mutant(
         "free-space-counted-twice",
@@ -30,7 +30,7 @@ MUTANTS = (
         "(self.segment_units - start.units if start.units else 0)",
         "self.segment_units - start.units",
         "an empty tail segment counts twice as free: more is admitted than fits",
-        ("unit/test_heap.py",),
+        (f"{_HEAP_TESTS}test_free_bytes_are_those_that_records_can_take",),
     ),
     Mutant(
         "damaged-reference-counted",
@@ -38,7 +38,7 @@ MUTANTS = (
         "np.minimum(part // span, np.uint64(segments))",
         "part // span",
         "one damaged reference asks for memory without bound",
-        ("unit/test_heap.py",),
+        (f"{_HEAP_TESTS}test_a_damaged_reference_takes_no_memory_to_count",),
     ),
     Mutant(
         "phases-reuse-what-they-free",
@@ -50,7 +50,7 @@ MUTANTS = (
         "                self.heap.live_units - sum(self._freed_units(table.freed(plan)) for table, plan in plans),\n"
         "            ).allocate(_joined(units))",
         "a large batch stores over records that a crash would bring back (I7)",
-        ("unit/test_heap.py",),
+        (f"{_HEAP_TESTS}test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
         "versions-without-a-change",

@@ -184,9 +184,18 @@ def break_version(path: Path, at: int, words: list[int]) -> None:
 
 
 def break_key(path: Path, at: int, words: list[int]) -> None:
-    """Point a slot at another key's whole record."""
-    other = next(o for o in range(at + SLOT_BYTES, 65536, SLOT_BYTES) if slot_words(path, o)[3])
-    store_slot(path, at, [*words[:2], *slot_words(path, other)[2:]])
+    """Point a slot at the whole record of another key that is as long."""
+    others = (slot_words(path, o) for o in range(at + SLOT_BYTES, 65536, SLOT_BYTES))
+    other = next(o for o in others if o[3] and key_bytes(path, o) == key_bytes(path, words))
+    store_slot(path, at, [*words[:2], *other[2:]])
+
+
+def key_bytes(path: Path, words: list[int]) -> int:
+    """Return the length of the key in a slot's record."""
+    with (path / "heap").open("rb") as file:
+        file.seek((words[2] >> 24) * 16 + 24)
+        (size,) = struct.unpack("<I", file.read(4))
+    return int(size)
 
 
 def break_table(path: Path, at: int, words: list[int]) -> None:
