@@ -13,9 +13,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from itertools import chain
 
 import pytest
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tests.mutants.cases import MUTANTS
@@ -79,42 +81,46 @@ def passes_unchanged(mutants: Sequence[Mutant], tests: Sequence[str]) -> bool:
     return run.status == pytest.ExitCode.OK
 
 
-def main() -> int:
-    """Run and print."""
+def parsed() -> tuple[list[Mutant], argparse.Namespace]:
+    """Return the mutants that the command line names, and its options."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; all of them without a name")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at the same time")
     parser.add_argument("--list", action="store_true", help="list the mutants and end")
     parser.add_argument(
-        "--tests", action="append", metavar="TESTS",
+        "--tests",
+        action="append",
+        metavar="TESTS",
         help="run these instead of the tests that are expected to see a mutant, for example unit or unit/test_small.py",
-    )  # fmt: skip
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - MUTANTS.keys():
+    )
+    options = parser.parse_args()
+    if unknown := set(options.names) - MUTANTS.keys():
         parser.error(f"no mutant {', '.join(sorted(unknown))}; --list has them all")
-    chosen = [MUTANTS[name] for name in arguments.names or MUTANTS]
-    console = Console(highlight=False, width=160)
-    if arguments.list:
-        for mutant in chosen:
-            console.print(f"{mutant.name}: {mutant.why} ({mutant.file})")
+    return [MUTANTS[name] for name in options.names or MUTANTS], options
+
+
+def main() -> int:
+    """Run and print."""
+    mutants, options = parsed()
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.name} ({mutant.file}): {mutant.why}")
         return 0
-    tests_of = {mutant.name: tuple(arguments.tests or mutant.tests) for mutant in chosen}
-    if not passes_unchanged(chosen, list(dict.fromkeys(test for tests in tests_of.values() for test in tests))):
+    tests_of = {mutant: tuple(options.tests or mutant.tests) for mutant in mutants}
+    if not passes_unchanged(mutants, list(dict.fromkeys(chain.from_iterable(tests_of.values())))):
         print("the tests fail without a mutant")
         return 1
     table = Table("mutant", "result", "first seen by, or why not")
-    outcomes = []
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for mutant, (outcome, detail) in zip(
-            chosen, pool.map(lambda mutant: examine(mutant, tests_of[mutant.name]), chosen), strict=True
-        ):
+    seen = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        verdicts = pool.map(lambda mutant: examine(mutant, tests_of[mutant]), mutants)
+        for mutant, (outcome, detail) in zip(mutants, verdicts, strict=True):
             print(f"{mutant.name}: {outcome}", flush=True)
-            table.add_row(mutant.name, outcome, detail)
-            outcomes.append(outcome)
-    console.print(table)
-    seen = outcomes.count(Outcome.SEEN)
-    print(f"{seen} of {len(chosen)} seen")
-    return 0 if seen == len(chosen) else 1
+            table.add_row(mutant.name, outcome, escape(detail))
+            seen += outcome is Outcome.SEEN
+    Console(highlight=False, width=160).print(table)
+    print(f"{seen} of {len(mutants)} seen")
+    return 0 if seen == len(mutants) else 1
 
 
 if __name__ == "__main__":

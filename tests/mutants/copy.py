@@ -72,7 +72,7 @@ class Copy:
 
     def run(self, tests: Sequence[str], *options: str) -> Run:
         """Run tests, named as in `Mutant.tests`."""
-        command = [self._python, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
+        command = [str(self._python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
         command += [f"--timeout={_TEST_SECONDS_MAX}", *(f"tests/{test}" for test in tests)]
         environment = {name: value for name, value in os.environ.items() if name != "GPKVS_KERNELS"}
         environment["TMPDIR"] = str(self.root)

@@ -52,6 +52,22 @@ MUTANTS = (
         ("unit/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
+        "small-batch-frees-nothing",
+        _SMALL,
+        "if (segment < a.segments) a.live_units[segment] -= reference_length(a.freed[i]);",
+        "",
+        "overwriting fills the heap",
+        ("unit/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
+    ),
+    Mutant(
+        "small-batch-forgets-removed-keys",
+        _SMALL,
+        "        a.counts[SMALL_REMOVED_KEYS] += a.change[chain] == CHANGE_REMOVE;\n",
+        "",
+        "the number of records only grows",
+        ("unit/test_full_store.py::test_full_index_refuses_single_keys_and_serves_the_rest", "unit/test_small.py"),
+    ),
+    Mutant(
         "long-chains-out-of-order",
         "gpkvs/kernels/order.hpp",
         "std::stable_sort(first, last,",

@@ -41,14 +41,6 @@ MUTANTS = (
         (f"{_TESTS}test_batches_are_bounded_and_requests_stay_whole",),
     ),
     Mutant(
-        "queue-one-request-over",
-        _BATCHER,
-        "len(self._queue) >= config.queue_requests_max",
-        "len(self._queue) > config.queue_requests_max",
-        "the queue grows past its bound",
-        (f"{_TESTS}test_full_queue_refuses_and_recovers",),
-    ),
-    Mutant(
         "answer-to-who-has-gone",
         _BATCHER,
         "    if waiting.answer.done():\n        return\n",

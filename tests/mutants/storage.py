@@ -164,4 +164,20 @@ MUTANTS = (
         "a crash in a batch takes the descriptor that recovery needs",
         ("crash/test_failpoints.py",),
     ),
+    Mutant(
+        "undo-one-slot-short",
+        "recovery/recover.py",
+        "((0, half), (half, run.count))",
+        "((0, half), (half, run.count - 1))",
+        "recovery leaves one slot of the batch in progress as the batch made it",
+        ("crash/test_rollback.py",),
+    ),
+    Mutant(
+        "undo-unverified",
+        "recovery/recover.py",
+        "    verify_log(files, backend, descriptor)\n    on_progress",
+        "    on_progress",
+        "a damaged log is undone: recovery stores garbage over good slots (I6)",
+        ("unit/test_damage.py::test_damaged_active_log_is_refused_before_anything_is_undone",),
+    ),
 )
