@@ -47,7 +47,7 @@ def judge(run: Run) -> Verdict:
             return Outcome.UNSEEN, "all tests passed"
         case pytest.ExitCode.TESTS_FAILED:
             found = _FIRST_FAILURE.search(run.output)
-            return Outcome.SEEN, found[1] if found else "a test failed"
+            return Outcome.SEEN, found[1] if found else "a test hangs"
         case status if status == HUNG:
             return Outcome.SEEN, "the tests hang"
         case status if status < 0 or status == _STOPPED:

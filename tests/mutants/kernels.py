@@ -81,7 +81,7 @@ MUTANTS = (
         "give_back(its, a.slot[a.changed_chain[undone]]);",
         "",
         "requests behind one that does not fit the index are refused for room that nobody took",
-        ("unit/test_admission.py",),
+        ("unit/test_full_store.py::test_a_refused_request_leaves_its_ways_to_those_behind_it",),
     ),
     Mutant(
         "refused-request-keeps-its-units",
@@ -89,7 +89,7 @@ MUTANTS = (
         "        used = used_before;\n",
         "",
         "requests behind one that does not fit the heap are refused for room that nobody took",
-        ("unit/test_admission.py",),
+        ("unit/test_full_store.py::test_a_refused_request_leaves_its_room_in_the_heap_to_those_behind_it",),
     ),
     Mutant(
         "pinned-occupant-moves",

@@ -30,7 +30,7 @@ MUTANTS = (
         "            self._busy = False\n            return",
         "            return",
         "the first idle moment is the last: nothing starts a batch again",
-        (f"{_TESTS}test_a_failing_engine_fails_its_batch_only",),
+        (f"{_TESTS}test_what_comes_after_an_idle_moment_starts_a_batch",),
     ),
     Mutant(
         "batch-one-operation-short",
@@ -118,6 +118,6 @@ MUTANTS = (
         "message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max",
         "message_bytes_max - _ANSWER_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
-        ("unit/test_codec.py::test_the_largest_answer_fits_a_message",),
+        ("unit/test_serve_options.py::test_every_answer_fits_one_message",),
     ),
 )

@@ -125,14 +125,6 @@ MUTANTS = (
         ("unit/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",),
     ),
     Mutant(
-        "root-sequence-stays",
-        "gpkvs/schema.py",
-        "sequence=root.sequence + 1",
-        "sequence=root.sequence",
-        "after a crash between the two root copies nobody knows which is newer",
-        ("crash/test_tables.py::test_kill_while_tables_change",),
-    ),
-    Mutant(
         "small-file-not-durable",
         "gpkvs/directory.py",
         "        _write_all(file, data)\n        os.fsync(file)",

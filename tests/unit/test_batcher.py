@@ -108,6 +108,16 @@ async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) 
 
 
 @asynchronous
+async def test_what_comes_after_an_idle_moment_starts_a_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        for i in range(3):
+            await asyncio.wait_for(batcher.submit(set_one(b"%d" % i)), 30)
+            await asyncio.sleep(0.01)  # nothing waits
+    assert watched.batches == [[b"0"], [b"1"], [b"2"]]
+
+
+@asynchronous
 async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -> None:
     def request(name: bytes, count: int) -> codec.Request:
         return codec.decode(wire.batch([(2, name + b"%d" % i, b"12345678") for i in range(count)]), LIMITS)
