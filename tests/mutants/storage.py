@@ -146,7 +146,7 @@ MUTANTS = (
         "descriptor.epoch == epoch:",
         "descriptor.epoch >= epoch:",
         "a batch that was never committed moves versions and tail",
-        ("crash/test_failpoints.py",),
+        ("crash/test_failpoints.py::test_a_batch_that_the_flag_never_named_gives_no_versions",),
     ),
     Mutant(
         "descriptor-stored-over",
@@ -154,7 +154,7 @@ MUTANTS = (
         "        self._current_copy = 1 - self._current_copy\n",
         "",
         "a crash in a batch takes the descriptor that recovery needs",
-        ("crash/test_failpoints.py",),
+        ("crash/test_failpoints.py::test_kill_between_phases",),
     ),
     Mutant(
         "undo-one-slot-short",
