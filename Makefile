@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults fuzz sanitize coverage check proto clean
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ SECONDS ?= 30
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)
 	$(BIN)/python -m tests.faults $(FAULTS)
 
+mutants: install-test  ## put mistakes into copies of the code: a test must see each (MUTANTS="name ..." for some, JOBS=2)
+	$(BIN)/python -m tests.mutants $(if $(JOBS),-j $(JOBS)) $(MUTANTS)
+
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
@@ -85,6 +88,11 @@ build/sanitize/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)
 	$(CXX_KERNELS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
 		-o $@ gpkvs/kernels/*.cpp
+
+# As they are, for a copy of the checkout with a mistake in it (tests/mutants).
+build/plain/_kernels.so: $(KERNELS)
+	@mkdir -p $(@D)
+	$(CXX_KERNELS) -O1 -DGPKVS_NO_CLONES -o $@ gpkvs/kernels/*.cpp
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/unit/test_kernels.py tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_damage.py \

@@ -44,6 +44,7 @@ STEPS = (
     Step("linear", "gpkvs linear --json --seed $SEED", "gpkvs linear --json --operations 3000 --faults 2", 60),
     Step("drill", "gpkvs drill --json --rounds 100 --seed $SEED", "gpkvs drill --json --rounds 2 --seed $SEED", 45),
     Step("faults", "make faults", "make faults FAULTS=17", 45),
+    Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gpkvs
 from gpkvs import failpoint
 from gpkvs.check import check
 from tests.conftest import assert_clean
@@ -55,6 +56,17 @@ def test_kill_in_recovery(tmp_path: Path, name: str, active: bool) -> None:
     # Twice more, once at the same place: undo is idempotent (I5).
     run_child(path, [], name)
     assert contents(path, KEYS) == apply({}, FIRST)
+    assert_clean(path)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_batch_that_the_flag_never_named_gives_no_versions(tmp_path: Path, batch: int) -> None:
+    """Its descriptor is durable and newer than the one that counts, in either of their two places."""
+    path = tmp_path / "store"
+    batches = [FIRST] * batch
+    assert run_child(path, batches, f"before_active_flag:{batch}").acknowledged == batch - 1
+    with gpkvs.open(path) as store:
+        assert store.info().next_version == 1 + (batch - 1) * len(FIRST)
     assert_clean(path)
 
 

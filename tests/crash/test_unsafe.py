@@ -123,6 +123,78 @@ def test_what_a_power_loss_tore_is_dropped_and_the_rest_kept(path: Path) -> None
     assert_clean(path)
 
 
+LIFE = """
+import os, sys, gpkvs
+store = gpkvs.open(sys.argv[1], durability="none")
+exec(sys.argv[2])
+os._exit(9)
+"""
+
+
+def live_and_die(path: Path, statements: str) -> int:
+    """Use a store without an undo log and leave it without a close; return what the statements print."""
+    command = [sys.executable, "-c", LIFE, str(path), statements]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 9, done.stderr
+    return int(done.stdout)
+
+
+def test_new_records_do_not_lie_over_those_that_were_kept(path: Path) -> None:
+    """The descriptors that the power loss left say that the heap is empty; the slots that it left know better."""
+    log = (path / "log").read_bytes()
+    live_and_die(path, "for i in range(300): store.set(b'key%d' % i, b'value%d' % i)\nprint(i, flush=True)")
+    (path / "log").write_bytes(log)
+    with gpkvs.open(path, accept_loss=True) as store:
+        assert store.recovery.dropped_slots == 0
+        for i in range(300):
+            store.set(b"new%d" % i, b"new value")
+        assert [store.get(b"key%d" % i) for i in range(300)] == [b"value%d" % i for i in range(300)]
+    assert_clean(path)
+
+
+def test_versions_go_on_above_the_highest_of_all_tables(path: Path) -> None:
+    with gpkvs.open(path) as store:
+        store.create_table("last", index_bytes=64 << 10)
+        store.set(b"key", b"value", table="last")
+    log = (path / "log").read_bytes()
+    given = live_and_die(path, "print([store.set(b'key%d' % i, b'value') for i in range(10)][-1], flush=True)")
+    (path / "log").write_bytes(log)
+    with gpkvs.open(path, accept_loss=True) as store:
+        assert store.set(b"after", b"") > given
+        assert store.set(b"after", b"", table="last") > given + 1
+
+
+@pytest.mark.parametrize("batches", [3, 4])
+def test_the_newer_descriptor_counts(path: Path, batches: int) -> None:
+    """Whichever of the two places it has: it alone knows the versions of keys that their own batch deleted."""
+    given = live_and_die(
+        path,
+        "from gpkvs.batch import Batch, Op\n"
+        "batch = Batch.of([(Op.SET, b'key', b''), (Op.DELETE, b'key')])\n"
+        f"print([int(store.execute(batch).versions[0]) for _ in range({batches})][-1], flush=True)",
+    )
+    with gpkvs.open(path, accept_loss=True) as store:
+        assert store.set(b"after", b"") > given
+
+
+def test_all_is_durable_before_the_mark_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power failure could bring back what was dropped, and nothing would say so."""
+    done: list[str] = []
+
+    def fdatasync(file: int) -> None:
+        done.append(Path(f"/proc/self/fd/{file}").readlink().name)
+
+    assert kill_at([sys.executable, "-c", WRITE, str(path)], "before_reply:6")
+    _tear(path / "index-0-0", BYTES.slot_bytes, 16, 10)
+    _tear(path / "index-1-0", U64.slot_bytes, 0, 10)
+    monkeypatch.setattr("gpkvs.pm.region.os.fdatasync", fdatasync)
+    with gpkvs.open(path, durability="none", accept_loss=True, on_progress=lambda step, _: done.append(step)) as store:
+        assert store.recovery.dropped_slots
+    salvaging = done[done.index("reading the transaction flag") : done.index("counting live records")]
+    assert salvaging[-2:] == ["root", "root"], "the mark goes last, from both copies"
+    assert {"index-0-0", "index-1-0", "log", "root"} <= set(salvaging[:-2])
+
+
 def _tear(index: Path, slot_bytes: int, at: int, count: int) -> int:
     """Change a word in `count` slots that hold something, so that they cannot be taken for whole; return `count`."""
     slots = np.memmap(index, np.uint64, "r+").reshape(-1, slot_bytes // 8)

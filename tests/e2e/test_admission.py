@@ -165,11 +165,32 @@ async def test_cancelled_call(store: gpkvs.Store) -> None:
 
 
 @asynchronous
+async def test_a_stream_that_is_given_up_runs_no_further(store: gpkvs.Store) -> None:
+    """What is in a batch commits, what waits is dropped: nobody is there for its answers."""
+    async with serving(store) as services:
+        batcher = services.open_gate()
+        stream = services.kv.Pipeline()
+        await stream.write(batch([(SET, b"in batch", b"")]))
+        await services.wait_entered()
+        for i in range(5):
+            await stream.write(batch([(SET, b"waiting-%d" % i, b"")]))
+        await wait_until(lambda: batcher.queue_requests == 5)
+        stream.cancel()
+        ended = {"grpc_type": "bidi_stream", "grpc_service": "gpkvs.v1.KV", "grpc_method": "Pipeline"}
+        await wait_until(lambda: services.sample("grpc_server_handled_total", **ended, grpc_code="CANCELLED") == 1)
+        services.go.set()
+        await services.kv.Get(kv_pb2.GetRequest(key=b"k"))
+    assert store.get(b"in batch") == b""
+    assert [store.get(b"waiting-%d" % i) for i in range(5)] == [None] * 5
+
+
+@asynchronous
 async def test_gate_waits_for_calls_under_way(store: gpkvs.Store) -> None:
     async with serving(store) as services:
         services.open_gate()
         call = services.kv.Set(kv_pb2.SetRequest(key=b"k"))
         await services.wait_entered()
+        await services.admin.Info(admin_pb2.InfoRequest())  # one call that ends is not all of them
         services.gate.close()
         idle = asyncio.ensure_future(services.gate.wait_idle())
         await asyncio.sleep(0.05)

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import gpkvs
 from gpkvs.info import package_version
@@ -94,6 +95,19 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
     assert "still waiting after 0 s" in server.log.read_text()
     with gpkvs.open(server.data) as store:
         assert all(store.get(b"%d" % i) == b"" for i in answered)
+
+
+def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:
+    """To whoever asks its health, reads its metrics or looks for its ready file, while it still ends its streams."""
+    watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    assert server.metric("gpkvs_serving") == 1
+    assert (tmp_path / "ready").exists()
+    server.process.send_signal(signal.SIGTERM)
+    assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert server.metric("gpkvs_serving") == 0
+    assert not (tmp_path / "ready").exists()
+    watch.cancel()
 
 
 def test_second_server_on_one_directory_names_the_first(server: Server) -> None:

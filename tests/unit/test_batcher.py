@@ -108,6 +108,16 @@ async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) 
 
 
 @asynchronous
+async def test_what_comes_after_an_idle_moment_starts_a_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        for i in range(3):
+            await asyncio.wait_for(batcher.submit(set_one(b"%d" % i)), 30)
+            await asyncio.sleep(0.01)  # nothing waits
+    assert watched.batches == [[b"0"], [b"1"], [b"2"]]
+
+
+@asynchronous
 async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -> None:
     def request(name: bytes, count: int) -> codec.Request:
         return codec.decode(wire.batch([(2, name + b"%d" % i, b"12345678") for i in range(count)]), LIMITS)
@@ -203,6 +213,34 @@ async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None
 
 
 @asynchronous
+async def test_what_the_engine_leaves_over_keeps_the_order_of_arrival(store: gpkvs.Store) -> None:
+    """Each request writes one key and reads so much that the store cuts the batch: the last write must stay."""
+    store.set(b"large", bytes(1 << 19))
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        requests = [codec.decode(wire.batch([(2, b"k", b"%d" % i), (1, b"large")]), LIMITS) for i in range(150)]
+        answers = [batcher.submit(request) for request in requests]
+        watched.go.set()
+        await busy
+        versions = [int.from_bytes((await answer).versions[:8], "little") for answer in answers]
+    assert len(watched.batches) == 3, "nothing was left over"
+    assert versions == sorted(versions)
+    assert store.get(b"k") == b"149"
+
+
+@asynchronous
+async def test_who_has_gone_does_not_take_the_answers_of_others(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        gone, stays = batcher.submit(set_one(b"gone")), batcher.submit(set_one(b"stays"))
+        await watched.wait_entered()
+        gone.cancel()
+        watched.go.set()
+        assert int.from_bytes((await asyncio.wait_for(stays, 30)).versions, "little") == 2
+    assert watched.batches == [[b"gone", b"stays"]]
+
+
+@asynchronous
 async def test_a_failing_engine_fails_its_batch_only(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
         watched.go.set()
@@ -212,6 +250,18 @@ async def test_a_failing_engine_fails_its_batch_only(store: gpkvs.Store) -> None
             await batcher.submit(set_one(b"b"))
         with pytest.raises(gpkvs.GpkvsError, match="is closed"):
             await batcher.submit(set_one(b"c"))
+
+
+@asynchronous
+async def test_a_failing_engine_tells_everybody_in_the_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        answers = [batcher.submit(set_one(b"%d" % i)) for i in range(3)]
+        await watched.wait_entered()
+        store.close()
+        watched.go.set()
+        results = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
+    assert len(watched.batches) == 1
+    assert all(isinstance(result, gpkvs.GpkvsError) for result in results)
 
 
 @asynchronous

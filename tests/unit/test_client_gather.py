@@ -320,6 +320,36 @@ def test_each_call_keeps_its_own_deadline(run: Run) -> None:
     run(main())
 
 
+def test_a_patient_call_outlives_a_hasty_one_in_its_message(run: Run) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+        async with serving() as server, connect(server) as client:
+            server.faults = [wait_for(release)]
+            patient = asyncio.create_task(client.set(b"patient", b"v", timeout=300))
+            with pytest.raises(DeadlineError):
+                await client.get(b"hasty", timeout=0.1)
+            await asyncio.sleep(0.5)  # whatever else might end at that deadline has ended now
+            assert not patient.done()
+            release.set()
+            assert await patient == 2
+            assert [len(message) for message in server.messages] == [2]
+
+    run(main())
+
+
+def test_a_later_call_may_have_the_earlier_deadline(run: Run) -> None:
+    async def main() -> None:
+        async with serving() as server, connect(server, gather=ONE_AT_A_TIME) as client:
+            server.faults = [hang]
+            patient = asyncio.create_task(client.get(b"patient", timeout=300))
+            await server.arrived.wait()
+            with pytest.raises(DeadlineError):
+                await asyncio.wait_for(client.get(b"hasty", timeout=0.1), 30)
+            patient.cancel()
+
+    run(main())
+
+
 @pytest.mark.parametrize(("operation", "error"), [(Op.GET, DeadlineError), (Op.SET, OutcomeUnknownError)])
 def test_a_batch_has_a_deadline(run: Run, operation: Op, error: type[Exception]) -> None:
     async def main() -> None:
@@ -333,12 +363,13 @@ def test_a_batch_has_a_deadline(run: Run, operation: Op, error: type[Exception])
 
 def test_a_deadline_ends_repeating_and_says_why_it_was_repeated(run: Run) -> None:
     async def main() -> None:
-        async with serving() as server, connect(server, retry=RetryPolicy(delay_ms_first=500)) as client:
+        slow = RetryPolicy(delay_ms_first=60_000, delay_ms_max=60_000)  # the deadline comes in the first pause
+        async with serving() as server, connect(server, retry=slow) as client:
             server.rule = refuse(grpc.StatusCode.UNAVAILABLE, "the server is recovering")
             with pytest.raises(DeadlineError, match="recovering"):
-                await client.set(b"k", b"v", timeout=0.1)
+                await client.set(b"k", b"v", timeout=1)
             with pytest.raises(UnavailableError, match="recovering"):
-                await client.batch([(Op.SET, b"k", b"v")], timeout=0.1)
+                await client.batch([(Op.SET, b"k", b"v")], timeout=1)
 
     run(main())
 

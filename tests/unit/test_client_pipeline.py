@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pytest
@@ -19,8 +19,10 @@ from gpkvs.client import (
     ServerError,
     UnavailableError,
 )
+from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
+T = TypeVar("T")
 WRITE = Batch.of([(Op.SET, b"k", b"v")])
 READ = Batch.of([(Op.GET, b"k")])
 Answer = Callable[[kv_pb2.BatchRequest, grpc.aio.ServicerContext], Awaitable[kv_pb2.BatchResponse]]
@@ -42,15 +44,24 @@ class StreamServer(kv_pb2_grpc.KVServicer):
 def outcomes(answer: Answer, *batches: Batch) -> list[Any]:
     """Send batches to a server that answers so; return results and errors."""
 
-    async def main() -> list[Any]:
+    async def use(pipeline: AsyncPipeline) -> list[Any]:
+        answers = [await pipeline.send(batch) for batch in batches]
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    return with_pipeline(answer, use, in_flight_max=32)
+
+
+def with_pipeline(answer: Answer, use: Callable[[AsyncPipeline], Awaitable[T]], in_flight_max: int = 2) -> T:
+    """Use a pipeline to a server that answers so."""
+
+    async def main() -> T:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         kv_pb2_grpc.add_KVServicer_to_server(StreamServer(answer), server)
         target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         try:
-            async with AsyncClient(target) as client, client.pipeline() as pipeline:
-                answers = [await pipeline.send(batch) for batch in batches]
-                return await asyncio.gather(*answers, return_exceptions=True)
+            async with AsyncClient(target) as client, client.pipeline(in_flight_max=in_flight_max) as pipeline:
+                return await use(pipeline)
         finally:
             await server.stop(None)
 
@@ -123,3 +134,32 @@ def test_an_end_of_the_stream_is_unknown_unless_the_server_says_otherwise(told: 
     assert first.status.tolist() == [1]
     assert type(write) is (UnavailableError if told else OutcomeUnknownError)
     assert isinstance(read, UnavailableError)
+
+
+async def stopping(_request: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
+    """End the stream without an answer."""
+    await asyncio.sleep(0.1)  # so that all was written
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping", (("gpkvs-executed", "no"),))
+    raise AssertionError("abort always raises")
+
+
+def test_every_send_after_the_end_is_refused() -> None:
+    async def use(pipeline: AsyncPipeline) -> None:
+        with pytest.raises(UnavailableError):
+            await (await pipeline.send(READ))
+        for _ in range(5):
+            with pytest.raises(UnavailableError):
+                await asyncio.wait_for(pipeline.send(READ), 30)
+
+    with_pipeline(stopping, use)
+
+
+def test_a_sender_that_waits_for_room_is_told_of_the_end() -> None:
+    async def use(pipeline: AsyncPipeline) -> None:
+        answers = [await pipeline.send(READ) for _ in range(2)]
+        waiting = asyncio.create_task(pipeline.send(READ))
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(waiting, 30)
+        assert [type(answer.exception()) for answer in answers] == [UnavailableError] * 2
+
+    with_pipeline(stopping, use)

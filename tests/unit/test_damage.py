@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Op, Status
 from gpkvs.check import check
 from gpkvs.errors import CorruptRecordError, CorruptStoreError, FormatError, StoreError
 from gpkvs.files import open_files
@@ -184,9 +184,18 @@ def break_version(path: Path, at: int, words: list[int]) -> None:
 
 
 def break_key(path: Path, at: int, words: list[int]) -> None:
-    """Point a slot at another key's whole record."""
-    other = next(o for o in range(at + SLOT_BYTES, 65536, SLOT_BYTES) if slot_words(path, o)[3])
-    store_slot(path, at, [*words[:2], *slot_words(path, other)[2:]])
+    """Point a slot at the whole record of another key that is as long."""
+    others = (slot_words(path, o) for o in range(at + SLOT_BYTES, 65536, SLOT_BYTES))
+    other = next(o for o in others if o[3] and key_bytes(path, o) == key_bytes(path, words))
+    store_slot(path, at, [*words[:2], *other[2:]])
+
+
+def key_bytes(path: Path, words: list[int]) -> int:
+    """Return the length of the key in a slot's record."""
+    with (path / "heap").open("rb") as file:
+        file.seek((words[2] >> 24) * 16 + 24)
+        (size,) = struct.unpack("<I", file.read(4))
+    return int(size)
 
 
 def break_table(path: Path, at: int, words: list[int]) -> None:
@@ -201,6 +210,17 @@ def break_table(path: Path, at: int, words: list[int]) -> None:
         file.write(record)
 
 
+def break_segment(path: Path, at: int, words: list[int]) -> None:
+    """Put a whole record across the end of a segment, and point its slot there."""
+    units, length = 65536 // 16, words[2] & 0xFFFFFF
+    with (path / "heap").open("r+b") as file:
+        file.seek((words[2] >> 24) * 16)
+        record = file.read(16 * length)
+        file.seek((units - 1) * 16)
+        file.write(record)
+    store_slot(path, at, [*words[:2], (units - 1) << 24 | length, words[3]])
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
@@ -208,6 +228,7 @@ def break_table(path: Path, at: int, words: list[int]) -> None:
         (break_bucket, {"slot-bucket"}),
         (break_unique, {"slot-unique"}),
         (break_reference, {"slot-reference"}),
+        (break_segment, {"slot-reference"}),
         (break_version, {"record-version"}),
         (break_key, {"record-key"}),
         (break_table, {"record-table"}),
@@ -219,6 +240,24 @@ def test_check_names_the_invariant(
     at = first_slot(path)
     damage(path, at, slot_words(path, at))
     assert invariants(path) == expected
+
+
+@pytest.mark.parametrize("damage", [break_version, break_key, break_table])
+def test_a_record_that_is_not_the_slots_is_never_served(
+    path: Path, damage: Callable[[Path, int, list[int]], None]
+) -> None:
+    """It is whole, but of another version, key or table: the slot or the record is not what was stored."""
+    at = first_slot(path)
+    damage(path, at, slot_words(path, at))
+    with gpkvs.open(path) as store:
+        names = [b"key%d" % i for i in range(100)]
+        [foreign] = [key for key in names if not readable(store, key)]
+        for key in names:
+            assert key == foreign or store.get(key) == key.replace(b"key", b"value")
+        # Also in a batch that writes, where another kernel finds the slot.
+        result = store.execute(Batch.of([(Op.SET, b"other", b""), (Op.GET, foreign)]))
+        assert result.status.tolist() == [Status.OK, Status.CORRUPT]
+        assert result.values.tobytes() == b""
 
 
 def test_roots_that_differ(path: Path, tmp_path: Path) -> None:

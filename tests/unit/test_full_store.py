@@ -91,6 +91,24 @@ def test_first_request_in_arrival_order_is_the_one_refused(store_path: Path) -> 
         assert store.get(b"c49") == b"v"
 
 
+def test_a_refused_request_leaves_its_ways_to_those_behind_it(store_path: Path) -> None:
+    with gpkvs.open(store_path, **TINY) as store:
+        store.execute(Batch.of(sets(b"fill", 1300)))
+        # More keys than the index has free slots; when the first one finds none, hardly a way is left.
+        result = run(store, sets(b"too many", 800), sets(b"few", 300))
+        assert {number: reason(result, number) for number in result.rejected} == {0: "index"}
+        assert store.get(b"few299") == b"v"
+
+
+def test_a_refused_request_leaves_its_room_in_the_heap_to_those_behind_it(store_path: Path) -> None:
+    with gpkvs.open(store_path, **TINY) as store:
+        too_much = sets(b"too much", TINY["heap_bytes"] // 4000 + 1, b"x" * 4000)
+        result = run(store, too_much, sets(b"little", 3), [(Op.SET, b"too much0", b"small")])
+        assert {number: reason(result, number) for number in result.rejected} == {0: "heap"}
+        assert store.get(b"little2") == b"v"
+        assert store.get(b"too much0") == b"small"
+
+
 def test_full_heap(store_path: Path) -> None:
     with gpkvs.open(store_path, **TINY) as store:
         value = b"x" * 4000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.check import check
 from gpkvs.config import Sizes
+from gpkvs.directory import write_file
 from gpkvs.engine import Engine
 from gpkvs.errors import (
     BackendError,
@@ -120,6 +122,38 @@ def test_lock_left_by_a_kill_does_not_hinder(store_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     gpkvs.open(store_path).close()
+
+
+def test_a_process_that_ended_is_not_named(store_path: Path) -> None:
+    """`gpkvs check` locks a store without writing its number: the one that is there may be of a process long gone."""
+    gpkvs.open(store_path, **SMALL).close()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (store_path / "LOCK").write_text(f"{ended.pid:<20}\n")
+    directory = os.open(store_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with pytest.raises(StoreLockedError, match="another process") as refused:
+            gpkvs.open(store_path)
+        assert refused.value.pid is None
+    finally:
+        os.close(directory)
+
+
+def test_a_small_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "catalog-7.json"
+    synced: list[tuple[str, bool]] = []
+
+    def fsync(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink().name, path.exists()))
+
+    monkeypatch.setattr("gpkvs.directory.os.fsync", fsync)
+    write_file(path, b"all of it")
+    assert path.read_bytes() == b"all of it"
+    (content, had_name), *names = synced
+    assert content != path.name
+    assert not had_name
+    assert names == [(tmp_path.name, True)]
 
 
 def test_closed_store(store_path: Path) -> None:

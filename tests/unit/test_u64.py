@@ -235,6 +235,7 @@ def test_table_that_does_not_fit_the_disk_changes_nothing(store: gpkvs.Store) ->
     with pytest.raises(NoSpaceError, match="disk"):
         store.create_table("huge", index_bytes=1 << 44)
     assert [table.name for table in store.info().tables] == ["default"]
+    assert [file.name for file in store.path.glob("index-*")] == ["index-0-0"]
     store.create_table("huge", index_bytes=64 << 10)
 
 

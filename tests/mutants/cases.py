@@ -1,0 +1,11 @@
+"""All mutants, by name."""
+
+from __future__ import annotations
+
+from tests.mutants import client, kernels, server, storage
+from tests.mutants.mutant import Mutant
+
+_ALL: tuple[Mutant, ...] = (*server.MUTANTS, *client.MUTANTS, *storage.MUTANTS, *kernels.MUTANTS)
+
+MUTANTS = {mutant.name: mutant for mutant in _ALL}
+assert len(MUTANTS) == len(_ALL), "two mutants have one name"

@@ -1,0 +1,122 @@
+"""A throw-away copy of the checkout, with a Python that imports the copy and nothing of the original."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_TEST_SECONDS_MAX = 60  # of one test: a mistake may make it wait for ever
+_RUN_SECONDS_MAX = 900
+
+HUNG = -1000  # the status of a run that had to be ended
+
+
+@dataclass(frozen=True)
+class Run:
+    """How pytest ended."""
+
+    status: int
+    output: str
+
+
+class BuildError(Exception):
+    """The kernels of a copy do not compile."""
+
+
+class Copy:
+    """A copy of the checkout.
+
+    Parameters
+    ----------
+    root
+        Where it is.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        for name in filter(None, listed.stdout.decode().split("\0")):
+            if os.path.lexists(ROOT / name):  # a file that was removed is listed until that is committed
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
+        self._python = _make_environment(root)
+
+    def build_kernels(self) -> None:
+        """Compile the kernels of the copy; they lie beside its Python files, where they are looked for first.
+
+        Raises
+        ------
+        BuildError
+            If the compiler refuses.
+        """
+        built = "build/plain/_kernels.so"
+        done = subprocess.run(["make", "-s", built], cwd=self.root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(done.stderr)
+        (self.root / built).rename(self.root / "gpkvs" / "_kernels.so")
+
+    def run(self, tests: Sequence[str], *options: str) -> Run:
+        """Run tests, named as in `Mutant.tests`."""
+        command = [str(self._python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
+        # By a thread: a test that waits inside uvloop does not end by a signal.
+        command += [f"--timeout={_TEST_SECONDS_MAX}", "--timeout-method=thread", *(f"tests/{test}" for test in tests)]
+        environment = {name: value for name, value in os.environ.items() if name != "GPKVS_KERNELS"}
+        environment["TMPDIR"] = str(self.root)
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
+            return Run(process.returncode, output)
+        except subprocess.TimeoutExpired:
+            return Run(HUNG, "")
+        finally:
+            _end_group(process)
+
+
+def _make_environment(root: Path) -> Path:
+    """Make a virtual environment that has the packages of this one, but not its editable gpkvs; return its Python.
+
+    Python reads ``.pth`` files in its own site folder only. The site folder of this environment is a mere path of the
+    new one, so the new one does not run the hook that finds an editable install.
+    """
+    home = root / ".venv"
+    venv.create(home, symlinks=True)
+    [site] = home.glob("lib/python*/site-packages")
+    (site / "copy.pth").write_text(f"{root}\n{sysconfig.get_path('purelib')}\n")
+    return home / "bin" / "python"
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End what a run left behind: servers of a test that was cut short, and pytest itself if it hangs."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def fresh_copy() -> Iterator[Copy]:
+    """Make a copy that is gone after the block."""
+    with tempfile.TemporaryDirectory(prefix="gpkvs-mutant-", ignore_cleanup_errors=True) as folder:
+        yield Copy(Path(folder))

@@ -1,0 +1,43 @@
+"""What a client is told of each error, and that a refusal is told as one: it may be sent again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from grpc import StatusCode
+
+from gpkvs.errors import (
+    CorruptRecordError,
+    CorruptStoreError,
+    GpkvsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreClosedError,
+    TableExistsError,
+    UnknownTableError,
+)
+from gpkvs.server.batcher import DeadlineError
+from gpkvs.server.gate import NotServingError
+from gpkvs.server.status import status_of
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "refused"),
+    [
+        (UnknownTableError("no such table"), StatusCode.NOT_FOUND, "unknown_table"),
+        (TableExistsError("there is one"), StatusCode.ALREADY_EXISTS, "table_exists"),
+        (InvalidArgumentError("too long"), StatusCode.INVALID_ARGUMENT, "invalid"),
+        (NoSpaceError("heap", "delete keys"), StatusCode.RESOURCE_EXHAUSTED, "heap_full"),
+        (NotServingError("the server is stopping"), StatusCode.UNAVAILABLE, "not_serving"),
+        (DeadlineError("it waited too long"), StatusCode.DEADLINE_EXCEEDED, "deadline"),
+        # Whether these were executed is not known.
+        (CorruptRecordError("rotten"), StatusCode.DATA_LOSS, ""),
+        (CorruptStoreError("flag", "rotten", path=Path("root")), StatusCode.DATA_LOSS, ""),
+        (StoreClosedError("is closed"), StatusCode.UNAVAILABLE, ""),
+        (GpkvsError("anything else"), StatusCode.INTERNAL, ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, GpkvsError) else "",
+)
+def test_every_error_has_its_status(error: GpkvsError, code: StatusCode, refused: str) -> None:
+    assert status_of(error) == (code, refused)
