@@ -318,7 +318,7 @@ def test_nonsense_options_are_refused_with_a_line(tmp_path: Path, options: list[
 
 @pytest.mark.parametrize("specification", ["nonsense", "before_route:x", "before_route:0"])
 def test_nonsense_failpoint_is_refused_with_a_line(tmp_path: Path, specification: str) -> None:
-    result = run_gpkvs("info", str(tmp_path), env={"GPKVS_FAILPOINT": specification})
+    result = run_gpkvs("recover", str(tmp_path), env={"GPKVS_FAILPOINT": specification})
     assert "GPKVS_FAILPOINT" in error_line(result, 1)
 
 
