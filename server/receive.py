@@ -103,6 +103,8 @@ class Receives:
         if not is_stream:
             await connection.turns.take()
         if self._stopped is not None:
+            if not is_stream:
+                connection.turns.give()
             raise self._stopped
         # A task of its own, never cancelled: gRPC would lose the message if it came at that moment, and its memory. It
         # ends with the call.
@@ -178,6 +180,9 @@ class Receives:
 
 def _hand_over(message: asyncio.Future[object], reading: asyncio.Task[object]) -> None:
     """Give what was read to the call that waits for it, if it still does."""
+    if reading.cancelled():  # the event loop ends
+        message.cancel()
+        return
     error = reading.exception()  # asked for even if nobody waits: else it is logged
     if message.done():
         return

@@ -21,7 +21,7 @@ from tests.e2e.wire import DELETE
 
 MIB = 1 << 20
 
-_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
 _FRAME_BYTES = 16_384
@@ -138,8 +138,6 @@ class Hostile:
                 self._window += size
             elif stream in self._windows:
                 self._windows[stream] += size
-        elif kind == _GOAWAY:
-            raise ConnectionError("sent away")
         elif kind == _RST:
             self._ended(stream, f"reset {int.from_bytes(payload, 'big')}")
         elif kind == _HEADERS and flags & _END_STREAM:

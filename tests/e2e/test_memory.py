@@ -135,6 +135,23 @@ def test_a_message_that_never_becomes_whole_ends_its_call(start_server: StartSer
     assert server.metric("grpc_server_handled_total", **ended) == 1
 
 
+def test_a_stop_does_not_wait_for_messages_on_their_way(start_server: StartServer) -> None:
+    """Calls that wait for theirs, and those that wait for their turn to ask, are told at once."""
+    server = start_server("--memory-max", str(MEMORY_BYTES))
+    outcomes: Counter[str] = Counter()
+    hostile = Hostile(server.target, outcomes)
+    for _ in range(50):
+        hostile.call("/gpkvs.v1.KV/Set", message(b"half", size=8), ends=False)
+    until = time.monotonic() + 30
+    while server.metric("grpc_server_started_total", grpc_method="Set") < 50 and time.monotonic() < until:
+        hostile.step()
+    server.process.terminate()
+    while sum(outcomes.values()) < 50 and time.monotonic() < until:
+        hostile.step()
+    hostile.close()
+    assert outcomes == {"not executed": 50}
+
+
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_messages_are_refused_by_name(server: Server, compression: grpc.Compression) -> None:
     request = kv_pb2.SetRequest(key=b"k", value=bytes(1 << 20))
