@@ -57,7 +57,7 @@ _INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
     StatusCode.ALREADY_EXISTS: TableExistsError,
 }
 # What is full of the server, and not of the store: it has room again a moment later.
-_FULL_FOR_A_MOMENT = ("", "queue", "answers", "memory")
+_FULL_FOR_A_MOMENT = ("", "queue", "memory")
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ class ServerConfig:
     metrics: str = "127.0.0.1:9171"
     message_bytes_max: int = 64 * MIB
     queue_requests_max: int = 65_536
-    queue_bytes_max: int = 512 * MIB
-    answer_bytes_max: int = 512 * MIB  # that wait to be read; a connection may hold as much as it leaves free
+    memory_bytes_max: int | None = None  # that clients may take; None: a quarter of the machine's
+    receive_seconds_max: float = 30.0  # of the only message of a call
     batch_ops_max: int = 1 << 20
     batch_bytes_max: int = 256 * MIB
     stream_requests_max: int = 64  # of one Pipeline: read and not yet answered

@@ -6,7 +6,7 @@ The tree::
     ├── InvalidArgumentError     your request is wrong; nothing was written
     │   ├── UnknownTableError
     │   └── TableExistsError
-    ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, answers); nothing was written
+    ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, memory); nothing was written
     │   └── NoMemoryError        the process got no memory for it
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
@@ -65,7 +65,7 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, or a server's ``queue`` or ``answers``.
+        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, or a server's ``queue``.
     message
         What was needed, what there is, and what to do.
     """

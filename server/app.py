@@ -30,15 +30,18 @@ from gpkvs.quota import raise_open_files
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
-from gpkvs.server.codec import message_limits
+from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.foreign import ForeignServices
+from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
-from gpkvs.server.outbox import Outbox
-from gpkvs.server.rpc import add_service
+from gpkvs.server.memory import Memory
+from gpkvs.server.receive import Receives
+from gpkvs.server.resident import machine_bytes
+from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
-from gpkvs.server.start_log import log_addresses, log_start, log_store
+from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
 from gpkvs.store import Store
 from gpkvs.text import counted
 
@@ -48,9 +51,14 @@ _log = logging.getLogger("gpkvs.server")
 _STREAM_GRACE_SECONDS = 5.0
 _CANCEL_SECONDS = 1.0
 
-# Calls of one connection at the same time, further ones wait in the client: each takes about 25 KB until its answer or
-# refusal is sent, also if nobody reads.
-_CONNECTION_CALLS_MAX = 4096
+# Of the machine's memory, if nothing else is said.
+_MEMORY_SHARE = 4
+
+# How long a call may wait for the event loop to take it: as long as it likes.
+_UNREQUESTED_SECONDS = 1 << 20
+
+# A connection over which nothing comes is asked whether it is still there; what it holds is given back if it is not.
+_KEEPALIVE_SECONDS, _KEEPALIVE_ANSWER_SECONDS = 60, 20
 
 # While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
 # soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -91,7 +99,12 @@ class _Server:
         self._settings = settings
         self._listen = parse_address(settings.server.listen, "listen")
         self._metrics_listen = parse_address(settings.server.metrics, "metrics")
-        self._limits = message_limits(settings.store.limits, settings.server.message_bytes_max)
+        memory_bytes_max = settings.server.memory_bytes_max
+        self._memory_bytes_max = machine_bytes() // _MEMORY_SHARE if memory_bytes_max is None else memory_bytes_max
+        self._bounds = bounds_of(
+            settings.server, settings.store.limits, settings.store.batch_reply_bytes_max, self._memory_bytes_max
+        )
+        self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
         self._health = health.aio.HealthServicer()
         # Everything that touches the store runs here, one at a time, and never in the event loop.
@@ -110,42 +123,33 @@ class _Server:
         gate = Gate()
         async with AsyncExitStack() as stack:
             stack.callback(self._engine.shutdown)
-            server, address = await self._start_grpc(gate)
+            receives = Receives(self._memory, self._bounds.receive_bytes_max, self._settings.server.receive_seconds_max)
+            server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
             http_port = HttpPort(self._metrics.registry, gate)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine, self._open_store)
             stack.push_async_callback(self._close_store, store)
-            await self._serve(gate, server, store, stop, (address, metrics_address))
+            receives.begin()
+            await self._serve(gate, receives, server, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
         name = signal.Signals(number).name
         _log.info("%s: stopping", name, extra={"event": "stopping", "signal": name})
         stop.set()
 
-    async def _start_grpc(self, gate: Gate) -> tuple[grpc.aio.Server, Address]:
+    async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
         """Open the port; until the gate opens, calls are answered UNAVAILABLE."""
-        message_bytes_max = self._settings.server.message_bytes_max
+        doors = Doors(gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
-            interceptors=[CallMetrics(self._metrics.registry)],
-            options=[
-                # Else two servers could share a port, each getting some of the connections.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_concurrent_streams", _CONNECTION_CALLS_MAX),
-                # A client may ask over a silent connection whether the server is still there: ours does each 20 s.
-                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-                ("grpc.max_receive_message_length", message_bytes_max),
-                ("grpc.max_send_message_length", message_bytes_max),
-            ],
+            interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
         )
         names = [
             add_service(
-                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, self._metrics), gate, self._metrics
+                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, receives, self._metrics), doors
             ),
-            add_service(
-                server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), gate, self._metrics
-            ),
+            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), doors),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)
@@ -158,6 +162,32 @@ class _Server:
             raise ListenError(f"cannot listen on {self._listen} (listen): {error}") from error
         await server.start()
         return server, replace(self._listen, port=port)
+
+    def _grpc_options(self) -> list[tuple[str, int]]:
+        message_bytes_max = self._bounds.config.message_bytes_max
+        pending_max = self._bounds.pending_calls_max
+        return [
+            # Else two servers could share a port, each getting some of the connections.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.max_send_message_length", message_bytes_max),
+            # What gRPC's core may hold of messages that nobody has asked for yet; by the probe it would grow.
+            ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+            ("grpc.max_allowed_incoming_connections", self._bounds.connections_max),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+            ("grpc.http2.bdp_probe", 0),
+            # By default it drops calls above 1,000 with a bare CANCELLED, and those that wait for 30 s.
+            ("grpc.server.max_pending_requests", pending_max),
+            ("grpc.server.max_pending_requests_hard_limit", pending_max),
+            ("grpc.server_max_unrequested_time_in_server", _UNREQUESTED_SECONDS),
+            # Compressed messages are refused as they came (`gpkvs.server.wire`).
+            ("grpc.per_message_decompression", 0),
+            ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),
+            ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_ANSWER_SECONDS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # A client may ask over a silent connection whether the server is still there: ours does each 20 s.
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ]
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in self._health_names:
@@ -174,7 +204,10 @@ class _Server:
                 fields = {"event": "opening", "step": step, "share": share}
                 _log.info("opening: %s, %.0f %%", step, 100 * share, extra=fields)
 
-        return Store(settings.data, replace(settings.store, limits=self._limits), on_progress=log_progress)
+        config = replace(
+            settings.store, limits=self._bounds.limits, batch_reply_bytes_max=self._bounds.batch_reply_bytes_max
+        )
+        return Store(settings.data, config, on_progress=log_progress)
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
@@ -184,29 +217,28 @@ class _Server:
     async def _serve(
         self,
         gate: Gate,
+        receives: Receives,
         server: grpc.aio.Server,
         store: Store,
         stop: asyncio.Event,
         addresses: tuple[Address, Address],
     ) -> None:
-        config = self._settings.server
+        config = self._bounds.config
         log_store(store, config.message_bytes_max)
-        batcher = Batcher(store.execute_requests, self._engine, config, self._metrics)
-        outbox = Outbox(config.answer_bytes_max)
+        log_memory(self._memory_bytes_max, self._bounds)
+        batcher = Batcher(store.execute_requests, self._engine, self._bounds, self._memory, self._metrics)
         gate.open(
             Serving(
                 store,
                 batcher,
-                outbox,
                 self._engine,
                 config.message_bytes_max,
                 config.stream_requests_max,
                 config.stream_bytes_max,
             )
         )
-        self._metrics.attach(
-            store.info, store.meter, lambda: (batcher.queue_requests, batcher.queue_bytes), lambda: outbox.bytes
-        )
+        self._metrics.watch_memory(self._memory.by_kind, self._memory_bytes_max)
+        self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         log_addresses(*addresses)
         if self._settings.ready_file:
@@ -214,6 +246,7 @@ class _Server:
 
         await stop.wait()
         gate.close()
+        receives.stop(NotServingError(gate.refusal))
         if self._settings.ready_file:
             self._settings.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
@@ -226,7 +259,7 @@ class _Server:
                 counted(batcher.queue_requests, "request"),
                 config.drain_seconds_max,
             )
-            batcher.abandon()
+            batcher.abandon(NotServingError(gate.refusal))
         await self._stop_grpc(server, _STREAM_GRACE_SECONDS)
 
     async def _stop_grpc(self, server: grpc.aio.Server, grace_seconds: float) -> None:

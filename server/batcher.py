@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from functools import partial
 from typing import Protocol
 
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.server.bounds import Bounds
 from gpkvs.server.codec import Answer, Request, join, split
-from gpkvs.server.outbox import Account
+from gpkvs.server.fair_queue import FairQueue
+from gpkvs.server.memory import Account, Memory
 
 
 class DeadlineError(GpkvsError):
@@ -61,8 +61,10 @@ class Batcher:
         Runs a batch (`Store.execute_requests`); called in the engine's thread.
     engine
         That thread.
-    config
-        The bounds of queue and batch.
+    bounds
+        Of queue and batch.
+    memory
+        Where the working memory of a batch is counted.
     observer
         Told what was done.
     """
@@ -71,16 +73,17 @@ class Batcher:
         self,
         execute: Callable[[Batch], BatchResult],
         engine: Executor,
-        config: ServerConfig,
+        bounds: Bounds,
+        memory: Memory,
         observer: BatchObserver,
     ) -> None:
         self._execute = execute
         self._engine = engine
-        self._config = config
+        self._bounds = bounds
+        self._memory = memory
         self._observer = observer
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Waiting] = deque()
-        self.queue_bytes = 0
+        self._queue: FairQueue[_Waiting] = FairQueue()
         self._busy = False
 
     @property
@@ -98,42 +101,30 @@ class Batcher:
         request
             Checked columns.
         account
-            Of the call, where the answer is counted; without room there the request fails with NoSpaceError when its
-            turn comes.
+            Of the call, where the request and its answer are counted.
         seconds_left
             Until the client's deadline, if it has one.
 
         Raises
         ------
         NoSpaceError
-            If the queue is full.
+            If the queue is full, or the memory.
         """
-        size = request.held_bytes
-        if self._queue:
-            self._require_room(size)
+        queued_max = self._bounds.config.queue_requests_max
+        if len(self._queue) >= queued_max:
+            raise NoSpaceError(
+                "queue",
+                f"{queued_max:,} requests wait, as many as queue_requests_max allows: try again later, or send fewer "
+                "and larger batches",
+            )
+        account.admit(request.held_bytes, request.answer_bytes)
         deadline = time.monotonic() + seconds_left if seconds_left is not None else float("inf")
         waiting = _Waiting(request, account, self._loop.create_future(), deadline)
         self._queue.append(waiting)
-        self.queue_bytes += size
         if not self._busy:
             self._busy = True
             self._loop.call_soon(self._start)
         return waiting.answer
-
-    def _require_room(self, size: int) -> None:
-        config = self._config
-        if len(self._queue) >= config.queue_requests_max:
-            raise NoSpaceError(
-                "queue",
-                f"{len(self._queue):,} requests wait, as many as queue_requests_max allows: try again later, "
-                "or send fewer and larger batches",
-            )
-        if self.queue_bytes + size > config.queue_bytes_max:
-            raise NoSpaceError(
-                "queue",
-                f"{self.queue_bytes:,} bytes wait, {size:,} more are over the limit of {config.queue_bytes_max:,} "
-                "(queue_bytes_max): try again later",
-            )
 
     def _start(self) -> None:
         """Form the next batch of what waits and hand it to the engine."""
@@ -141,28 +132,33 @@ class Batcher:
         if not batch:
             self._busy = False
             return
-        job = self._loop.run_in_executor(self._engine, self._transact, [waiting.request for waiting in batch])
-        job.add_done_callback(partial(self._finish, batch))
+        requests = [waiting.request for waiting in batch]
+        working_bytes = self._bounds.working_bytes(
+            sum(request.payload_bytes for request in requests), sum(request.operations for request in requests)
+        )
+        self._memory.batch(working_bytes)
+        job = self._loop.run_in_executor(self._engine, self._transact, requests)
+        job.add_done_callback(partial(self._finish, batch, working_bytes))
 
     def _take(self) -> list[_Waiting]:
         """Take requests from the front of the queue, up to the size of a batch; drop those given up."""
         batch: list[_Waiting] = []
-        ops_left, bytes_left = self._config.batch_ops_max, self._config.batch_bytes_max
+        ops_left, bytes_left = self._bounds.config.batch_ops_max, self._bounds.config.batch_bytes_max
         now = time.monotonic()
         while self._queue:
-            waiting = self._queue[0]
+            waiting = self._queue.first()
             request, size = waiting.request, waiting.request.payload_bytes
             if batch and (request.operations > ops_left or size > bytes_left):
                 break
             self._queue.popleft()
-            self.queue_bytes -= request.held_bytes
             if waiting.answer.done():
+                waiting.account.release(request.held_bytes)
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
-                waiting.answer.set_exception(DeadlineError("the deadline passed while the request waited"))
+                _give(waiting, DeadlineError("the deadline passed while the request waited"))
                 self._observer.request_dropped("deadline")
-            elif request.gets and (refusal := waiting.account.refusal()):
-                waiting.answer.set_exception(refusal)
+            elif request.gets and (refusal := waiting.account.connection.refusal()):
+                _give(waiting, refusal)
             else:
                 batch.append(waiting)
                 ops_left -= request.operations
@@ -176,12 +172,13 @@ class Batcher:
         result = self._execute(batch)
         return _Done(result, time.perf_counter() - began, split(requests, result))
 
-    def _finish(self, batch: list[_Waiting], job: asyncio.Future[_Done]) -> None:
+    def _finish(self, batch: list[_Waiting], working_bytes: int, job: asyncio.Future[_Done]) -> None:
         """Give out the answers, then start the next transaction.
 
         In this order, because the handlers that answer and the engine's Python would only fight for the interpreter,
         and what arrives meanwhile makes the next batch larger.
         """
+        self._memory.batch(-working_bytes)
         try:
             error = job.exception()
             if error is not None:
@@ -192,28 +189,26 @@ class Batcher:
                 done = job.result()
                 for waiting, answer in zip(batch, done.answers, strict=False):
                     _give(waiting, answer)
-                self._put_back(batch[done.result.requests :])
+                self._queue.put_back(batch[done.result.requests :])
                 self._observer.batch_done(done.result, done.result.requests, done.seconds)
         finally:
             self._loop.call_soon(self._start)  # behind the handlers that were woken above
 
-    def _put_back(self, rest: list[_Waiting]) -> None:
-        """Return requests that the engine left for the next transaction to the front of the queue."""
-        self._queue.extendleft(reversed(rest))
-        self.queue_bytes += sum(waiting.request.held_bytes for waiting in rest)
-
-    def abandon(self) -> None:
-        """Drop everything that waits; a transaction in progress ends by itself."""
-        for waiting in self._queue:
-            waiting.answer.cancel()
+    def abandon(self, error: GpkvsError) -> None:
+        """Drop everything that waits, which fails with an error; a transaction in progress ends by itself."""
+        while self._queue:
+            _give(self._queue.popleft(), error)
 
 
 def _give(waiting: _Waiting, answer: Answer | BaseException) -> None:
-    """Resolve a future, unless its caller has gone."""
+    """Resolve a future, unless its caller has gone; its request is no longer needed."""
+    waiting.account.release(waiting.request.held_bytes)
     if waiting.answer.done():
         return
+    planned = waiting.request.answer_bytes
     if isinstance(answer, BaseException):
+        waiting.account.answer(-planned)
         waiting.answer.set_exception(answer)
-        return
-    waiting.account.add(answer.held_bytes)
-    waiting.answer.set_result(answer)
+    else:
+        waiting.account.answer(answer.held_bytes - planned)
+        waiting.answer.set_result(answer)

@@ -22,6 +22,8 @@ from gpkvs.text import counted
 # Room for the columns of an answer beside its values: status, version and value length of each operation.
 _ANSWER_BYTES_PER_OP = 16
 _ANSWER_BYTES = 64
+# A request beside its columns: objects of Python.
+_REQUEST_BYTES = 2 << 10
 _MESSAGE_BYTES_MIN = 64 << 10
 _MESSAGE_BYTES_MAX = (1 << 31) - 1
 _MESSAGE_BYTES_PER_OP_MIN = 64
@@ -55,8 +57,13 @@ class Request:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory: its message, and the lengths that may be written out for its batch."""
-        return max(self.message_bytes, self.payload_bytes) + 8 * self.operations
+        """What it takes in memory while it waits, no less than its message."""
+        return _REQUEST_BYTES + max(self.message_bytes, self.payload_bytes)
+
+    @property
+    def answer_bytes(self) -> int:
+        """What its answer takes, but for the values that it reads."""
+        return answer_bytes(self.operations, 0)
 
 
 class Answer(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from prometheus_client import (
@@ -20,6 +21,7 @@ from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.info import StoreInfo
 from gpkvs.metrics import Meter
 from gpkvs.process_io import process_io
+from gpkvs.server.memory import Kind
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
@@ -66,12 +68,14 @@ class Metrics:
         self._queue_requests = Gauge(
             "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
         )
-        self._queue_bytes = Gauge(
-            "gpkvs_queue_bytes", "What the requests that wait take in memory", registry=self.registry
+        self._memory_bytes = Gauge(
+            "gpkvs_memory_bytes",
+            "Memory that clients make the server take, by kind: open calls, requests from their receipt to the end of "
+            "their transaction, answers until they are sent, the transaction in progress",
+            ["kind"],
+            registry=self.registry,
         )
-        self._answer_bytes = Gauge(
-            "gpkvs_answer_bytes", "Answers that wait to be read by their clients", registry=self.registry
-        )
+        self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
     def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
         """Note a transaction."""
@@ -95,16 +99,19 @@ class Metrics:
         self,
         info: Callable[[], StoreInfo],
         meter: Meter,
-        queue: Callable[[], tuple[int, int]],
-        answer_bytes: Callable[[], int],
+        queue_requests: Callable[[], int],
     ) -> None:
-        """Report an open store, a queue's requests and bytes, and the bytes of answers unread, from now on."""
-        self._answer_bytes.set_function(answer_bytes)
-        self._queue_requests.set_function(lambda: queue()[0])
-        self._queue_bytes.set_function(lambda: queue()[1])
+        """Report an open store and the requests in a queue, from now on."""
+        self._queue_requests.set_function(queue_requests)
         self._store = _StoreCollector(info, meter)
         self.registry.register(self._store)
         self._serving.set(1)
+
+    def watch_memory(self, by_kind: Mapping[Kind, int], bytes_max: int) -> None:
+        """Report what clients hold, from now on."""
+        for kind in by_kind:
+            self._memory_bytes.labels(kind).set_function(partial(by_kind.__getitem__, kind))
+        self._memory_bytes_max.set(bytes_max)
 
     def stopping(self) -> None:
         """Report that no new calls are served."""

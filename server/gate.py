@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.batcher import Batcher
-from gpkvs.server.outbox import Outbox
 from gpkvs.store import Store
 
 
@@ -24,7 +21,6 @@ class Serving:
 
     store: Store
     batcher: Batcher
-    outbox: Outbox
     engine: Executor  # the thread in which everything that changes the store runs
     message_bytes_max: int
     stream_requests_max: int
@@ -38,7 +34,6 @@ class Gate:
         self._serving: Serving | None = None
         self.refusal = "the store is recovering: try again soon"  # why calls are not let through
         self._calls = 0
-        self._readers: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -47,11 +42,9 @@ class Gate:
         self._serving = serving
 
     def close(self) -> None:
-        """Refuse new calls and read no more from streams; calls that are through go on."""
+        """Refuse new calls; calls that are through go on."""
         self._serving = None
         self.refusal = "the server is stopping: try again elsewhere or later"
-        for reader in self._readers:
-            reader.cancel()
 
     def serving(self) -> Serving:
         """Return the open store.
@@ -64,15 +57,6 @@ class Gate:
         if self._serving is None:
             raise NotServingError(self.refusal)
         return self._serving
-
-    @contextmanager
-    def cancelled_when_closed(self, reader: asyncio.Task[None]) -> Iterator[None]:
-        """Cancel a task that reads requests if the gate closes inside this block."""
-        self._readers.add(reader)
-        try:
-            yield
-        finally:
-            self._readers.discard(reader)
 
     def __enter__(self) -> None:
         self._calls += 1

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -26,7 +26,17 @@ _TYPES = {
 # A context gives the code as it was set: a member or its number.
 _CODE_NAMES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
 
+# The attribute of a handler's function that says its type, where it reads by itself what gRPC reads for others.
+_TYPE = "grpc_type"
+
 Handler = Any  # grpc.RpcMethodHandler; grpc has no types
+Run = TypeVar("Run", bound=Callable[..., object])
+
+
+def of_type(grpc_type: str, run: Run) -> Run:
+    """Say of which type a method is on the wire, whatever it is to gRPC."""
+    setattr(run, _TYPE, grpc_type)
+    return run
 
 
 class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
@@ -56,7 +66,7 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has 
         kind = next(kind for kind in _TYPES if getattr(handler, kind))
         run = getattr(handler, kind)
         _, service, method = path.split("/")
-        labels = (_TYPES[kind], service, method)
+        labels = (getattr(run, _TYPE, _TYPES[kind]), service, method)
         series = _Series(self._started.labels(*labels), self._seconds.labels(*labels), self._handled, labels)
 
         async def measured(request: Any, context: grpc.aio.ServicerContext) -> Any:

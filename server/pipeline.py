@@ -6,8 +6,7 @@
 The next message is read only while there is room, so a client that does not read its answers is slowed down by gRPC's
 flow control; the batcher never waits for a stream, and a slow reader costs at most the room of its own stream. The
 size of an answer from a `bytes` table is an estimate until it is there. What a stream whose values suddenly grow may
-pass its room by is bounded as for single calls, by what its connection may hold (`outbox`): requests with GETs are
-refused beyond.
+pass its room by is bounded as for single calls, by what its connection may hold (`gpkvs.server.memory`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ from gpkvs.server import codec
 from gpkvs.server.codec import Answer, Request
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, NotServingError, Serving
+from gpkvs.server.memory import Account
+from gpkvs.server.receive import Receives
 from gpkvs.server.status import status_of, status_text
+from gpkvs.server.wire import require_message
 from gpkvs.store import OpenTable
 
 _log = logging.getLogger("gpkvs.server")
@@ -52,18 +54,31 @@ class Pipeline:
         Tells when the server stops.
     serving
         The open store and its batcher.
+    receives
+        Where the call waits for messages.
     context
         The call.
+    account
+        What it holds.
     metrics
         Told of requests that were refused.
     """
 
-    def __init__(self, gate: Gate, serving: Serving, context: grpc.aio.ServicerContext, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        serving: Serving,
+        receives: Receives,
+        context: grpc.aio.ServicerContext,
+        account: Account,
+        metrics: Metrics,
+    ) -> None:
         self._gate = gate
         self._serving = serving
+        self._receives = receives
         self._context = context
         self._metrics = metrics
-        self._account = serving.outbox.account(context)
+        self._account = account
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_InFlight] = deque()
         self._room_bytes = 0  # taken
@@ -84,14 +99,11 @@ class Pipeline:
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._changed.set())
         try:
-            with self._gate.cancelled_when_closed(reader):
-                await self._write(reader)
+            await self._write(reader)
         finally:
             reader.cancel()
             for request in self._in_flight:  # the client is gone: what is not yet in a batch need not run
                 request.answer.cancel()
-        if reader.cancelled():
-            raise NotServingError(self._gate.refusal)
         reader.result()
 
     async def _read(self) -> None:
@@ -99,14 +111,11 @@ class Pipeline:
             while not self._has_room():
                 self._changed.clear()
                 await self._changed.wait()
-            data = await self._context.read()
+            data = await self._receives.read(self._context, self._account.connection, is_stream=True)
             if data is grpc.aio.EOF:
                 return
-            try:
-                message = kv_pb2.BatchRequest.FromString(data)
-            except DecodeError as error:
-                raise InvalidArgumentError(f"these bytes are no gpkvs.v1.BatchRequest: {error}") from error
-            self._accept(message, len(data))
+            self._accept(require_message(data))
+            del data  # else it would be held until the next message is there
 
     def _has_room(self) -> bool:
         return (
@@ -114,9 +123,13 @@ class Pipeline:
             and self._room_bytes < self._serving.stream_bytes_max
         )
 
-    def _accept(self, message: kv_pb2.BatchRequest, size: int) -> None:
+    def _accept(self, data: bytes) -> None:
         """Submit one request; whatever is wrong with it becomes its answer."""
-        room_bytes = size
+        try:
+            message = kv_pb2.BatchRequest.FromString(data)
+        except DecodeError as error:
+            raise InvalidArgumentError(f"these bytes are no gpkvs.v1.BatchRequest: {error}") from error
+        room_bytes = size = len(data)
         answer: asyncio.Future[Answer]
         try:
             table = self._serving.store.table(message.table)
@@ -125,7 +138,7 @@ class Pipeline:
             room_bytes += self._answer_bytes(request, table)
         except GpkvsError as error:
             answer = self._loop.create_future()
-            answer.set_exception(error)
+            answer.set_exception(error.with_traceback(None))  # its frames have the message
         in_flight = _InFlight(message.id, answer, size, room_bytes)
         answer.add_done_callback(partial(self._learn, in_flight))
         self._in_flight.append(in_flight)
@@ -152,20 +165,17 @@ class Pipeline:
             self._in_flight.popleft()
             self._room_bytes -= oldest.room_bytes
             if not response.code:
-                self._account.sent(oldest.answer.result().held_bytes)
+                self._account.answer(-oldest.answer.result().held_bytes)
             self._changed.set()
 
     async def _response(self, request: _InFlight) -> kv_pb2.BatchResponse:
         """Await a request's answer and put it into a message."""
         try:
             answer = await request.answer
+        except NotServingError:  # the drain took too long: this and all after it were dropped, the status says so
+            raise
         except GpkvsError as error:
             return self._failure(request.id, error)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise NotServingError(self._gate.refusal) from None  # the drain took too long: it was dropped
         except Exception:  # noqa: BLE001 - a client gets a code, the log the traceback
             _log.exception("Pipeline failed")
             return kv_pb2.BatchResponse(

@@ -14,7 +14,11 @@ from google.protobuf.message_factory import GetMessageClass
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
+from gpkvs.server.interceptor import of_type
+from gpkvs.server.memory import Account, Memory
+from gpkvs.server.receive import Receives
 from gpkvs.server.status import status_of, status_text
+from gpkvs.server.wire import require_message
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -23,11 +27,22 @@ class Call(NamedTuple):
     """What a method of one request is told of the call."""
 
     context: grpc.aio.ServicerContext
+    account: Account
     message_bytes: int  # of the request as it came
 
 
 Method = Callable[[Any, Call], Awaitable[Message]]
-StreamMethod = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
+StreamMethod = Callable[[grpc.aio.ServicerContext, Account], Awaitable[None]]
+
+
+class Doors(NamedTuple):
+    """What every call passes before its method runs."""
+
+    gate: Gate
+    memory: Memory
+    receives: Receives
+    metrics: Metrics
+
 
 # In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
 # requests that it did not answer.
@@ -36,20 +51,21 @@ NOT_EXECUTED = (("gpkvs-executed", "no"),)
 FULL_KEY = "gpkvs-full"
 
 
-def add_service(
-    server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, gate: Gate, metrics: Metrics
-) -> str:
+def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, doors: Doors) -> str:
     """Register an object that has a coroutine for each method of a service; return the service's full name.
 
-    A method of one request takes it and the `Call` and returns the response. A method of streams takes the context,
-    reads and writes bytes there, and returns when the stream is done.
+    A method of one request takes it and the `Call` and returns the response. A method of streams takes the context and
+    the call's account, reads and writes bytes there, and returns when the stream is done.
     """
 
     def handler(method: MethodDescriptor) -> Any:
         run = getattr(servicer, method.name)
         if method.client_streaming:
-            return grpc.stream_stream_rpc_method_handler(_stream(run, gate, metrics))
-        return grpc.unary_unary_rpc_method_handler(_answer(run, GetMessageClass(method.input_type), gate, metrics))
+            return grpc.stream_stream_rpc_method_handler(_stream(run, doors))
+        # On the wire it is the same as unary. gRPC would hold the message until the call ends, and say nothing of a
+        # call whose message is on its way.
+        answer = _answer(run, GetMessageClass(method.input_type), doors)
+        return grpc.stream_unary_rpc_method_handler(of_type("unary", answer))
 
     handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
@@ -57,45 +73,70 @@ def add_service(
 
 
 def _answer(
-    method: Method, request_class: type[Message], gate: Gate, metrics: Metrics
-) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes]]:
+    method: Method, request_class: type[Message], doors: Doors
+) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[bytes]]:
     """Wrap a method: bytes in, bytes out, errors as status codes.
 
     Messages are parsed here and not by grpc, which answers UNKNOWN where a client sent bytes that are no message.
     """
-    parse = request_class.FromString
+    gate, memory, receives, metrics = doors
 
-    async def handler(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
+        gate.serving()
+        account.require_room()
+        data = require_message(await receives.read(context, account.connection, is_stream=False))
+        with gate:
+            account.require_room(len(data))
+            running = method(_parse(request_class, data), Call(context, account, len(data)))
+            del data  # else it would be held until the call ends
+            response: bytes = (await running).SerializeToString()
+            return response
+
+    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> bytes:
+        account = memory.open(context)
         try:
-            with gate:
-                response: bytes = (await method(parse(data), Call(context, len(data)))).SerializeToString()
-                return response
-        except DecodeError as error:
-            unreadable = InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}")
-            await _abort(context, unreadable, method, metrics)
+            return await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await _abort(context, error, method, metrics)
+            await abort(context, error, method, metrics)
         raise AssertionError("abort always raises")
 
     return handler
 
 
-def _stream(
-    method: StreamMethod, gate: Gate, metrics: Metrics
-) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+def _parse(request_class: type[Message], data: bytes) -> Message:
+    try:
+        return request_class.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}") from error
+
+
+def _stream(method: StreamMethod, doors: Doors) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
     """Wrap a method of streams: errors as status codes."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
+        account = doors.memory.open(context)
         try:
-            with gate:
-                await method(context)
+            account.require_room()
+            with doors.gate:
+                await method(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await _abort(context, error, method, metrics)
+            await abort(context, error, method, doors.metrics)
 
     return handler
 
 
-async def _abort(
+async def abort(
+    context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
+) -> NoReturn:
+    """End a call with the status of an error."""
+    try:
+        await _abort_with(context, error, method, metrics)
+    finally:
+        # gRPC keeps the exception with which it aborts, and that keeps this one: its frames have the message.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
+async def _abort_with(
     context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
 ) -> NoReturn:
     if not isinstance(error, GpkvsError):  # the last line of defence: the log gets the traceback

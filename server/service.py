@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 
 from gpkvs.batch import Op, Status
 from gpkvs.errors import CorruptRecordError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
-from gpkvs.server.codec import Answer
+from gpkvs.server.codec import Answer, Request
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.gate import Gate
+from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.memory import Account
 from gpkvs.server.pipeline import Pipeline
+from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Call
 from gpkvs.text import quoted
 
@@ -19,18 +23,23 @@ _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 
 
 class KVService:
-    """The methods of ``gpkvs.v1.KV``, by their names there."""
+    """The methods of ``gpkvs.v1.KV``, by their names there.
 
-    def __init__(self, gate: Gate, metrics: Metrics) -> None:
+    None holds its message while it waits for the batcher: the message has a copy of each column.
+    """
+
+    def __init__(self, gate: Gate, receives: Receives, metrics: Metrics) -> None:
         self._gate = gate
+        self._receives = receives
         self._metrics = metrics
 
     async def Get(self, message: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
-        answer = await self._one(Op.GET, message.table, message.key, b"", call)
+        key = message.key
+        answer = await self._submit(Op.GET, message.table, key, b"", call)
         if answer.status[0] == _CORRUPT:
             raise CorruptRecordError(
-                f"the record of key {quoted(message.key)} fails its check, no value is returned: stop the server "
+                f"the record of key {quoted(key)} fails its check, no value is returned: stop the server "
                 "and run `gpkvs check` on its directory"
             )
         return kv_pb2.GetResponse(
@@ -39,12 +48,14 @@ class KVService:
 
     async def Set(self, message: kv_pb2.SetRequest, call: Call) -> kv_pb2.SetResponse:  # noqa: N802
         """Store a value, durably when this answers."""
-        answer = await self._one(Op.SET, message.table, message.key, message.value, call)
+        submitted = self._submit(Op.SET, message.table, message.key, message.value, call)
+        del message
+        answer = await submitted
         return kv_pb2.SetResponse(version=int.from_bytes(answer.versions, "little"))
 
     async def Delete(self, message: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:  # noqa: N802
         """Remove a key, durably when this answers."""
-        answer = await self._one(Op.DELETE, message.table, message.key, b"", call)
+        answer = await self._submit(Op.DELETE, message.table, message.key, b"", call)
         return kv_pb2.DeleteResponse(found=answer.status[0] == _OK)
 
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
@@ -52,16 +63,21 @@ class KVService:
         serving = self._gate.serving()
         table = serving.store.table(message.table)
         request = codec.decode(message, table.limits, table.id, call.message_bytes)
-        account = serving.outbox.account(call.context)
-        return codec.encode(message.id, await serving.batcher.submit(request, account, call.context.time_remaining()))
+        request_id = message.id
+        del message
+        return codec.encode(request_id, await self._queue(serving, request, call))
 
-    async def Pipeline(self, context: grpc.aio.ServicerContext) -> None:  # noqa: N802
+    async def Pipeline(self, context: grpc.aio.ServicerContext, account: Account) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and answer them in order."""
-        await Pipeline(self._gate, self._gate.serving(), context, self._metrics).run()
+        serving = self._gate.serving()
+        await Pipeline(self._gate, serving, self._receives, context, account, self._metrics).run()
 
-    async def _one(self, op: Op, table: str, key: bytes, value: bytes, call: Call) -> Answer:
+    def _submit(self, op: Op, table: str, key: bytes, value: bytes, call: Call) -> asyncio.Future[Answer]:
         serving = self._gate.serving()
         found = serving.store.table(table)
         request = codec.one(op, key, value, found.limits, found.id, call.message_bytes)
-        account = serving.outbox.account(call.context)
-        return await serving.batcher.submit(request, account, call.context.time_remaining())
+        return self._queue(serving, request, call)
+
+    @staticmethod
+    def _queue(serving: Serving, request: Request, call: Call) -> asyncio.Future[Answer]:
+        return serving.batcher.submit(request, call.account, call.context.time_remaining())

@@ -9,6 +9,7 @@ import platform
 from gpkvs.config import MIB, Limits
 from gpkvs.info import StoreInfo, package_version
 from gpkvs.server.address import Address
+from gpkvs.server.bounds import CONNECTION_CALLS_MAX, Bounds
 from gpkvs.store import Store
 from gpkvs.text import counted
 
@@ -50,6 +51,23 @@ def log_store(store: Store, message_bytes_max: int) -> None:
         extra={"event": "domain", "domain": info.domain, "domain_found": info.domain_found},
     )
     _log_limits(info.limits, message_bytes_max)
+
+
+def log_memory(memory_bytes_max: int, bounds: Bounds) -> None:
+    """Say how much memory clients may take, and what follows from it."""
+    fields = {
+        "event": "memory",
+        "memory_bytes_max": memory_bytes_max,
+        "connections_max": bounds.connections_max,
+        "connection_calls_max": CONNECTION_CALLS_MAX,
+    }
+    _log.info(
+        "clients may take %s MiB of memory, on %d connections of %d calls each",
+        f"{memory_bytes_max / MIB:,.0f}",
+        bounds.connections_max,
+        CONNECTION_CALLS_MAX,
+        extra=fields,
+    )
 
 
 def _log_opening(info: StoreInfo, *, is_new: bool) -> None:

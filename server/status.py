@@ -19,6 +19,8 @@ from gpkvs.errors import (
 )
 from gpkvs.server.batcher import DeadlineError
 from gpkvs.server.gate import NotServingError
+from gpkvs.server.receive import SlowRequestError
+from gpkvs.server.wire import UnsupportedError
 
 # The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
 _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
@@ -27,6 +29,8 @@ _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
     (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
     (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
     (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
+    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
+    (SlowRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "slow"),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
 )
 _FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (

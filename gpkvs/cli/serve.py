@@ -150,16 +150,25 @@ def serve_command(
     message_bytes_max: Annotated[
         int, _size("A message, either way.", "MESSAGE_BYTES_MAX", _LIMITS, "64MiB")
     ] = ServerConfig.message_bytes_max,
-    answer_bytes_max: Annotated[
-        int,
+    memory_max: Annotated[
+        int | None,
         _size(
-            "Answers that wait to be read; a connection may hold as much as it leaves free, then its requests are "
-            "refused.",
-            "ANSWER_BYTES_MAX",
+            "Memory that clients may make the server take; what passes it is refused, and other limits are lowered to "
+            "fit.",
+            "MEMORY_MAX",
             _LIMITS,
-            "512MiB",
+            "a quarter of the machine's",
         ),
-    ] = ServerConfig.answer_bytes_max,
+    ] = ServerConfig.memory_bytes_max,
+    receive_seconds_max: Annotated[
+        float,
+        typer.Option(
+            help="How long the message of a call may take to arrive.",
+            envvar="GPKVS_RECEIVE_SECONDS_MAX",
+            min=0.1,
+            rich_help_panel=_LIMITS,
+        ),
+    ] = ServerConfig.receive_seconds_max,
     batch_ops_max: Annotated[
         int,
         typer.Option(
@@ -181,9 +190,6 @@ def serve_command(
             rich_help_panel=_LIMITS,
         ),
     ] = ServerConfig.queue_requests_max,
-    queue_bytes_max: Annotated[
-        int, _size("Memory of the requests that wait.", "QUEUE_BYTES_MAX", _LIMITS, "512MiB")
-    ] = ServerConfig.queue_bytes_max,
     stream_requests_max: Annotated[
         int,
         typer.Option(
@@ -228,8 +234,8 @@ def serve_command(
             metrics=metrics,
             message_bytes_max=message_bytes_max,
             queue_requests_max=queue_requests_max,
-            queue_bytes_max=queue_bytes_max,
-            answer_bytes_max=answer_bytes_max,
+            memory_bytes_max=memory_max,
+            receive_seconds_max=receive_seconds_max,
             batch_ops_max=batch_ops_max,
             batch_bytes_max=batch_bytes_max,
             stream_requests_max=stream_requests_max,

@@ -114,7 +114,7 @@ def _facts(summary: dict[str, Any]) -> Table:
         ("call p50, p99", _pair(summary["call_seconds"])),
         ("transaction p50, p99", _pair(summary["batch_seconds"])),
         ("waiting requests", f"{summary['queue_requests']:,}"),
-        ("waiting bytes", _bytes(summary["queue_bytes"])),
+        ("clients hold", f"{_bytes(sum(summary['memory_bytes'].values()))} of {_bytes(summary['memory_max_bytes'])}"),
         ("resident memory", _bytes(summary["resident_bytes"])),
     ):
         facts.add_row(name, text)

@@ -46,6 +46,8 @@ class Server:
             arguments += ["--listen", "127.0.0.1:0"]
         if "--metrics" not in options:
             arguments += ["--metrics", "127.0.0.1:0"]
+        if "--memory-max" not in options:  # the limits that follow from it must not depend on the machine
+            arguments += ["--memory-max", "16GiB"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([*COMMAND, *arguments], stderr=log, env={**os.environ, **(env or {})})
         give_up = time.monotonic() + START_SECONDS_MAX

@@ -15,15 +15,17 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.config import ServerConfig
+from gpkvs.config import Limits, ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
+from gpkvs.server.bounds import Bounds, bounds_of
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.interceptor import CallMetrics
-from gpkvs.server.outbox import Outbox
-from gpkvs.server.rpc import add_service
+from gpkvs.server.memory import Memory
+from gpkvs.server.receive import Receives
+from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from tests.e2e.wire import SET, batch
 
@@ -36,6 +38,8 @@ class Services:
     engine: ThreadPoolExecutor
     gate: Gate
     metrics: Metrics
+    bounds: Bounds
+    memory: Memory
     kv: Any = None
     admin: Any = None
     go: threading.Event = field(default_factory=threading.Event)
@@ -47,8 +51,8 @@ class Services:
         return self.store.execute_requests(batch)
 
     def open_gate(self) -> Batcher:
-        batcher = Batcher(self.execute, self.engine, ServerConfig(), self.metrics)
-        self.gate.open(Serving(self.store, batcher, Outbox(1 << 30), self.engine, 1 << 20, 64, 1 << 20))
+        batcher = Batcher(self.execute, self.engine, self.bounds, self.memory, self.metrics)
+        self.gate.open(Serving(self.store, batcher, self.engine, 1 << 20, 64, 1 << 20))
         return batcher
 
     async def wait_entered(self) -> None:
@@ -62,15 +66,19 @@ class Services:
 async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
     with ThreadPoolExecutor(1) as engine:
         metrics, gate = Metrics(), Gate()
+        bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
+        memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
+        receives = Receives(memory, bounds.receive_bytes_max, 30.0)
+        doors = Doors(gate, memory, receives, metrics)
         server = grpc.aio.server(interceptors=[CallMetrics(metrics.registry)])
         for module, name, service in (
-            (kv_pb2, "KV", KVService(gate, metrics)),
+            (kv_pb2, "KV", KVService(gate, receives, metrics)),
             (admin_pb2, "Admin", AdminService(gate)),
         ):
-            add_service(server, module.DESCRIPTOR.services_by_name[name], service, gate, metrics)
+            add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        services = Services(store, engine, gate, metrics)
+        services = Services(store, engine, gate, metrics, bounds, memory)
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 services.kv, services.admin = kv_pb2_grpc.KVStub(channel), admin_pb2_grpc.AdminStub(channel)
@@ -210,3 +218,30 @@ async def test_a_failed_engine_does_not_claim_that_nothing_was_executed(store: g
             await services.kv.Set(kv_pb2.SetRequest(key=b"k"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert ("gpkvs-executed", "no") not in tuple(caught.value.trailing_metadata())
+
+
+@asynchronous
+async def test_what_is_dropped_after_the_drain_was_not_executed_and_says_so(store: gpkvs.Store) -> None:
+    async with serving(store) as services:
+        batcher = services.open_gate()
+        busy = services.kv.Set(kv_pb2.SetRequest(key=b"busy"))
+        await services.wait_entered()
+        waiting = services.kv.Set(kv_pb2.SetRequest(key=b"waiting"))
+        stream = services.kv.Pipeline()
+        await stream.write(batch([(SET, b"streamed", b"")]))
+        await wait_until(lambda: batcher.queue_requests == 2)
+        services.gate.close()
+        batcher.abandon(NotServingError(services.gate.refusal))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await waiting
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert ("gpkvs-executed", "no") in tuple(caught.value.trailing_metadata())
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stream.read()
+        assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+        assert ("gpkvs-executed", "no") in tuple(await stream.trailing_metadata())
+        assert services.sample("gpkvs_requests_refused_total", reason="not_serving") == 2
+        services.go.set()
+        assert (await busy).version
+    assert store.get(b"waiting") is None
+    assert store.get(b"streamed") is None

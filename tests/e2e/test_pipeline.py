@@ -183,4 +183,4 @@ def test_a_client_that_goes_away_leaves_nothing_behind(server: Server) -> None:
     while server.metric("grpc_server_handled_total", grpc_method="Pipeline", grpc_code="CANCELLED") < 20:
         time.sleep(0.01)
     assert server.kv.Set(kv_pb2.SetRequest(key=b"after")).version > 0
-    assert server.metric("gpkvs_queue_requests") == server.metric("gpkvs_queue_bytes") == 0
+    assert server.metric("gpkvs_queue_requests") == server.metric("gpkvs_memory_bytes", kind="requests") == 0

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,8 +17,10 @@ from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import NoSpaceError
 from gpkvs.server import codec
 from gpkvs.server.batcher import Batcher, DeadlineError
+from gpkvs.server.bounds import bounds_of
 from gpkvs.server.codec import Answer
-from gpkvs.server.outbox import Account, Outbox
+from gpkvs.server.gate import NotServingError
+from gpkvs.server.memory import Account, Memory
 from tests.e2e import wire
 
 LIMITS = Limits()
@@ -59,20 +61,24 @@ class Watched:
 
 
 class OneConnection(Batcher):
-    """A batcher whose requests all come over one connection; a test says when answers are read."""
+    """A batcher whose requests all come in one call; a test says when answers are read."""
 
-    outbox: Outbox
+    account: Account
 
     def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:  # type: ignore[override]
-        return super().submit(request, Account(self.outbox, "one"), seconds_left)
+        return super().submit(request, self.account, seconds_left)
 
 
 @asynccontextmanager
-async def running(store: gpkvs.Store, **config: int) -> AsyncIterator[tuple[OneConnection, Watched]]:
+async def running(
+    store: gpkvs.Store, memory: Memory | None = None, **config: int
+) -> AsyncIterator[tuple[OneConnection, Watched]]:
     watched = Watched(store)
+    memory = memory or Memory(1 << 40, 1)
+    bounds = bounds_of(ServerConfig(**config), LIMITS, 64 << 20, 16 << 30)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as engine:
-        batcher = OneConnection(watched.execute, engine, ServerConfig(**config), watched)  # type: ignore[arg-type]
-        batcher.outbox = Outbox(config.get("answer_bytes_max", 1 << 40))
+        batcher = OneConnection(watched.execute, engine, bounds, memory, watched)
+        batcher.account = Account(memory.connection("one"))
         try:
             yield batcher, watched
         finally:
@@ -104,7 +110,7 @@ async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) 
         versions = [int.from_bytes((await answer).versions, "little") for answer in [*first, *later]]
     assert watched.batches == [[b"a", b"b"], [b"%d" % i for i in range(100)]]
     assert versions == sorted(versions)
-    assert (batcher.queue_requests, batcher.queue_bytes) == (0, 0)
+    assert batcher.queue_requests == 0
 
 
 @asynchronous
@@ -141,20 +147,31 @@ async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -
 
 @asynchronous
 async def test_full_queue_refuses_and_recovers(store: gpkvs.Store) -> None:
-    async with running(store, queue_requests_max=3, queue_bytes_max=100) as (batcher, watched):
+    async with running(store, queue_requests_max=3) as (batcher, watched):
         accepted = [batcher.submit(set_one(b"busy"))]
         await watched.wait_entered()
-        accepted.append(batcher.submit(set_one(b"a", bytes(60))))
-        with pytest.raises(NoSpaceError, match=r"queue full: 69 bytes wait, 69 more .* 100 \(queue_bytes_max\)"):
-            batcher.submit(set_one(b"b", bytes(60)))
-        accepted += [batcher.submit(set_one(b"c")), batcher.submit(set_one(b"d"))]
+        accepted += [batcher.submit(set_one(key)) for key in (b"a", b"c", b"d")]
         with pytest.raises(NoSpaceError, match=r"queue full: 3 requests wait.*queue_requests_max"):
             batcher.submit(set_one(b"e"))
         watched.go.set()
         await asyncio.gather(*accepted)
-        await batcher.submit(set_one(b"b", bytes(200)))  # alone, it may be larger than the queue
+        await batcher.submit(set_one(b"b", bytes(200)))
     assert store.get(b"e") is None
     assert store.get(b"b") == bytes(200)
+
+
+@asynchronous
+async def test_a_connection_does_not_wait_for_all_that_another_sent(store: gpkvs.Store) -> None:
+    """Each has a request in the next batch; those of one connection stay in their order."""
+    async with running(store, batch_ops_max=4) as (batcher, watched):
+        other = Account(Memory(1 << 40, 1).connection("another"))
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        answers = [busy, *(batcher.submit(set_one(b"%d" % i)) for i in range(6))]
+        answers += [Batcher.submit(batcher, set_one(b"x%d" % i), other) for i in range(3)]
+        watched.go.set()
+        await asyncio.gather(*answers)
+    assert watched.batches == [[b"busy"], [b"0", b"x0", b"1", b"x1"], [b"2", b"x2", b"3", b"4"], [b"5"]]
 
 
 @asynchronous
@@ -265,32 +282,17 @@ async def test_a_failing_engine_tells_everybody_in_the_batch(store: gpkvs.Store)
 
 
 @asynchronous
-async def test_abandoned_work_is_cancelled(store: gpkvs.Store) -> None:
+async def test_abandoned_work_fails_with_the_reason(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         waiting = batcher.submit(set_one(b"waiting"))
-        batcher.abandon()
+        batcher.abandon(NotServingError("stopping"))
         watched.go.set()
         await busy
-        assert waiting.cancelled()
+        with pytest.raises(NotServingError, match="stopping"):
+            await waiting
     assert store.get(b"waiting") is None
-
-
-@asynchronous
-async def test_what_is_no_column_counts_in_the_queue(store: gpkvs.Store) -> None:
-    """A client may send fields that nobody knows; they take memory all the same."""
-    async with running(store, queue_bytes_max=1000) as (batcher, watched):
-        busy = batcher.submit(set_one(b"busy"))
-        await watched.wait_entered()
-        fat = codec.one(Op.SET, b"fat", b"", LIMITS, message_bytes=900)
-        waiting = batcher.submit(fat)
-        assert 900 <= batcher.queue_bytes <= 920
-        with pytest.raises(NoSpaceError, match="queue_bytes_max"):
-            batcher.submit(fat)
-        watched.go.set()
-        await asyncio.gather(busy, waiting)
-        assert batcher.queue_bytes == 0
 
 
 @asynchronous
@@ -299,29 +301,31 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
     size = 1_000_000
     store.set(b"large", bytes(size))
     read = codec.one(Op.GET, b"large", b"", LIMITS)
-    async with running(store, answer_bytes_max=10 * size + size // 2) as (batcher, watched):
+    memory = Memory(21 * size, 1)
+    async with running(store, memory) as (batcher, watched):
         watched.go.set()
-        results = [(await asyncio.gather(batcher.submit(read), return_exceptions=True))[0] for _ in range(20)]
-        assert [isinstance(result, NoSpaceError) for result in results] == [False] * 6 + [True] * 14
-        assert isinstance(results[-1], NoSpaceError)
-        assert results[-1].resource == "answers"
-        assert "answer_bytes_max" in str(results[-1])
-        assert 6 * size < batcher.outbox.bytes < 7 * size
-        await batcher.submit(set_one(b"k"))  # its answer is small, and nobody else would be helped
-        other = Account(batcher.outbox, "another")
+        for _ in range(6):  # gRPC keeps a copy of each answer: 6 of 2 MB are more than half
+            await batcher.submit(read)
+        with pytest.raises(NoSpaceError, match=r"memory full.*--memory-max"):
+            await batcher.submit(read)
+        assert 12 * size < memory.bytes < 13 * size
+        with pytest.raises(NoSpaceError):
+            await batcher.submit(set_one(b"k"))  # answers of writes count too
+        other = Account(memory.connection("another"))
         assert len((await Batcher.submit(batcher, read, other)).values) == size
         other.close()
 
-        batcher.outbox.change("one", -3 * size)
+        batcher.account.answer(-3 * size)
         assert len((await batcher.submit(read)).values) == size
 
 
 @asynchronous
 async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
+    """What GETs bring is known afterwards: the answers of one transaction may pass the bound, then none runs."""
     size = 1_000_000
     store.set(b"large", bytes(size))
     both = codec.decode(wire.batch([(2, b"k", b"v"), (1, b"large")]), LIMITS)
-    async with running(store, answer_bytes_max=3 * size) as (batcher, watched):
+    async with running(store, Memory(3 * size, 1)) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         together = [batcher.submit(both) for _ in range(5)]
@@ -329,21 +333,59 @@ async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
         await busy
         assert {len((await answer).values) for answer in together} == {size}
         store.delete(b"k")
-        with pytest.raises(NoSpaceError, match="answers full"):
+        with pytest.raises(NoSpaceError, match="memory full"):
             await batcher.submit(both)
     assert store.get(b"k") is None
 
 
+@asynchronous
+async def test_requests_and_planned_answers_count_until_they_are_done(store: gpkvs.Store) -> None:
+    """Of any kind, cancelled or not, and with the fields that nobody knows: they take memory all the same."""
+    memory = Memory(100_000, 1)
+    async with running(store, memory) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        before = memory.by_kind["requests"]
+        waiting = batcher.submit(codec.one(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
+        assert 10_000 < memory.by_kind["requests"] - before < 13_000
+        assert memory.by_kind["answers"] > 0
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert memory.by_kind["requests"] - before > 10_000  # the queue still has it
+        many = codec.decode(wire.batch([(3, b"%d" % i) for i in range(1000)]), LIMITS)
+        with pytest.raises(NoSpaceError, match=r"memory full: this connection holds .* and asks for"):
+            batcher.submit(many)
+        assert memory.by_kind["batch"] > 0
+        watched.go.set()
+        await busy
+        await batcher.submit(set_one(b"behind it"))
+        batcher.account.close()
+    assert memory.by_kind == {"calls": 0, "requests": 0, "answers": 0, "batch": 0}
+    assert watched.dropped == ["cancelled"]
+
+
 def test_an_account_gives_back_what_it_took() -> None:
-    outbox = Outbox(1 << 30)
-    first, second = Account(outbox, "peer"), Account(outbox, "peer")
-    first.add(1000)
-    first.add(2000)
-    second.add(4000)
-    first.sent(1000)
+    memory = Memory(1 << 30, 1)
+    first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
+    first.answer(3000)
+    second.admit(0, 4000)
+    first.answer(-1000)
     first.close()
-    first.add(50_000)  # a call that has ended holds nothing
-    assert 4000 <= outbox.bytes == outbox.held_bytes("peer") < 40_000
+    first.answer(50_000)  # a call that has ended holds nothing
+    assert 8000 <= memory.bytes == memory.connection("peer").bytes < 40_000
     second.close()
     second.close()
-    assert (outbox.bytes, outbox.held_bytes("peer")) == (0, 0)
+    assert (memory.bytes, memory.connection("peer").bytes) == (0, 0)
+
+
+def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
+    """However many there are and whatever they ask for: the bound is kept, and a newcomer finds room."""
+    memory = Memory(100_000_000, 1)
+    for number in range(10):
+        account = Account(memory.connection(str(number)))
+        for size in (40_000_000, 9_000_000, 1_000_000, 100_000, 10_000):
+            with suppress(NoSpaceError):
+                while True:
+                    account.admit(size, 0)
+    assert 90_000_000 < memory.bytes <= 100_000_000
+    Account(memory.connection("newcomer")).admit(10_000, 1000)

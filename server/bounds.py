@@ -1,0 +1,115 @@
+"""What follows from `memory_bytes_max`: how its parts are shared out, and which limits are lowered to fit them.
+
+    a quarter    what gRPC's core holds of calls that no handler has seen yet: connections x streams of each
+    an eighth    messages that are being received, beyond the first bytes of each
+    engine       the working memory of one transaction: some copies of its bytes, some columns for its operations
+    clients      the rest: open calls, requests that wait, answers (`gpkvs.server.memory`)
+
+A message is at most a 64th of it all, so that a client may have several on their way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpkvs.config import MIB, Limits, ServerConfig
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.server.codec import message_limits
+
+# Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) wants no fewer.
+CONNECTION_CALLS_MAX = 100
+# What a client may send of a message before the server asks for it (HTTP/2's window of a stream).
+WINDOW_BYTES = 16 << 10
+# A call beside its messages: its tasks, its context and gRPC's own state (measured: about 25 KB).
+CALL_BYTES = 24 << 10
+# A call that gRPC's core keeps until a handler takes it: its own state and the first bytes of the message.
+_PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
+
+_MEMORY_BYTES_MIN = 64 * MIB
+_MESSAGE_SHARE = 64
+_MESSAGE_BYTES_PER_OP = 64
+# Of the engine, measured: columns of a plan, and copies of keys, values and replies.
+_BYTES_PER_OP = 200
+_COPIES = 3
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The limits of one server, so that everything fits its memory.
+
+    Attributes
+    ----------
+    limits
+        Of a request.
+    config
+        With messages and batches lowered.
+    batch_reply_bytes_max
+        Values that one transaction may read.
+    connections_max
+        Connections at the same time.
+    receive_bytes_max
+        Messages that are being received, beyond the first bytes of each.
+    clients_bytes_max
+        Open calls, requests and answers (`gpkvs.server.memory.Memory`).
+    """
+
+    limits: Limits
+    config: ServerConfig
+    batch_reply_bytes_max: int
+    connections_max: int
+    receive_bytes_max: int
+    clients_bytes_max: int
+
+    @property
+    def connection_receives_max(self) -> int:
+        """Messages of one connection that are asked for at once."""
+        return self.receive_bytes_max // self.config.message_bytes_max
+
+    @property
+    def pending_calls_max(self) -> int:
+        """Calls that gRPC's core may keep until a handler takes them: all that there can be, so that it drops none."""
+        return self.connections_max * CONNECTION_CALLS_MAX
+
+    def working_bytes(self, payload_bytes: int, operations: int) -> int:
+        """Return what a transaction takes while it runs, with the values that it may read."""
+        return _COPIES * (payload_bytes + self.batch_reply_bytes_max) + _BYTES_PER_OP * operations
+
+
+def bounds_of(config: ServerConfig, limits: Limits, batch_reply_bytes_max: int, memory_bytes_max: int) -> Bounds:
+    """Share the memory out.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is too little for a server.
+    """
+    if memory_bytes_max < _MEMORY_BYTES_MIN:
+        raise InvalidArgumentError(
+            f"{memory_bytes_max:,} bytes, a server needs at least {_MEMORY_BYTES_MIN:,}", field="memory_max"
+        )
+    message_limits(limits, config.message_bytes_max)  # refuses what gRPC does not take
+    share = memory_bytes_max // _MESSAGE_SHARE
+    message_bytes_max = min(config.message_bytes_max, share)
+    limits = message_limits(limits, message_bytes_max)
+    config = replace(
+        config,
+        message_bytes_max=message_bytes_max,
+        batch_ops_max=min(config.batch_ops_max, share // _MESSAGE_BYTES_PER_OP),
+        batch_bytes_max=min(config.batch_bytes_max, share),
+        stream_bytes_max=min(config.stream_bytes_max, share),
+    )
+    reply_bytes_max = max(limits.reply_bytes_max, min(batch_reply_bytes_max, share))
+    bounds = Bounds(
+        limits=limits,
+        config=config,
+        batch_reply_bytes_max=reply_bytes_max,
+        connections_max=memory_bytes_max // 4 // (CONNECTION_CALLS_MAX * _PENDING_CALL_BYTES),
+        receive_bytes_max=memory_bytes_max // 8,
+        clients_bytes_max=0,
+    )
+    # A batch holds no less than one request.
+    engine = bounds.working_bytes(
+        max(config.batch_bytes_max, message_bytes_max), max(config.batch_ops_max, limits.request_ops_max)
+    )
+    clients_bytes_max = memory_bytes_max - memory_bytes_max // 4 - bounds.receive_bytes_max - engine
+    return replace(bounds, clients_bytes_max=clients_bytes_max)

@@ -1,0 +1,61 @@
+"""A queue in which no connection waits for all that another one has sent: each in turn gives one request.
+
+Requests of one connection stay in their order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from gpkvs.server.memory import Account, Connection
+
+
+class Queued(Protocol):
+    """What waits: it came in a call."""
+
+    account: Account
+
+
+Item = TypeVar("Item", bound=Queued)
+
+
+class FairQueue(Generic[Item]):
+    """Takes requests at its end, and gives them in turn by connection."""
+
+    def __init__(self) -> None:
+        # Of each connection that has something here; the one whose turn it is stands first.
+        self._turns: OrderedDict[Connection, deque[Item]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, item: Item) -> None:
+        """Queue a request."""
+        self._turns.setdefault(item.account.connection, deque()).append(item)
+        self._count += 1
+
+    def first(self) -> Item:
+        """Return the request whose turn it is."""
+        return next(iter(self._turns.values()))[0]
+
+    def popleft(self) -> Item:
+        """Take out the request whose turn it is."""
+        connection, own = next(iter(self._turns.items()))
+        item = own.popleft()
+        self._count -= 1
+        if own:
+            self._turns.move_to_end(connection)
+        else:
+            del self._turns[connection]
+        return item
+
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Return requests that were taken out, in the order in which they came out: they are the next again."""
+        for item in reversed(items):
+            connection = item.account.connection
+            self._turns.setdefault(connection, deque()).appendleft(item)
+            self._turns.move_to_end(connection, last=False)
+            self._count += 1

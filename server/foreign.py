@@ -1,0 +1,95 @@
+"""gRPC's own services, health and reflection: their messages come through the same doors as those of ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.server.interceptor import of_type
+from gpkvs.server.memory import Account
+from gpkvs.server.rpc import Doors, abort
+from gpkvs.server.wire import require_message
+
+Handler = Any  # grpc.RpcMethodHandler; grpc has no types
+Context = Any  # grpc.aio.ServicerContext
+
+
+class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+    """Receives the messages of services that leave it to gRPC: it would do it out of sight, and hold all it gets.
+
+    Parameters
+    ----------
+    doors
+        What every call passes.
+    """
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], details: grpc.HandlerCallDetails
+    ) -> Handler:
+        """Return the method's handler, with its messages received here."""
+        handler = await continuation(details)
+        if handler is None or handler.request_deserializer is None:  # ours take bytes
+            return handler
+        if handler.unary_unary:
+            run = of_type("unary", self._guarded(self._unary_unary, handler))
+            return grpc.stream_unary_rpc_method_handler(run, None, handler.response_serializer)
+        if handler.unary_stream:
+            run = of_type("server_stream", self._guarded(self._unary_stream, handler))
+        else:
+            run = self._guarded(self._stream_stream, handler)
+        return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
+
+    def _guarded(
+        self, run: Callable[[Handler, Context, Account], Awaitable[Any]], handler: Handler
+    ) -> Callable[[object, Context], Awaitable[Any]]:
+        async def guarded(_requests: object, context: Context) -> Any:
+            account = self._doors.memory.open(context)
+            try:
+                account.require_room()
+                return await run(handler, context, account)
+            except grpc.aio.AbortError:  # the service said why
+                raise
+            except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+                await abort(context, error, run, self._doors.metrics)
+
+        return guarded
+
+    async def _unary_unary(self, handler: Handler, context: Context, account: Account) -> Any:
+        return await handler.unary_unary(await self._request(handler, context, account), context)
+
+    async def _unary_stream(self, handler: Handler, context: Context, account: Account) -> None:
+        responses = handler.unary_stream(await self._request(handler, context, account), context)
+        if isinstance(responses, Awaitable):  # it writes by itself
+            await responses
+            return
+        async for response in responses:
+            await context.write(response)
+
+    async def _stream_stream(self, handler: Handler, context: Context, account: Account) -> None:
+        async for response in handler.stream_stream(self._requests(handler, context, account), context):
+            await context.write(response)
+
+    async def _request(self, handler: Handler, context: Context, account: Account) -> Any:
+        data = await self._doors.receives.read(context, account.connection, is_stream=False)
+        return _parse(handler, require_message(data))
+
+    async def _requests(self, handler: Handler, context: Context, account: Account) -> AsyncIterator[Any]:
+        while True:
+            data = await self._doors.receives.read(context, account.connection, is_stream=True)
+            if data is grpc.aio.EOF:
+                return
+            yield _parse(handler, require_message(data))
+
+
+def _parse(handler: Handler, data: bytes) -> Any:
+    try:
+        return handler.request_deserializer(data)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"these bytes are no request of this method: {error}") from None

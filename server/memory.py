@@ -1,0 +1,182 @@
+"""One account of the memory that clients make the server take, bounded by `memory_bytes_max`.
+
+It counts by connection, by kind and in all:
+
+- ``calls``: each open call, with what gRPC holds for it;
+- ``requests``: what a request takes from its receipt to the end of its transaction;
+- ``answers``: from the moment they are planned until gRPC has sent them, or the call has ended;
+- ``batch``: the working memory of the transaction in progress.
+
+A connection may hold as much as it leaves free: one alone gets half, several share it, and a connection that holds
+little always finds room. A request that passes this is refused before it is executed, and before it is received if it
+can be. How many bytes the GETs of a request bring is known only when they were executed: the room of one transaction's
+values is kept free for that (`gpkvs.server.bounds`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import grpc
+
+from gpkvs.errors import NoSpaceError
+from gpkvs.server.bounds import CALL_BYTES
+from gpkvs.server.turns import Turns
+
+Kind = Literal["calls", "requests", "answers", "batch"]
+KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
+
+# A message on its way is there twice: the bytes that were given to gRPC, and its copy of them.
+_SENT_COPIES = 2
+
+
+class Memory:
+    """What the clients of one server take.
+
+    Parameters
+    ----------
+    clients_bytes_max
+        How much open calls, requests and answers may take together. The working memory of a batch is beside it.
+    turns
+        How many messages of one connection are asked for at once.
+    """
+
+    def __init__(self, clients_bytes_max: int, turns: int) -> None:
+        self.clients_bytes_max = clients_bytes_max
+        self.turns = turns
+        self.by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self.clients_bytes = 0  # all kinds but the batch
+        # The process holds more than it should, whatever is counted here (`gpkvs.server.receive`).
+        self.is_short = False
+        self._connections: dict[str, Connection] = {}
+
+    @property
+    def bytes(self) -> int:
+        """All that is counted."""
+        return self.clients_bytes + self.by_kind["batch"]
+
+    def open(self, context: grpc.aio.ServicerContext) -> Account:
+        """Open the account of a call; it is closed when the call has ended, however it ends."""
+        account = Account(self.connection(context.peer()))
+        context.add_done_callback(account.close)
+        return account
+
+    def connection(self, peer: str) -> Connection:
+        """Return what a connection holds, by the name that gRPC gives it."""
+        found = self._connections.get(peer)
+        if found is None:
+            found = self._connections[peer] = Connection(self, peer)
+        return found
+
+    def forget(self, peer: str) -> None:
+        """Keep no account of a connection that holds nothing."""
+        self._connections.pop(peer, None)
+
+    def batch(self, size: int) -> None:
+        """Count the working memory of a batch; a negative size gives it back."""
+        self.by_kind["batch"] += size
+
+
+class Connection:
+    """What one connection holds.
+
+    Parameters
+    ----------
+    memory
+        Of which it takes.
+    peer
+        Its name, as gRPC has it.
+    """
+
+    __slots__ = ("_memory", "_peer", "bytes", "turns")
+
+    def __init__(self, memory: Memory, peer: str) -> None:
+        self._memory = memory
+        self._peer = peer
+        self.bytes = 0
+        self.turns = Turns(memory.turns)
+
+    def change(self, kind: Kind, size: int) -> None:
+        """Count more, or less."""
+        memory = self._memory
+        memory.by_kind[kind] += size
+        memory.clients_bytes += size
+        self.bytes += size
+        if not self.bytes:
+            memory.forget(self._peer)
+
+    def refusal(self, size: int = 0) -> NoSpaceError | None:
+        """Return why the connection may not hold this much more: it would be more than it leaves free."""
+        memory = self._memory
+        free = memory.clients_bytes_max - memory.clients_bytes
+        if self.bytes + size > free - size:
+            return NoSpaceError(
+                "memory",
+                f"this connection holds {self.bytes:,} bytes and asks for {size:,}, {max(free, 0):,} are free for all "
+                "(--memory-max): read the answers that wait, then try again",
+            )
+        if memory.is_short and self.bytes > CALL_BYTES:
+            return NoSpaceError(
+                "memory",
+                "messages that are received slowly take the server's memory (--memory-max): try again later",
+            )
+        return None
+
+
+class Account:
+    """What one call holds: itself and its answers. Its requests are counted until nobody has them, call or no call.
+
+    Parameters
+    ----------
+    connection
+        Over which the call came.
+    """
+
+    __slots__ = ("_answer_bytes", "_is_closed", "connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._answer_bytes = 0
+        self._is_closed = False
+        connection.change("calls", CALL_BYTES)
+
+    def require_room(self, size: int = 0) -> None:
+        """Refuse what would take this much more.
+
+        Raises
+        ------
+        NoSpaceError
+            If its connection may not hold it.
+        """
+        refusal = self.connection.refusal(size)
+        if refusal is not None:
+            raise refusal
+
+    def admit(self, request_bytes: int, answer_bytes: int) -> None:
+        """Count a request and the answer that is planned for it.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for both.
+        """
+        self.require_room(request_bytes + _SENT_COPIES * answer_bytes)
+        self.connection.change("requests", request_bytes)
+        self.answer(answer_bytes)
+
+    def release(self, request_bytes: int) -> None:
+        """Count a request no longer: nobody has its columns."""
+        self.connection.change("requests", -request_bytes)
+
+    def answer(self, size: int) -> None:
+        """Count an answer's bytes; a negative size gives back what was planned too much, or was sent."""
+        if not self._is_closed:
+            self._answer_bytes += _SENT_COPIES * size
+            self.connection.change("answers", _SENT_COPIES * size)
+
+    def close(self, _context: object = None) -> None:
+        """Count the call and its answers no longer: it has ended."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.connection.change("answers", -self._answer_bytes)
+            self.connection.change("calls", -CALL_BYTES)

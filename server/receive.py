@@ -1,0 +1,192 @@
+"""Messages that are being received: who receives, for how long, and what is done when they take too much memory.
+
+gRPC's core holds a message until it is whole and says nothing about it. The server knows which calls wait for theirs,
+and how much memory the process has allocated. It looks some times a second while calls wait: what is allocated beyond
+all that is counted (`gpkvs.server.memory`) is taken for messages on their way. If that is too much, calls that wait
+longer than two looks are ended, those of the connection that has most of them first.
+
+A message larger than HTTP/2's window comes only when it is asked for. A connection asks for some at once; the next call
+has its turn when one of them is whole, or at the next look if memory allows, so that slow ones hold up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from functools import partial
+
+import grpc
+
+from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.server.memory import Connection, Memory
+from gpkvs.server.resident import allocated_bytes, anonymous_bytes, give_back_free
+
+_LOOK_SECONDS = 0.02
+_STALLED_LOOKS = 2
+_IDLE_LOOK_SECONDS = 1.0
+# How often freed memory that the C library keeps is given back to the system, if it is much.
+_TRIM_SECONDS = 0.5
+
+
+class SlowRequestError(GpkvsError):
+    """The message of a call was not whole in time; it was not executed."""
+
+
+class _Receive:
+    """One call that waits for a message."""
+
+    __slots__ = ("began", "connection", "has_turn", "is_timed", "looks", "message")
+
+    def __init__(self, connection: Connection, message: asyncio.Future[object], is_stream: bool) -> None:
+        self.connection = connection
+        self.message = message
+        self.has_turn = self.is_timed = not is_stream
+        self.began = time.monotonic()
+        self.looks = 0
+
+    def give_turn(self) -> None:
+        """Let the next call of its connection ask for its message."""
+        if self.has_turn:
+            self.has_turn = False
+            self.connection.turns.give()
+
+    def end(self, error: GpkvsError) -> None:
+        """Make the call that waits raise an error."""
+        if not self.message.done():
+            self.message.set_exception(error)
+
+
+class Receives:
+    """All calls of a server that wait for a message.
+
+    Parameters
+    ----------
+    memory
+        What is counted.
+    bytes_max
+        What messages on their way may take.
+    seconds_max
+        How long the only message of a call may take to arrive.
+    """
+
+    def __init__(self, memory: Memory, bytes_max: int, seconds_max: float) -> None:
+        self._memory = memory
+        self._bytes_max = bytes_max
+        self._seconds_max = seconds_max
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[_Receive, None] = {}  # the oldest first
+        self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS, self._look)
+        self._is_idle = True
+        self._trim_at = 0.0
+        self._stopped: GpkvsError | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Take what is allocated now for that of a server that nobody uses."""
+        self._idle_bytes = allocated_bytes()
+        self._idle_free_bytes = anonymous_bytes() - self._idle_bytes
+
+    async def read(self, context: grpc.aio.ServicerContext, connection: Connection, *, is_stream: bool) -> object:
+        """Return a call's next message, or `grpc.aio.EOF`; a stream may take as long as it likes.
+
+        Raises
+        ------
+        SlowRequestError
+            If it took too long to arrive.
+        NoSpaceError
+            If messages on their way took too much memory, and those of this connection are the most.
+        GpkvsError
+            If the server stops.
+        """
+        if not is_stream:
+            await connection.turns.take()
+        if self._stopped is not None:
+            if not is_stream:
+                connection.turns.give()
+            raise self._stopped
+        # A task of its own, never cancelled: gRPC would lose the message if it came at that moment, and its memory. It
+        # ends with the call.
+        reading = self._loop.create_task(context.read())
+        message = self._loop.create_future()
+        reading.add_done_callback(partial(_hand_over, message))
+        receive = _Receive(connection, message, is_stream)
+        self._waiting[receive] = None
+        if self._is_idle:
+            self._is_idle = False
+            self._look_at.cancel()
+            self._look_at = self._loop.call_later(_LOOK_SECONDS, self._look)
+        try:
+            return await message
+        finally:
+            del self._waiting[receive]
+            receive.give_turn()
+
+    def stop(self, error: GpkvsError) -> None:
+        """Receive no more messages; an error tells the calls that wait."""
+        self._stopped = error
+        self._look_at.cancel()
+        for receive in self._waiting:
+            receive.end(error)
+
+    def _look(self) -> None:
+        """See how long calls have waited, and what the process holds if some have waited long."""
+        now = time.monotonic()
+        stalled = []
+        for receive in self._waiting:
+            if receive.looks >= _STALLED_LOOKS:
+                stalled.append(receive)
+                if receive.is_timed and now - receive.began > self._seconds_max:
+                    receive.end(
+                        SlowRequestError(
+                            f"the message was not whole after {self._seconds_max:g} s (--receive-seconds-max)"
+                        )
+                    )
+            receive.looks += 1
+        unseen_bytes = self._look_at_memory(now)
+        self._memory.is_short = bool(stalled) and unseen_bytes > self._bytes_max
+        if self._memory.is_short:
+            self._end_some(stalled, unseen_bytes)
+        elif unseen_bytes <= self._bytes_max // 2:
+            for receive in self._waiting:
+                receive.give_turn()
+        self._is_idle = not self._waiting
+        self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS if self._is_idle else _LOOK_SECONDS, self._look)
+
+    def _look_at_memory(self, now: float) -> int:
+        """Return what is allocated and not counted; give back what was freed if it is much."""
+        allocated = allocated_bytes()
+        if now >= self._trim_at and anonymous_bytes() - allocated - self._idle_free_bytes > self._bytes_max:
+            self._trim_at = now + _TRIM_SECONDS
+            self._loop.run_in_executor(None, give_back_free)
+        return allocated - self._idle_bytes - self._memory.bytes
+
+    def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:
+        """End so many calls that messages on their way hold half of what they may, if all hold the same.
+
+        First those of the connection that has most of them, the oldest first.
+        """
+        calls = Counter(receive.connection for receive in stalled)
+        stalled.sort(key=lambda receive: -calls[receive.connection])
+        error = NoSpaceError(
+            "memory",
+            f"messages on their way hold more than {self._bytes_max:,} bytes (--memory-max), and this connection is "
+            "among those that have most of them: send fewer at once, or faster",
+        )
+        for receive in stalled[: math.ceil(len(stalled) * (1 - self._bytes_max / 2 / unseen_bytes))]:
+            receive.end(error)
+
+
+def _hand_over(message: asyncio.Future[object], reading: asyncio.Task[object]) -> None:
+    """Give what was read to the call that waits for it, if it still does."""
+    if reading.cancelled():  # the event loop ends
+        message.cancel()
+        return
+    error = reading.exception()  # asked for even if nobody waits: else it is logged
+    if message.done():
+        return
+    if error is not None:
+        message.set_exception(error)
+    else:
+        message.set_result(reading.result())
