@@ -1,12 +1,13 @@
 """Messages that are being received: who receives, for how long, and what is done when they take too much memory.
 
 gRPC's core holds a message until it is whole and says nothing about it. The server knows which calls wait for theirs,
-and how much memory the process has allocated. It looks some times a second while calls wait: what is allocated beyond
-all that is counted (`gpkvs.server.memory`) is taken for messages on their way. If that is too much, calls that wait
-longer than two looks are ended, those of the connection that has most of them first.
+and how much memory the process has allocated. It looks some times a second while calls wait. When some wait for more
+than two looks, it counts: what is allocated beyond all that is counted (`gpkvs.server.memory`) is taken for messages on
+their way. If that is too much, these calls are ended, those of the connection that has most of them first.
 
 A message larger than HTTP/2's window comes only when it is asked for. A connection asks for some at once; the next call
-has its turn when one of them is whole, or at the next look if memory allows, so that slow ones hold up no other.
+has its turn when one of them is whole, or waits for more than two looks and memory allows, so that slow ones hold up
+no other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.memory import Connection, Memory
 from gpkvs.server.resident import allocated_bytes, anonymous_bytes, give_back_free
 
-_LOOK_SECONDS = 0.02
+# Between two looks a fast network must not bring more than messages on their way may take. More looks than that would
+# only cost: 0.6 ms each, of the event loop.
+_NETWORK_BYTES_PER_SECOND = 8e9
+_LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.02, 0.1
 _STALLED_LOOKS = 2
 _IDLE_LOOK_SECONDS = 1.0
 # How often freed memory that the C library keeps is given back to the system, if it is much.
@@ -75,6 +79,7 @@ class Receives:
         self._memory = memory
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
+        self._look_seconds = min(_LOOK_SECONDS_MAX, max(_LOOK_SECONDS_MIN, bytes_max / _NETWORK_BYTES_PER_SECOND))
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[_Receive, None] = {}  # the oldest first
         self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS, self._look)
@@ -116,7 +121,7 @@ class Receives:
         if self._is_idle:
             self._is_idle = False
             self._look_at.cancel()
-            self._look_at = self._loop.call_later(_LOOK_SECONDS, self._look)
+            self._look_at = self._loop.call_later(self._look_seconds, self._look)
         try:
             return await message
         finally:
@@ -144,23 +149,27 @@ class Receives:
                         )
                     )
             receive.looks += 1
-        unseen_bytes = self._look_at_memory(now)
-        self._memory.is_short = bool(stalled) and unseen_bytes > self._bytes_max
+        unseen_bytes = self._unseen_bytes() if stalled else 0
+        self._memory.is_short = unseen_bytes > self._bytes_max
         if self._memory.is_short:
             self._end_some(stalled, unseen_bytes)
         elif unseen_bytes <= self._bytes_max // 2:
-            for receive in self._waiting:
+            for receive in stalled:
                 receive.give_turn()
-        self._is_idle = not self._waiting
-        self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS if self._is_idle else _LOOK_SECONDS, self._look)
-
-    def _look_at_memory(self, now: float) -> int:
-        """Return what is allocated and not counted; give back what was freed if it is much."""
-        allocated = allocated_bytes()
-        if now >= self._trim_at and anonymous_bytes() - allocated - self._idle_free_bytes > self._bytes_max:
+        if now >= self._trim_at:
             self._trim_at = now + _TRIM_SECONDS
+            self._give_back_free()
+        self._is_idle = not self._waiting
+        self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS if self._is_idle else self._look_seconds, self._look)
+
+    def _unseen_bytes(self) -> int:
+        """Return what is allocated and not counted."""
+        return allocated_bytes() - self._idle_bytes - self._memory.bytes
+
+    def _give_back_free(self) -> None:
+        """Give back to the system what was freed, if it is much."""
+        if anonymous_bytes() - allocated_bytes() - self._idle_free_bytes > self._bytes_max:
             self._loop.run_in_executor(None, give_back_free)
-        return allocated - self._idle_bytes - self._memory.bytes
 
     def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:
         """End so many calls that messages on their way hold half of what they may, if all hold the same.
