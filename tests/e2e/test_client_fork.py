@@ -12,6 +12,11 @@ from tests.e2e.conftest import Server
 
 CHILD_SECONDS_MAX = 30  # only a child that hangs takes so long
 
+# gRPC says this when one of its own threads is inside it at the moment of the fork. The child may then crash in gRPC,
+# before any code of ours runs in it (one fork in five here; README says so). Such a fork shows nothing about us.
+BUSY = "Other threads are currently calling into gRPC"
+TRIES = 10
+
 # Forks; the child tries every method and the end of the interpreter.
 SCRIPT = """
 import asyncio, gc, json, os, signal, sys
@@ -100,7 +105,10 @@ else:
 @pytest.mark.parametrize("kind", ["blocking", "asyncio", "uvloop"])
 def test_every_method_says_that_the_client_is_the_parents(server: Server, kind: str) -> None:
     arguments = [sys.executable, "-c", SCRIPT, kind, server.target, str(CHILD_SECONDS_MAX)]
-    run = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * CHILD_SECONDS_MAX, check=False)
+    for _ in range(TRIES):
+        run = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * CHILD_SECONDS_MAX, check=False)
+        if not (run.stdout.startswith("-11\n") and BUSY in run.stderr):
+            break
     assert run.stdout.splitlines() == ["[]", "7", "True"], run.stderr
 
 
