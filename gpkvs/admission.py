@@ -43,8 +43,8 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
     return NoSpaceError(
         "index",
         f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
-        f"{records / table.slots:.0%}, and {counted(new_keys, 'new key')} came, one of which finds both of its buckets "
-        f"full: delete keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
+        f"{records / table.slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full: delete "
+        f"keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
     )
 
 

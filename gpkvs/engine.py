@@ -99,6 +99,11 @@ class Engine:
                 self._prefetched = segment
 
     @property
+    def kept_bytes(self) -> int:
+        """The host's memory that is kept between batches, to be used again."""
+        return self._backend.kept_bytes + sum(small.kept_bytes for small in self._small.values())
+
+    @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
         return self.transaction.current.next_sequence

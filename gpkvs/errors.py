@@ -65,13 +65,14 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, or a server's ``queue``.
+        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, ``tables``, ``tables_bytes``, ``open_files``,
+        or a server's ``queue``.
     message
         What was needed, what there is, and what to do.
     """
 
     def __init__(self, resource: str, message: str) -> None:
-        super().__init__(f"{resource} full: {message}")
+        super().__init__(f"{resource.replace('_', ' ')} full: {message}")
         self.resource = resource
 
 

@@ -44,14 +44,14 @@ def require_room_for_table(files: StoreFiles, index_bytes: int, quota: Quota) ->
     if tables >= quota.tables_max:
         raise NoSpaceError(
             "tables",
-            f"there are {tables:,}, as many as tables_max allows: drop one, or open the store with a larger tables_max",
+            f"there are {tables:,}, as many as tables_max (--tables-max) allows: drop one, or raise the limit",
         )
     held = sum(region.bytes for region in files.indexes.values())
     if quota.bytes_max is not None and held + index_bytes > quota.bytes_max:
         raise NoSpaceError(
             "tables_bytes",
             f"the indexes of {tables:,} tables take {held:,} bytes, {index_bytes:,} more are over the limit of "
-            f"{quota.bytes_max:,} (tables_bytes_max): make a smaller table, drop one, or raise the limit",
+            f"{quota.bytes_max:,} (tables_bytes_max, --tables-bytes-max): drop a table, or raise the limit",
         )
     _require_open_files()
 

@@ -1,7 +1,8 @@
 """Tables made and dropped, durably: a new catalogue file, then the root that names it.
 
 Each step leaves a store that opens: until the root names the new catalogue, the old one counts, and files that no
-catalogue names are removed at the next opening. The flag is IDLE throughout; no batch runs meanwhile.
+catalogue names are removed at the next opening. No batch runs while catalogue and roots are written, and the flag is
+IDLE then; batches do run while an index is reserved, and while what a dropped table had in the heap is counted.
 """
 
 from __future__ import annotations

@@ -85,6 +85,11 @@ class SmallBatches:
         self._live_units_at = 0
         self._make_columns(_OPS_MIN)
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is kept for the columns of the next batch."""
+        return sum(column.nbytes for column in self._columns.values())
+
     def _set(self, **words: int) -> None:
         for name, word in words.items():
             self._words[self._at[name]] = word

@@ -316,7 +316,7 @@ class Store:
         self._origin.require()
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
-            raise UnknownTableError(no_such("table", name, self._tables), field="table")
+            raise UnknownTableError(no_such("table", name, list(self._tables)), field="table")
         layout = found.entry.layout
         return OpenTable(
             found.entry.id, found.entry.name, layout, self._number_limits if layout == U64.name else self.limits
@@ -372,17 +372,34 @@ class Store:
                 transaction = self._engine.transaction
                 transaction.root = drop_table(self._files, transaction.root, table.entry)
                 del self._engine.tables[table.entry.id], self._tables[name]
-            # Nobody looks at its index any more, so that batches may run while it is read.
-            freed = live_units_of(self._files, table.entry) if table.records else None
+            freed = self._units_of_dropped(table)
             with self._mutex:
                 if freed is not None:
                     self._engine.heap.live_units -= freed
                 remove_index(self._files, self._backend, table.entry)
 
+    def _units_of_dropped(self, table: Table) -> U64Array | None:
+        """Count what a dropped table had in the heap. Nobody looks at its index any more, so that batches may run.
+
+        The table is gone: a failure here is no refusal. What it had then counts as live until the next opening.
+        """
+        if not table.records:
+            return None
+        try:
+            return live_units_of(self._files, table.entry)
+        except (MemoryError, OSError) as error:
+            _log.warning("what table %s had in the heap is free after the next opening: %r", table.entry.name, error)
+            return None
+
     def _require_open(self) -> None:
         self._origin.require()
         if self._closed:
             raise StoreClosedError(f"the store at {self.path} is closed")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that the store keeps between batches, to use it again: it grows with the largest ones."""
+        return self._engine.kept_bytes
 
     def info(self) -> StoreInfo:
         """Describe the store as it is now."""

@@ -266,7 +266,7 @@ class Table(ABC):
             raise DoesNotFitError(
                 {
                     request: InvalidArgumentError(
-                        f"its GETs read {reply_bytes[request]:,} bytes of values or more, the limit is {limit:,} "
+                        f"its GETs read at least {reply_bytes[request]:,} bytes of values, the limit is {limit:,} "
                         "(reply_bytes_max): split it",
                         field="ops",
                     )

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from gpkvs.config import Sizes
+from gpkvs.errors import NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.layout import BYTES
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
+
+_CHANGES_MAX = 64  # of tables, that wait for one another
+
+Made = TypeVar("Made")
 
 
 class AdminService:
@@ -17,6 +27,9 @@ class AdminService:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        # Beside the engine's thread: files are reserved and records counted there while batches run.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
+        self._changes = 0
 
     async def Info(  # noqa: N802
         self, _message: admin_pb2.InfoRequest, _call: Call
@@ -26,16 +39,16 @@ class AdminService:
         return to_message(serving.store.info(), serving.message_bytes_max)
 
     async def CreateTable(  # noqa: N802
-        self, message: admin_pb2.CreateTableRequest, _call: Call
+        self, message: admin_pb2.CreateTableRequest, call: Call
     ) -> admin_pb2.CreateTableResponse:
-        """Make an empty table. Its space is reserved beside the engine's thread, so that batches run meanwhile."""
-        serving = self._gate.serving()
-        made = await asyncio.to_thread(
-            serving.store.create_table,
+        """Make an empty table."""
+        create = partial(
+            self._gate.serving().store.create_table,
             message.name,
             layout=message.layout or BYTES.name,
             index_bytes=message.index_bytes or Sizes.index_bytes,
         )
+        made = await self._change(create, call)
         return admin_pb2.CreateTableResponse(table=_table(made))
 
     async def ListTables(  # noqa: N802
@@ -45,12 +58,31 @@ class AdminService:
         return admin_pb2.ListTablesResponse(tables=map(_table, self._gate.serving().store.info().tables))
 
     async def DropTable(  # noqa: N802
-        self, message: admin_pb2.DropTableRequest, _call: Call
+        self, message: admin_pb2.DropTableRequest, call: Call
     ) -> admin_pb2.DropTableResponse:
-        """Remove a table with all it holds. Its records are counted beside the engine's thread, as above."""
-        serving = self._gate.serving()
-        await asyncio.to_thread(serving.store.drop_table, message.name)
+        """Remove a table with all it holds."""
+        await self._change(partial(self._gate.serving().store.drop_table, message.name), call)
         return admin_pb2.DropTableResponse()
+
+    async def _change(self, change: Callable[[], Made], call: Call) -> Made:
+        """Run a change of the tables after those that wait; it is counted until it is done, call or no call."""
+        if self._changes >= _CHANGES_MAX:
+            raise NoSpaceError("queue", f"{_CHANGES_MAX} tables wait to be made or dropped: try again later")
+        loop, connection = asyncio.get_running_loop(), call.account.connection
+
+        def done() -> None:
+            self._changes -= 1
+            connection.change("requests", -call.message_bytes)
+
+        def tell(_job: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and the count with it
+                loop.call_soon_threadsafe(done)
+
+        self._changes += 1
+        connection.change("requests", call.message_bytes)
+        job = self._thread.submit(change)
+        job.add_done_callback(tell)
+        return await asyncio.wrap_future(job)
 
 
 def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:

@@ -1,7 +1,8 @@
 """The server put together: what it is made of, in which order it starts, and how it stops.
 
 Start: bind the ports, refuse calls (health NOT_SERVING) -> open the store, recovery included -> serve (SERVING).
-Stop:  refuse new calls -> finish and answer those under way, in bounded time -> close the store.
+Stop:  refuse new calls -> finish and answer those under way, in bounded time -> close the store, when a table that is
+       being made or dropped is.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class _Server:
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine, self._open_store)
             stack.push_async_callback(self._close_store, store)
-            receives.begin()
+            receives.begin(lambda: store.kept_bytes)
             await self._serve(gate, receives, server, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:

@@ -77,12 +77,17 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
             await context.write(response)
 
     async def _request(self, handler: Handler, context: Context, account: Account) -> Any:
-        data = await self._doors.receives.read(context, account.connection, is_stream=False)
+        data = await self._read(context, account, is_stream=False)
         return _parse(handler, require_message(data))
+
+    async def _read(self, context: Context, account: Account, *, is_stream: bool) -> object:
+        """Receive a message, also while the server stops: whoever asks for its health must hear of it."""
+        connection = account.connection
+        return await self._doors.receives.read(context, connection, is_stream=is_stream, outlives_stop=True)
 
     async def _requests(self, handler: Handler, context: Context, account: Account) -> AsyncIterator[Any]:
         while True:
-            data = await self._doors.receives.read(context, account.connection, is_stream=True)
+            data = await self._read(context, account, is_stream=True)
             if data is grpc.aio.EOF:
                 return
             yield _parse(handler, require_message(data))

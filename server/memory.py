@@ -118,7 +118,7 @@ class Connection:
         if memory.is_short and self.bytes > CALL_BYTES:
             return NoSpaceError(
                 "memory",
-                "messages that are received slowly take the server's memory (--memory-max): try again later",
+                "the server receives more than it has memory for (--memory-max): try again",
             )
         return None
 

@@ -16,6 +16,7 @@ import asyncio
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import grpc
@@ -41,11 +42,14 @@ class SlowRequestError(GpkvsError):
 class _Receive:
     """One call that waits for a message."""
 
-    __slots__ = ("began", "connection", "has_turn", "is_timed", "looks", "message")
+    __slots__ = ("began", "connection", "has_turn", "is_timed", "looks", "message", "outlives_stop")
 
-    def __init__(self, connection: Connection, message: asyncio.Future[object], is_stream: bool) -> None:
+    def __init__(
+        self, connection: Connection, message: asyncio.Future[object], *, is_stream: bool, outlives_stop: bool
+    ) -> None:
         self.connection = connection
         self.message = message
+        self.outlives_stop = outlives_stop
         self.has_turn = self.is_timed = not is_stream
         self.began = time.monotonic()
         self.looks = 0
@@ -88,13 +92,36 @@ class Receives:
         self._stopped: GpkvsError | None = None
         self.begin()
 
-    def begin(self) -> None:
-        """Take what is allocated now for that of a server that nobody uses."""
-        self._idle_bytes = allocated_bytes()
-        self._idle_free_bytes = anonymous_bytes() - self._idle_bytes
+    def begin(self, kept_bytes: Callable[[], int] = lambda: 0) -> None:
+        """Take what is allocated now for that of a server that nobody uses.
 
-    async def read(self, context: grpc.aio.ServicerContext, connection: Connection, *, is_stream: bool) -> object:
-        """Return a call's next message, or `grpc.aio.EOF`; a stream may take as long as it likes.
+        Parameters
+        ----------
+        kept_bytes
+            Returns what the store keeps between batches: that grows with them, and is no message.
+        """
+        self._kept_bytes = kept_bytes
+        self._idle_bytes = allocated_bytes() - kept_bytes()
+        self._idle_free_bytes = anonymous_bytes() - allocated_bytes()
+
+    async def read(
+        self,
+        context: grpc.aio.ServicerContext,
+        connection: Connection,
+        *,
+        is_stream: bool,
+        outlives_stop: bool = False,
+    ) -> object:
+        """Return a call's next message, or `grpc.aio.EOF`.
+
+        Parameters
+        ----------
+        context, connection
+            The call, and the connection that it came over.
+        is_stream
+            A stream may take as long as it likes.
+        outlives_stop
+            Whether the call is answered while the server stops, as a health check is.
 
         Raises
         ------
@@ -107,7 +134,7 @@ class Receives:
         """
         if not is_stream:
             await connection.turns.take()
-        if self._stopped is not None:
+        if self._stopped is not None and not outlives_stop:
             if not is_stream:
                 connection.turns.give()
             raise self._stopped
@@ -116,7 +143,7 @@ class Receives:
         reading = self._loop.create_task(context.read())
         message = self._loop.create_future()
         reading.add_done_callback(partial(_hand_over, message))
-        receive = _Receive(connection, message, is_stream)
+        receive = _Receive(connection, message, is_stream=is_stream, outlives_stop=outlives_stop)
         self._waiting[receive] = None
         if self._is_idle:
             self._is_idle = False
@@ -129,15 +156,23 @@ class Receives:
             receive.give_turn()
 
     def stop(self, error: GpkvsError) -> None:
-        """Receive no more messages; an error tells the calls that wait."""
+        """Receive no more messages but those of calls that outlive it; an error tells the others that wait."""
         self._stopped = error
-        self._look_at.cancel()
         for receive in self._waiting:
-            receive.end(error)
+            if not receive.outlives_stop:
+                receive.end(error)
 
     def _look(self) -> None:
+        """Look at the calls that wait, and again soon, whatever fails: without it nothing is bounded."""
+        try:
+            self._look_once(time.monotonic())
+        finally:
+            self._is_idle = not self._waiting
+            pause = _IDLE_LOOK_SECONDS if self._is_idle else self._look_seconds
+            self._look_at = self._loop.call_later(pause, self._look)
+
+    def _look_once(self, now: float) -> None:
         """See how long calls have waited, and what the process holds if some have waited long."""
-        now = time.monotonic()
         stalled = []
         for receive in self._waiting:
             if receive.looks >= _STALLED_LOOKS:
@@ -159,12 +194,10 @@ class Receives:
         if now >= self._trim_at:
             self._trim_at = now + _TRIM_SECONDS
             self._give_back_free()
-        self._is_idle = not self._waiting
-        self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS if self._is_idle else self._look_seconds, self._look)
 
     def _unseen_bytes(self) -> int:
         """Return what is allocated and not counted."""
-        return allocated_bytes() - self._idle_bytes - self._memory.bytes
+        return allocated_bytes() - self._idle_bytes - self._kept_bytes() - self._memory.bytes
 
     def _give_back_free(self) -> None:
         """Give back to the system what was freed, if it is much."""
@@ -180,8 +213,8 @@ class Receives:
         stalled.sort(key=lambda receive: -calls[receive.connection])
         error = NoSpaceError(
             "memory",
-            f"messages on their way hold more than {self._bytes_max:,} bytes (--memory-max), and this connection is "
-            "among those that have most of them: send fewer at once, or faster",
+            f"messages on their way hold more than {self._bytes_max:,} bytes (--memory-max); connections that wait "
+            "for most of them lose some: send fewer at once, or faster, or try again",
         )
         for receive in stalled[: math.ceil(len(stalled) * (1 - self._bytes_max / 2 / unseen_bytes))]:
             receive.end(error)

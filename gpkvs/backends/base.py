@@ -46,6 +46,10 @@ class Backend(Protocol):
     @property
     def xp(self) -> ModuleType: ...  # noqa: D102 - above
 
+    @property
+    def kept_bytes(self) -> int:
+        """The host's memory that is kept between transactions, to be used again."""
+
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
 

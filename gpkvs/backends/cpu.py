@@ -123,6 +123,11 @@ class CpuBackend:
         asked = small_ops_asked()
         self.small_ops_max = _ALL if asked is None else asked
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `Backend.kept_bytes`."""
+        return self._workspace.kept_bytes
+
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
         return column if column.flags.c_contiguous else column.copy()

@@ -257,6 +257,11 @@ class CudaBackend:
         adopted: NDArray[Any] = cupy.from_dlpack(column)
         return adopted
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `Backend.kept_bytes`."""
+        return self.host.kept_bytes
+
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
         if self._is_small:

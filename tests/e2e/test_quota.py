@@ -19,7 +19,7 @@ BLOCK = 64 << 10
     ("option", "words"),
     [
         ("--tables-max=3", ["tables full", "tables_max"]),
-        ("--tables-bytes-max=1MiB", ["tables_bytes", "tables_bytes_max"]),
+        ("--tables-bytes-max=1MiB", ["tables bytes full", "tables_bytes_max"]),
     ],
 )
 def test_tables_over_a_quota_are_refused_by_name(start_server: StartServer, option: str, words: list[str]) -> None:
@@ -36,7 +36,7 @@ def test_new_connections_are_served_beside_as_many_tables_as_open_files_allow(st
     server = start_server()
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (256, 256))
     made = 0
-    with Refused(EXHAUSTED, "open_files", "ulimit -n"):
+    with Refused(EXHAUSTED, "open files full", "ulimit -n"):
         while made < 400:
             server.admin.CreateTable(admin_pb2.CreateTableRequest(name=f"t{made}", index_bytes=BLOCK))
             made += 1

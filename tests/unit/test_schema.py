@@ -17,7 +17,7 @@ import gpkvs
 from gpkvs import schema
 from gpkvs import store as store_module
 from gpkvs.config import StoreConfig
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import NoSpaceError, UnknownTableError
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.store import Store
 from tests.conftest import SMALL
@@ -193,7 +193,7 @@ def test_memory_that_is_refused_when_the_roots_are_durable_takes_no_table_back(s
 # In a file system of its own, of 12 MiB; a file fills what the store leaves.
 ON_A_FULL_DISK = """
 import errno, os, sys, gpkvs
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import NoSpaceError, UnknownTableError
 path = sys.argv[1]
 with gpkvs.open(path + "/store", index_bytes=65536, heap_bytes=1 << 20, log_bytes=131072) as store:
     for number in range(60):
@@ -242,3 +242,45 @@ def test_an_empty_table_and_one_of_numbers_are_dropped_without_reading_them(
     monkeypatch.setattr("gpkvs.recovery.recover.recount", fail)
     store.drop_table("empty")
     store.drop_table("numbers")
+
+
+def test_a_table_that_is_not_there_is_told_while_others_come_and_go(store: gpkvs.Store) -> None:
+    """The names of the tables were looked through while another thread changed them: an internal error."""
+    for number in range(40):
+        store.create_table(f"table{number}", index_bytes=BLOCK)
+    done = threading.Event()
+
+    def change() -> None:
+        for _ in range(15):
+            store.create_table("comes", index_bytes=BLOCK)
+            store.drop_table("comes")
+        done.set()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    asked = 0
+    while not done.is_set():
+        with pytest.raises(UnknownTableError):
+            store.table("tabel")
+        asked += 1
+    thread.join()
+    assert asked > 100
+
+
+def test_a_drop_that_cannot_count_is_done_all_the_same(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is out of the catalogue then: its file goes, and what it had in the heap at the next opening."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    before = open_files()
+    store.create_table("old", index_bytes=BLOCK)
+    store.set(b"key", bytes(1000), table="old")
+    monkeypatch.setattr(store_module, "live_units_of", refuse)
+    store.drop_table("old")
+    assert [table.name for table in store.info().tables] == ["default"]
+    assert open_files() == before
+    assert store.info().heap_live_bytes > 0
+    store.close()
+    with gpkvs.open(store.path) as opened:
+        assert opened.info().heap_live_bytes == 0
