@@ -208,7 +208,8 @@ class Store:
         """
         self._origin.require()  # before any lock, which another thread may have held at the fork
         with self._mutex:
-            self._require_open()
+            if self._closed:
+                raise self._closed_error()
             return self._engine.execute(batch)
 
     def get(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bytes | None:
@@ -394,7 +395,10 @@ class Store:
     def _require_open(self) -> None:
         self._origin.require()
         if self._closed:
-            raise StoreClosedError(f"the store at {self.path} is closed")
+            raise self._closed_error()
+
+    def _closed_error(self) -> StoreClosedError:
+        return StoreClosedError(f"the store at {self.path} is closed")
 
     @property
     def kept_bytes(self) -> int:

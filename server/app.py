@@ -174,6 +174,9 @@ class _Server:
             ("grpc.max_send_message_length", message_bytes_max),
             # What gRPC's core may hold of messages that nobody has asked for yet; by the probe it would grow.
             ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+            # A client that has not yet heard of that limit may start with more calls: they are taken, and not refused
+            # with a bare REFUSED_STREAM. How many the core keeps is bounded below, what they hold by the account.
+            ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self._bounds.connections_max),
             ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.http2.bdp_probe", 0),

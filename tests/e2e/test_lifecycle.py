@@ -196,7 +196,17 @@ def test_json_log(start_server: StartServer) -> None:
     server = start_server("--log-format", "json")
     server.stop()
     events = log_events(server)
-    assert list(events) == ["start", "created", "contents", "domain", "limits", "listening", "stopping", "closed"]
+    assert list(events) == [
+        "start",
+        "created",
+        "contents",
+        "domain",
+        "limits",
+        "memory",
+        "listening",
+        "stopping",
+        "closed",
+    ]
     assert (events["start"]["version"], events["start"]["pid"]) == (package_version(), server.process.pid)
     assert events["created"]["path"] == str(server.data)
     assert events["created"]["reserved_bytes"] == 21 << 20
