@@ -252,13 +252,12 @@ class Engine:
         Records are checked when they are read: a batch whose rest is put off would check them again with each part.
         """
         readers = [(table, plan) for table, plan in plans if plan.batch.has_reads and table.entry.slot_layout is BYTES]
-        if not readers:
+        total = sum(self._backend.total(table.bounds(plan)) for table, plan in readers)
+        if not readers or total <= min(table.reply_bytes_max for table, _ in readers):
             return
         for_each_table(readers, Table.check_bounds)
-        if len(batch.request_ops) > 1:
-            total = sum(self._backend.total(table.bounds(plan)) for table, plan in readers)
-            if total > self._batch_reply_bytes_max:
-                self._cut(batch, readers, lambda table, plan: table.bounds(plan))
+        if total > self._batch_reply_bytes_max:
+            self._cut(batch, readers, lambda table, plan: table.bounds(plan))
 
     def _cut(self, batch: Batch, plans: list[TablePlan], lengths: Callable[[Table, Plan], U32]) -> None:
         """Put off the requests after those whose GETs read as much as a transaction may; one always stays."""

@@ -255,9 +255,8 @@ class Table(ABC):
         DoesNotFitError
             With these requests.
         """
-        if plan.batch.has_reads and self._backend.total(self.bounds(plan)) > self.reply_bytes_max:
-            bounds = self.bounds(plan)
-            self._refuse_large(self.by_request(plan, bounds - self._xp.minimum(bounds, _BOUND_SLACK)))
+        bounds = self.bounds(plan)
+        self._refuse_large(self.by_request(plan, bounds - self._xp.minimum(bounds, _BOUND_SLACK)))
 
     def _refuse_large(self, reply_bytes: NDArray[np.int64]) -> None:
         limit = self.reply_bytes_max

@@ -235,7 +235,6 @@ class _Server:
             Serving(
                 store,
                 batcher,
-                self._engine,
                 config.message_bytes_max,
                 config.stream_requests_max,
                 config.stream_bytes_max,

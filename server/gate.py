@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError
@@ -21,7 +20,6 @@ class Serving:
 
     store: Store
     batcher: Batcher
-    engine: Executor  # the thread in which everything that changes the store runs
     message_bytes_max: int
     stream_requests_max: int
     stream_bytes_max: int

@@ -52,7 +52,7 @@ class Services:
 
     def open_gate(self) -> Batcher:
         batcher = Batcher(self.execute, self.engine, self.bounds, self.memory, self.metrics)
-        self.gate.open(Serving(self.store, batcher, self.engine, 1 << 20, 64, 1 << 20))
+        self.gate.open(Serving(self.store, batcher, 1 << 20, 64, 1 << 20))
         return batcher
 
     async def wait_entered(self) -> None:
