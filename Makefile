@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An editable install knows the modules that were there, and does not rebuild the C++ by itself: the stamp's name tells the
 # first, its age the second.
-MODULES := $(shell find gpkvs server client recovery proto -name '*.py' | sort | cksum | cut -d' ' -f1)
+MODULES := $(shell find gpkvs server client recovery bench proto -name '*.py' | sort | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(MODULES)
 NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
@@ -39,8 +39,8 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 	$(BIN)/gpkvs demo
 
 # What runs transactions, again with small batches phase by phase, as large ones always are.
-BY_PHASES := tests/property tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_transaction.py \
-	tests/unit/test_full_store.py tests/unit/test_small.py tests/unit/test_reply_bounds.py tests/crash/test_failpoints.py tests/crash/test_rollback.py tests/crash/test_tables.py
+BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \
+	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
 
 test: suite docs phases  ## the whole test suite
 
@@ -95,8 +95,8 @@ build/plain/_kernels.so: $(KERNELS)
 	$(CXX_KERNELS) -O1 -DGPKVS_NO_CLONES -o $@ gpkvs/kernels/*.cpp
 
 # Where the kernels run most of their paths, in a minute.
-SANITIZED := tests/unit/test_kernels.py tests/unit/test_store.py tests/unit/test_u64.py tests/unit/test_damage.py \
-	tests/unit/test_small.py tests/property/test_model.py
+SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
+	tests/engine/test_native_planner.py tests/engine/test_model.py
 
 sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
@@ -109,8 +109,8 @@ build/coverage/_kernels.so: $(KERNELS)
 	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -DGPKVS_NO_CLONES \
 		-Dalways_inline=noinline -Wno-attributes -o $@ gpkvs/kernels/*.cpp
 
-# The explorer has kernels of its own, which are built without counters.
-COVERED := tests/unit tests/crash tests/property tests/faults --ignore tests/crash/test_explorer.py
+# Without the explorer, whose kernels are built without counters.
+COVERED := tests/engine tests/media tests/pm tests/kernels tests/store tests/recovery/startup tests/faults
 
 coverage: install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
 	rm -f build/coverage/python.* build/coverage/*.gcda

@@ -24,7 +24,7 @@ class Limits:
     value_bytes_min: int = 0
     value_bytes_max: int = 16 * MIB
     request_ops_max: int = 1 << 20
-    reply_bytes_max: int = 64 * MIB  # values that one request may read
+    result_bytes_max: int = 64 * MIB  # values that one request may read
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class StoreConfig:
     heap_bytes: int | None = None
     log_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
-    batch_reply_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
+    batch_result_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
     tables_max: int = 1000  # beyond so many, no table is made; each is a file that stays open
     tables_bytes_max: int | None = None  # of all indexes together; None: no limit but the disk
 

@@ -119,7 +119,7 @@ class CorruptStoreError(StoreError):
     Parameters
     ----------
     invariant
-        The name of the invariant that does not hold (`gpkvs.layout` lists them).
+        The name of the invariant that does not hold (`gpkvs.media.layout` lists them).
     message
         What was found.
     path, offset

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gpkvs.errors import BackendError
 
-# Set for the processes of `gpkvs crash` only: they load the traced build of the same kernels (gpkvs/crash/recorder.py).
+# Set for the processes of `gpkvs crash` only: they load the traced build of the same kernels
+# (recovery/proof/powerfail/recorder.py).
 TRACE_VARIABLE = "GPKVS_TRACE"
 IS_TRACED = TRACE_VARIABLE in os.environ
 

@@ -15,37 +15,11 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.batch import U8, Batch, BatchResult, Op, RequestResult, Status
-from gpkvs.catalog import TableEntry
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
-from gpkvs.directory import (
-    DirectoryLock,
-    Progress,
-    access_errors,
-    create_store,
-    finish_creation,
-    make_directory,
-    require_store,
-    store_exists,
-)
-from gpkvs.engine import Engine
-from gpkvs.errors import (
-    CorruptRecordError,
-    InvalidArgumentError,
-    StoreClosedError,
-    UnknownTableError,
-)
-from gpkvs.files import StoreFiles, open_files, warn_of_sizes
-from gpkvs.fork import Origin
-from gpkvs.info import StoreInfo, TableInfo, package_version
-from gpkvs.layout import BYTES, RECORD_HEADER_BYTES, U64, UNIT_BYTES
-from gpkvs.metrics import Meter
-from gpkvs.pm.domain import Domain, find_domain
-from gpkvs.pm.region import Region
-from gpkvs.process_io import process_io
-from gpkvs.quota import Quota, require_room_for_table
-from gpkvs.recovery.recover import live_units_of, recover
-from gpkvs.recovery.salvage import set_unsafe
-from gpkvs.schema import (
+from gpkvs.engine.engine import Engine
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.quota import Quota, require_room_for_table
+from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
     create_table,
@@ -56,9 +30,35 @@ from gpkvs.schema import (
     reserve_catalog,
     reserve_index,
 )
-from gpkvs.table import Table
-from gpkvs.table_bytes import BytesTable
-from gpkvs.table_u64 import U64Table
+from gpkvs.engine.table import Table
+from gpkvs.engine.table_bytes import BytesTable
+from gpkvs.engine.table_u64 import U64Table
+from gpkvs.errors import (
+    CorruptRecordError,
+    InvalidArgumentError,
+    StoreClosedError,
+    UnknownTableError,
+)
+from gpkvs.fork import Origin
+from gpkvs.info import StoreInfo, TableInfo, package_version
+from gpkvs.media.catalog import TableEntry
+from gpkvs.media.directory import (
+    DirectoryLock,
+    Progress,
+    access_errors,
+    create_store,
+    finish_creation,
+    make_directory,
+    require_store,
+    store_exists,
+)
+from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
+from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
+from gpkvs.pm.domain import Domain, find_domain
+from gpkvs.pm.region import Region
+from gpkvs.process_io import process_io
+from gpkvs.recovery.startup.recover import live_units_of, recover
+from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.text import counted, no_such, quoted
 
 _log = logging.getLogger("gpkvs")
@@ -160,7 +160,7 @@ class Store:
             tables,
             recovered.heap,
             recovered.transaction,
-            max(config.batch_reply_bytes_max, self.limits.reply_bytes_max),
+            max(config.batch_result_bytes_max, self.limits.result_bytes_max),
             self.meter,
             logged=self.domain.is_logged,
         )
@@ -176,8 +176,8 @@ class Store:
             self._backend.attach(self._files.indexes[table.id], slots=table.slot_layout)
 
     def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
-        kind = U64Table if entry.slot_layout is U64 else BytesTable
-        return kind(self._backend, self._files, entry, index, self.limits.reply_bytes_max, records, self.meter)
+        kind = U64Table if entry.slot_layout is U64_LAYOUT else BytesTable
+        return kind(self._backend, self._files, entry, index, self.limits.result_bytes_max, records, self.meter)
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
@@ -300,7 +300,7 @@ class Store:
 
     def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
         found = self.table(table)
-        if found.layout != U64.name:
+        if found.layout != U64_LAYOUT.name:
             raise InvalidArgumentError(f"table {quoted(table)} has not the layout u64", field="table")
         batch = Batch.of_numbers(op, keys, values, found.id)
         batch.check_size(found.limits)
@@ -320,10 +320,12 @@ class Store:
             raise UnknownTableError(no_such("table", name, list(self._tables)), field="table")
         layout = found.entry.layout
         return OpenTable(
-            found.entry.id, found.entry.name, layout, self._number_limits if layout == U64.name else self.limits
+            found.entry.id, found.entry.name, layout, self._number_limits if layout == U64_LAYOUT.name else self.limits
         )
 
-    def create_table(self, name: str, *, layout: str = BYTES.name, index_bytes: int = Sizes.index_bytes) -> TableInfo:
+    def create_table(
+        self, name: str, *, layout: str = BYTES_LAYOUT.name, index_bytes: int = Sizes.index_bytes
+    ) -> TableInfo:
         """Make an empty table, durably when this returns; batches run while its space is reserved.
 
         Parameters
@@ -410,7 +412,7 @@ class Store:
         self._require_open()
         live = self._engine.heap.live_bytes
         tables = list(self._tables.values())
-        bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES)
+        bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES_LAYOUT)
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
             version=package_version(),
@@ -440,7 +442,7 @@ class Store:
             if not self.domain.is_logged:
                 # All that was stored is durable before the mark goes.
                 with access_errors(self.path):
-                    self._files.sync()
+                    self._files.persist_unlogged()
                     self._set_unsafe(False)
             self._backend.close()
             self._files.close()
@@ -463,7 +465,7 @@ class Store:
 def _describe(table: Table, record_bytes: float) -> TableInfo:
     """Describe one table; `record_bytes` is the mean size of a record in the heap."""
     entry = table.entry
-    heap_bytes = record_bytes if entry.slot_layout is BYTES else 0.0
+    heap_bytes = record_bytes if entry.slot_layout is BYTES_LAYOUT else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,

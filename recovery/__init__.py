@@ -1,1 +1,1 @@
-"""What happens after a crash: start-up recovery, and drills that cause crashes on purpose."""
+"""What happens after a crash: start-up recovery, and the proof that it works."""

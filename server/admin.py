@@ -12,7 +12,7 @@ from typing import TypeVar
 from gpkvs.config import Sizes
 from gpkvs.errors import NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
-from gpkvs.layout import BYTES
+from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
@@ -45,7 +45,7 @@ class AdminService:
         create = partial(
             self._gate.serving().store.create_table,
             message.name,
-            layout=message.layout or BYTES.name,
+            layout=message.layout or BYTES_LAYOUT.name,
             index_bytes=message.index_bytes or Sizes.index_bytes,
         )
         made = await self._change(create, call)

@@ -25,9 +25,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.engine.quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.quota import raise_open_files
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
@@ -103,7 +103,7 @@ class _Server:
         memory_bytes_max = settings.server.memory_bytes_max
         self._memory_bytes_max = machine_bytes() // _MEMORY_SHARE if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
-            settings.server, settings.store.limits, settings.store.batch_reply_bytes_max, self._memory_bytes_max
+            settings.server, settings.store.limits, settings.store.batch_result_bytes_max, self._memory_bytes_max
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
@@ -209,7 +209,7 @@ class _Server:
                 _log.info("opening: %s, %.0f %%", step, 100 * share, extra=fields)
 
         config = replace(
-            settings.store, limits=self._bounds.limits, batch_reply_bytes_max=self._bounds.batch_reply_bytes_max
+            settings.store, limits=self._bounds.limits, batch_result_bytes_max=self._bounds.batch_result_bytes_max
         )
         return Store(settings.data, config, on_progress=log_progress)
 

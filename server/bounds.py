@@ -43,7 +43,7 @@ class Bounds:
         Of a request.
     config
         With messages and batches lowered.
-    batch_reply_bytes_max
+    batch_result_bytes_max
         Values that one transaction may read.
     connections_max
         Connections at the same time.
@@ -55,7 +55,7 @@ class Bounds:
 
     limits: Limits
     config: ServerConfig
-    batch_reply_bytes_max: int
+    batch_result_bytes_max: int
     connections_max: int
     receive_bytes_max: int
     clients_bytes_max: int
@@ -72,10 +72,10 @@ class Bounds:
 
     def working_bytes(self, payload_bytes: int, operations: int) -> int:
         """Return what a transaction takes while it runs, with the values that it may read."""
-        return _COPIES * (payload_bytes + self.batch_reply_bytes_max) + _BYTES_PER_OP * operations
+        return _COPIES * (payload_bytes + self.batch_result_bytes_max) + _BYTES_PER_OP * operations
 
 
-def bounds_of(config: ServerConfig, limits: Limits, batch_reply_bytes_max: int, memory_bytes_max: int) -> Bounds:
+def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int, memory_bytes_max: int) -> Bounds:
     """Share the memory out.
 
     Raises
@@ -98,11 +98,11 @@ def bounds_of(config: ServerConfig, limits: Limits, batch_reply_bytes_max: int, 
         batch_bytes_max=min(config.batch_bytes_max, share),
         stream_bytes_max=min(config.stream_bytes_max, share),
     )
-    reply_bytes_max = max(limits.reply_bytes_max, min(batch_reply_bytes_max, share))
+    result_bytes_max = max(limits.result_bytes_max, min(batch_result_bytes_max, share))
     bounds = Bounds(
         limits=limits,
         config=config,
-        batch_reply_bytes_max=reply_bytes_max,
+        batch_result_bytes_max=result_bytes_max,
         connections_max=memory_bytes_max // 4 // (CONNECTION_CALLS_MAX * _PENDING_CALL_BYTES),
         receive_bytes_max=memory_bytes_max // 8,
         clients_bytes_max=0,

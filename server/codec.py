@@ -103,14 +103,14 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
             f"{message_bytes_max:,} bytes, gRPC takes at most {_MESSAGE_BYTES_MAX:,}", field="message_bytes_max"
         )
     request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
-    reply_bytes_max = min(
-        limits.reply_bytes_max, message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max
+    result_bytes_max = min(
+        limits.result_bytes_max, message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max
     )
     return replace(
         limits,
         request_ops_max=request_ops_max,
-        reply_bytes_max=reply_bytes_max,
-        value_bytes_max=min(limits.value_bytes_max, reply_bytes_max),
+        result_bytes_max=result_bytes_max,
+        value_bytes_max=min(limits.value_bytes_max, result_bytes_max),
     )
 
 

@@ -18,8 +18,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
+from gpkvs.engine.meter import Meter
 from gpkvs.info import StoreInfo
-from gpkvs.metrics import Meter
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
 

@@ -84,7 +84,7 @@ class Pipeline:
         self._room_bytes = 0  # taken
         self._changed = asyncio.Event()  # wakes the side that waits: one for room, or one for something to answer
         # Until a first answer tells, a GET may bring as much as an answer can hold.
-        self._value_bytes = serving.store.limits.reply_bytes_max
+        self._value_bytes = serving.store.limits.result_bytes_max
 
     async def run(self) -> None:
         """Serve the stream until the client ends it.
@@ -150,7 +150,7 @@ class Pipeline:
         """Return what an answer will hold: exactly for u64, else by the largest mean value so far."""
         limits = table.limits
         value_bytes = min(self._value_bytes, limits.value_bytes_max)
-        return codec.answer_bytes(request.operations, min(request.gets * value_bytes, limits.reply_bytes_max))
+        return codec.answer_bytes(request.operations, min(request.gets * value_bytes, limits.result_bytes_max))
 
     async def _write(self, reader: asyncio.Task[None]) -> None:
         while True:
@@ -193,7 +193,7 @@ class Pipeline:
         gets = len(answer.value_lengths) // 4
         if gets:
             mean = -(-len(answer.values) // gets)
-            seen = self._value_bytes if self._value_bytes < self._serving.store.limits.reply_bytes_max else 0
+            seen = self._value_bytes if self._value_bytes < self._serving.store.limits.result_bytes_max else 0
             self._value_bytes = max(mean, seen)
         room_bytes = request.message_bytes + answer.held_bytes
         self._room_bytes += room_bytes - request.room_bytes

@@ -10,9 +10,9 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import VARIABLE
-from gpkvs.backends.cpu import SMALL_OPS_MAX
-from gpkvs.check import check
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.errors import StoreMissingError
+from gpkvs.recovery.startup.check import check
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Processes that tests start inherit it.
     choice = config.getoption("--backend")
     os.environ[VARIABLE] = choice.partition("-")[0]
-    os.environ[SMALL_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
+    os.environ[HOST_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,6 +73,8 @@ def pytest_make_collect_report(
     fail_if_skipped(report, collector)
     return report
 
+
+pytest_plugins = ["tests.serving"]
 
 SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import gpkvs
 from gpkvs.batch import Op
-from gpkvs.check import check
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.recovery.startup.check import check
 from gpkvs.server import codec
 
 EXAMPLES_A_ROUND = 300

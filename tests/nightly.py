@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpkvs.bench.machine import describe_run
+from gpkvs.bench.report.machine import describe_run
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "bench" / "results" / "nightly"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch
-from gpkvs.layout import SlotLayout
+from gpkvs.media.layout import SlotLayout
 from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int
@@ -30,14 +30,14 @@ class Backend(Protocol):
         The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
-    small_ops_max
-        Operations of the largest batch that is better off on the host, in few calls (`gpkvs.small`).
+    host_ops_max
+        Operations of the largest batch that is better off on the host, in few calls (`gpkvs.engine.native_planner`).
     host_threads
         The address of the native pool of the host's threads.
     """
 
     name: str
-    small_ops_max: int
+    host_ops_max: int
     host_threads: int
 
     @property
@@ -100,7 +100,7 @@ class Backend(Protocol):
     def detach(self, region: Region, /) -> None:
         """Let go of a file, before it is unmapped."""
 
-    def launch(self, kernel: str, items: int, /, *, group: int = 1, **arguments: Argument) -> None:
+    def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
         """Run a kernel over `items` items, after those launched before.
 
         What it stored to PM is there when this returns; what it stored to columns, for later kernels and `download`.
@@ -111,7 +111,7 @@ class Backend(Protocol):
             Its name in ``gpkvs/kernels``.
         items
             How many logical threads; 0 does nothing.
-        group
+        keys_per_item
             How many keys one item stands for, where it is more than one (a block, say); it sizes the shares of threads.
         **arguments
             Every field of the kernel's arguments, by name: an array (also one of the host), an address in PM (an index:

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 
 from gpkvs.backends.base import Backend
-from gpkvs.backends.cpu import CpuBackend
+from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.config import BackendName
 from gpkvs.errors import BackendError
 
@@ -29,7 +29,7 @@ def choose_backend(name: BackendName, threads: int) -> Backend:
         raise BackendError(f"{asked}: there are cpu and cuda")
     try:
         # CuPy is optional, and takes half a second to load: only who asks for it has it.
-        backend: Backend = import_module("gpkvs.backends.cuda").CudaBackend(threads)
+        backend: Backend = import_module("gpkvs.backends.cuda.backend").CudaBackend(threads)
     except ModuleNotFoundError as error:
         raise BackendError(
             f"the backend cuda needs CuPy ({error}): pip install 'gpkvs[cuda13]' (or gpkvs[cuda12], by the driver), or "

@@ -13,17 +13,17 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.bench.contender import Promise
-from gpkvs.bench.engine import EngineOptions, PeerName, run_engine, steps
-from gpkvs.bench.gpu import PARTS as GPU_PARTS
-from gpkvs.bench.gpu import GpuOptions, gpu_tables, run_gpu
-from gpkvs.bench.paper import paper_tables, run_paper
-from gpkvs.bench.report import write_report
-from gpkvs.bench.results import write_result
-from gpkvs.bench.server import PARTS, run_server
-from gpkvs.bench.serving import ServerBenchOptions
-from gpkvs.bench.tables import Rows, tables_of
-from gpkvs.bench.workload import SHAPES
+from gpkvs.bench.engine.benchmark import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.engine.workload import SHAPES
+from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
+from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
+from gpkvs.bench.gpu.paper import paper_tables, run_paper
+from gpkvs.bench.peers.contender import Promise
+from gpkvs.bench.report.report import write_report
+from gpkvs.bench.report.results import write_result
+from gpkvs.bench.report.tables import Rows, tables_of
+from gpkvs.bench.server.benchmark import PARTS, run_server
+from gpkvs.bench.server.serving import ServerBenchOptions
 from gpkvs.cli.ending import ended_by_signals
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit

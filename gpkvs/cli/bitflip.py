@@ -13,9 +13,9 @@ from rich.table import Table
 from gpkvs.cli.ending import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.recovery.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
-from gpkvs.recovery.bitflip_worker import Outcome
-from gpkvs.recovery.damage import Damage
+from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
+from gpkvs.recovery.proof.damage.damage import Damage
+from gpkvs.recovery.proof.damage.worker import Outcome
 
 
 @exits({0: "nothing was missed", 1: "something was (it is listed, with what repeats it)"})

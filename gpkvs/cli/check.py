@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from gpkvs.check import CheckReport, check
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import open_store
 from gpkvs.text import counted
 

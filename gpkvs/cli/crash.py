@@ -13,13 +13,13 @@ from gpkvs.cli.counts import counts_table
 from gpkvs.cli.ending import ended_by_signals
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.crash.campaign import Campaign, Totals, part_of
-from gpkvs.crash.explore import Options, StateName, StateReport, Visited
-from gpkvs.crash.models import MODEL_OF_DOMAIN, Model
-from gpkvs.crash.mutate import Verdict
-from gpkvs.crash.trace import Kind, Mutation
-from gpkvs.crash.workloads import Workload, all_workloads
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
+from gpkvs.recovery.proof.powerfail.explore import Options, StateName, StateReport, Visited
+from gpkvs.recovery.proof.powerfail.models import MODEL_OF_DOMAIN, Model
+from gpkvs.recovery.proof.powerfail.mutate import Verdict
+from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
+from gpkvs.recovery.proof.powerfail.workloads import Workload, all_workloads
 
 # What a run of everything must have visited.
 STATES_MIN = {1: 100_000, 2: 20_000}

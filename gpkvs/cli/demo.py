@@ -20,10 +20,10 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.ledger import Ledger
-from gpkvs.recovery.server_process import ServerOptions, ServerProcess, run_gpkvs
-from gpkvs.recovery.witness import Witnesses, WitnessOptions
-from gpkvs.recovery.ycsb_process import YcsbProcess
+from gpkvs.recovery.proof.drill.ledger import Ledger
+from gpkvs.recovery.proof.drill.witness import Witnesses, WitnessOptions
+from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs
+from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
 
 _WATCH_SECONDS = 0.1
 _ENDLESS = 1_000_000_000  # operations of a run that is going to be killed

@@ -17,8 +17,8 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.failpoint import SERVING
-from gpkvs.recovery.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
-from gpkvs.recovery.server_process import ServerOptions
+from gpkvs.recovery.proof.drill.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
+from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.text import counted
 
 

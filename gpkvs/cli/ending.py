@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from gpkvs.cli.output import empty_directory
-from gpkvs.engine import Engine
+from gpkvs.engine.engine import Engine
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01

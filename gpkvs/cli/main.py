@@ -40,7 +40,7 @@ class Gpkvs(LazyGroup):
             "Kill a real server under load, restart it, and check what it still holds; again and again.",
         ),
         "linear": (
-            "gpkvs.cli.linear:linear_command",
+            "gpkvs.cli.consistency:linear_command",
             "Prove that what clients were told is strictly serializable, while the server is killed under them.",
         ),
         "bitflip": (

@@ -24,8 +24,8 @@ extern "C" {
 void* gpkvs_pool_new(u32 threads) { return new Pool(threads); }
 void gpkvs_pool_delete(void* pool) { delete (Pool*)pool; }
 
-void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 group) {
-    ((Pool*)pool)->run(kernel, args, items, group);
+void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 keys_per_item) {
+    ((Pool*)pool)->run(kernel, args, items, keys_per_item);
 }
 
 static const u64 NO_MEMORY = ~0ull;

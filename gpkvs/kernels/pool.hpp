@@ -34,9 +34,9 @@ class Pool {
         for (std::thread& worker : workers_) worker.join();
     }
 
-    // Runs a kernel over `items`, of which each stands for `group` keys; returns when all are done.
-    void run(const Kernel* kernel, const void* args, u64 items, u64 group = 1) {
-        const u64 grain = std::max<u64>(1, ITEMS_PER_THREAD / group);
+    // Runs a kernel over `items`, of which each stands for so many keys; returns when all are done.
+    void run(const Kernel* kernel, const void* args, u64 items, u64 keys_per_item = 1) {
+        const u64 grain = std::max<u64>(1, ITEMS_PER_THREAD / keys_per_item);
         if (workers_.empty() || items <= grain) return kernel->run(args, 0, items);
         std::unique_lock<std::mutex> lock(mutex_);
         kernel_ = kernel;

@@ -19,14 +19,14 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
     for (u32 line = 0; line < 4; line++) prefetch(record + 64 * line);
 }
 
-// reply_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since
+// result_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since
 // records are whole units. A value of the same batch takes nothing there. A reference that leaves its segment is damaged,
 // and no value is returned for it.
-#define REPLY_BOUND_ARGS(F)                                                                 \
+#define RESULT_BOUND_ARGS(F)                                                                 \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op)               \
     F(const u32*, key_lengths) F(u64, segment_units) F(u32*, length)
 
-GPKVS_KERNEL(reply_bound, REPLY_BOUND_ARGS) {
+GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u32 op = op_of(a, i);
     const u64 reference = a.source_word[op];
     const u64 held = reference_length(reference) * UNIT_BYTES, other = sizeof(RecordHeader) + a.key_lengths[op];

@@ -40,7 +40,7 @@ GPKVS_GROUP_KERNEL(recount_u64, RECOUNT_U64_ARGS) {
     if (leader()) a.records[i] = records;
 }
 
-// audit: the first invariant that a slot breaks, by its number; 0 if none (gpkvs/check.py names them). One item a slot.
+// audit: the first invariant that a slot breaks, by its number; 0 if none (recovery/startup/check.py names them). One item a slot.
 enum Audit {
     AUDIT_OK = 0,
     AUDIT_KIND = 1,

@@ -20,7 +20,7 @@
     F(u64, first_sequence) F(u64*, live_units) F(u64, tail_segment) F(u64, tail_units)      \
     F(u64, table_id) F(const Buckets*, index) F(u64, buckets) F(u64, epoch) F(u64*, log) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1)                                      \
-    F(u8*, heap) F(u64, heap_bytes) F(u64, segment_units) F(u64, segments) F(u64, reply_bytes_max)
+    F(u8*, heap) F(u64, heap_bytes) F(u64, segment_units) F(u64, segments) F(u64, result_bytes_max)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
 #define SMALL_COLUMNS(F, Slot)                                                              \
@@ -131,7 +131,7 @@ static bool small_may_measure(const Args& a) {
         if (!a.counts[SMALL_GETS]) return true;
         u64 units = 0;
         for (u64 i = 0; i < a.n; i++) units += reference_length(a.source_word[i]);
-        return units * UNIT_BYTES <= a.reply_bytes_max;
+        return units * UNIT_BYTES <= a.result_bytes_max;
     }
     return true;
 }
@@ -266,7 +266,7 @@ static void small_plan_run(const void* args, u64, u64) {
 
 // The values of the GETs, to `out`.
 template <class Args>
-static void small_reply_run(const void* args, u64, u64) {
+static void small_result_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<Args>) SMALL_RUN(gather_bytes, GATHER_BYTES_ARGS, a.counts[SMALL_GETS]);
     else SMALL_RUN(gather_u64, GATHER_U64_ARGS, a.counts[SMALL_GETS]);
@@ -324,8 +324,8 @@ static void small_count_live_run(const void* args, u64, u64) {
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(Args), LIST(GPKVS_NAME), run}
 SMALL_EXPORT(small_plan_bytes, SmallBytes, SMALL_BYTES_ARGS, small_plan_run<SmallBytes>);
 SMALL_EXPORT(small_plan_u64, SmallU64, SMALL_U64_ARGS, small_plan_run<SmallU64>);
-SMALL_EXPORT(small_reply_bytes, SmallBytes, SMALL_BYTES_ARGS, small_reply_run<SmallBytes>);
-SMALL_EXPORT(small_reply_u64, SmallU64, SMALL_U64_ARGS, small_reply_run<SmallU64>);
+SMALL_EXPORT(small_result_bytes, SmallBytes, SMALL_BYTES_ARGS, small_result_run<SmallBytes>);
+SMALL_EXPORT(small_result_u64, SmallU64, SMALL_U64_ARGS, small_result_run<SmallU64>);
 SMALL_EXPORT(small_record_bytes, SmallBytes, SMALL_BYTES_ARGS, small_record_run);
 SMALL_EXPORT(small_log_bytes, SmallBytes, SMALL_BYTES_ARGS, small_log_run<SmallBytes>);
 SMALL_EXPORT(small_log_u64, SmallU64, SMALL_U64_ARGS, small_log_run<SmallU64>);

@@ -114,14 +114,14 @@ class Region:
         if self._domain is DomainName.MSYNC:
             os.fdatasync(self._file)
 
-    def sync(self) -> None:
+    def persist_unlogged(self) -> None:
         """Make every earlier store durable as `persist` does, also where the domain is `none`; raises as it does."""
         if self._domain is DomainName.NONE:
             os.fdatasync(self._file)
         else:
             self.persist()
 
-    def touch(self) -> None:
+    def redirty(self) -> None:
         """Store every byte again as it is, so that the operating system takes the whole file for changed.
 
         What it could not write when a sync failed, it takes for clean: only what is stored to again is written later.
@@ -129,7 +129,7 @@ class Region:
         assert self._view is not None
         self._view[:] = self._view.copy()
 
-    def settle(self) -> None:
+    def fsync(self) -> None:
         """Make durable whatever was ever stored to this file, by whom and in which domain; raises as `persist` does.
 
         What a process stored in a weaker domain, or before it was killed, may be in the page cache or in cache lines

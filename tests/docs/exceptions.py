@@ -17,7 +17,7 @@ class Exemption:
 
 
 _NIGHTLY = "takes minutes to an hour: a step of `make nightly`"
-_BENCH = "takes ten minutes of an idle machine; tests/e2e/test_bench.py and test_bench_server.py run small ones"
+_BENCH = "takes ten minutes of an idle machine; tests/bench/test_engine.py and test_bench_server.py run small ones"
 _PIP = "installs packages and asks PyPI"
 
 EXEMPTIONS = (
@@ -27,7 +27,7 @@ EXEMPTIONS = (
     Exemption(
         "README.md",
         ("""grpcurl -plaintext -d '{"key":"Z3JlZXRpbmc="}' 127.0.0.1:7171 gpkvs.v1.KV/Get""",),
-        "grpcurl is no Debian package; tests/e2e/test_kv.py asks the reflection service that it uses",
+        "grpcurl is no Debian package; tests/server/test_kv.py asks the reflection service that it uses",
     ),
     Exemption(
         "README.md",
@@ -90,12 +90,12 @@ EXEMPTIONS = (
             "sudo systemctl enable --now gpkvs",
             "journalctl -u gpkvs",
         ),
-        "changes the machine, and needs a running systemd; tests/e2e/test_deploy.py runs the unit's commands",
+        "changes the machine, and needs a running systemd; tests/deploy/test_deploy.py runs the unit's commands",
     ),
     Exemption(
         "deploy/README.md",
         ("prometheus --config.file=deploy/prometheus.yml",),
-        "takes fixed ports; tests/e2e/test_deploy.py runs it on free ones",
+        "takes fixed ports; tests/deploy/test_deploy.py runs it on free ones",
     ),
     Exemption("deploy/README.md", ("docker compose -f deploy/compose.yml up --build",), "needs a container engine"),
 )

@@ -13,7 +13,7 @@ import pytest
 from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents
 from tests.docs.exceptions import EXEMPTIONS, Exemption, reason_to_leave_out
 from tests.docs.session import Session
-from tests.node import node_tools
+from tests.examples.node import node_tools
 
 RUN = ("sh", "python")
 SECONDS_MAX, SLOW_SECONDS_MAX = 120, 1800

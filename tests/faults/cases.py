@@ -29,18 +29,18 @@ class Case:
     needs_gpu: bool = False
 
 
-_FAILPOINTS = "crash/test_failpoints.py::"
-_DAMAGE = "unit/test_damage.py::"
+_FAILPOINTS = "recovery/startup/test_failpoints.py::"
+_DAMAGE = "recovery/startup/test_damage.py::"
 _SYSCALLS = "faults/test_syscalls.py::"
-_STORE = "unit/test_store.py::"
-_FULL = "unit/test_full_store.py::"
+_STORE = "store/test_store.py::"
+_FULL = "engine/test_full_store.py::"
 
 CASES = {
     1: Case(
         "crash at any store or barrier: the whole batch or none",
         (
             f"{_FAILPOINTS}test_kill_between_phases",
-            "crash/test_tables.py::test_batch_on_two_tables_is_rolled_back_whole",
+            "recovery/startup/test_tables.py::test_batch_on_two_tables_is_rolled_back_whole",
         ),
     ),
     2: Case(
@@ -58,7 +58,8 @@ CASES = {
         ),
     ),
     4: Case(
-        "torn slot: undo restores every field", ("crash/test_rollback.py::test_undo_restores_every_field_of_a_slot",)
+        "torn slot: undo restores every field",
+        ("recovery/startup/test_rollback.py::test_undo_restores_every_field_of_a_slot",),
     ),
     5: Case("crash in recovery: the same result", (f"{_FAILPOINTS}test_kill_in_recovery",)),
     6: Case("crash in growth: old or new root, orphan reclaimed", not_applicable=NO_FEATURE),
@@ -69,7 +70,7 @@ CASES = {
             f"{_DAMAGE}test_one_damaged_root_copy_is_reported_and_repaired",
             f"{_DAMAGE}test_damage_that_is_refused[roots]",
             f"{_DAMAGE}test_damage_that_is_refused[flag]",
-            "e2e/test_bitflip.py::test_nothing_is_missed",
+            "recovery/proof/damage/test_bitflip.py::test_nothing_is_missed",
         ),
     ),
     9: Case(
@@ -77,14 +78,14 @@ CASES = {
         (
             f"{_DAMAGE}test_flipped_bit_in_a_record_is_never_served",
             "faults/test_server.py::test_a_rotten_record_is_data_loss_to_its_reader_alone",
-            "e2e/test_bitflip.py::test_nothing_is_missed",
+            "recovery/proof/damage/test_bitflip.py::test_nothing_is_missed",
         ),
     ),
     10: Case(
         "bit flip in the log while active: refuse, no partial undo",
         (
             f"{_DAMAGE}test_damaged_active_log_is_refused_before_anything_is_undone",
-            "e2e/test_bitflip.py::test_outcomes",
+            "recovery/proof/damage/test_bitflip.py::test_outcomes",
         ),
     ),
     11: Case(
@@ -96,7 +97,7 @@ CASES = {
     ),
     12: Case(
         "file truncated while running (SIGBUS): logged, exit non-zero, no reply sent",
-        ("e2e/test_faults.py::test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name",),
+        ("server/test_faults.py::test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name",),
     ),
     13: Case(
         "wrong version, magic or byte order: refuse, file untouched",
@@ -106,7 +107,7 @@ CASES = {
         "disk full at creation: space reserved first, RESOURCE_EXHAUSTED, old tables serve",
         (
             f"{_STORE}test_disk_full_at_creation_leaves_nothing",
-            "unit/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
+            "engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
             f"{_SYSCALLS}test_every_call_fails[fallocate-ENOSPC-once]",
             f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable",
         ),
@@ -117,7 +118,7 @@ CASES = {
         (
             f"{_FULL}test_full_heap",
             f"{_FULL}test_log_that_a_batch_does_not_fit_cuts_it_between_requests",
-            "e2e/test_load.py::test_full_heap",
+            "server/test_load.py::test_full_heap",
         ),
     ),
     16: Case(
@@ -125,7 +126,7 @@ CASES = {
         (
             f"{_FULL}test_full_index_refuses_single_keys_and_serves_the_rest",
             f"{_FULL}test_first_request_in_arrival_order_is_the_one_refused",
-            "e2e/test_load.py::test_full_index_refuses_what_does_not_fit_and_runs_the_rest",
+            "server/test_load.py::test_full_index_refuses_what_does_not_fit_and_runs_the_rest",
         ),
     ),
     17: Case(
@@ -144,37 +145,37 @@ CASES = {
     19: Case(
         "GPU out of memory: refused before the flag",
         (
-            "gpu/test_cuda.py::test_too_little_memory_for_the_mirror",
-            "gpu/test_cuda.py::test_a_table_without_memory_for_its_mirror_is_not_made",
+            "backends/cuda/test_cuda.py::test_too_little_memory_for_the_mirror",
+            "backends/cuda/test_cuda.py::test_a_table_without_memory_for_its_mirror_is_not_made",
         ),
         needs_gpu=True,
     ),
     20: Case(
         "CUDA sticky error, lost GPU: the process exits, the flag is left for recovery",
-        ("gpu/test_cuda.py::test_a_lost_gpu_ends_the_process",),
+        ("backends/cuda/test_cuda.py::test_a_lost_gpu_ends_the_process",),
         needs_gpu=True,
     ),
     21: Case("hung kernel: a watchdog exits", not_applicable=NO_FEATURE),
     22: Case(
         "OOM kill, SIGKILL: as 1",
         (
-            "e2e/test_drill.py::test_every_failpoint",
-            "e2e/test_linear.py::test_a_server_that_is_killed_is_strictly_serializable",
+            "recovery/proof/drill/test_drill.py::test_every_failpoint",
+            "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable",
         ),
     ),
     23: Case(
         "SIGTERM in a batch: finish, drain, exit 0 in bounded time",
         (
-            "e2e/test_lifecycle.py::test_signal_under_load",
-            "e2e/test_lifecycle.py::test_accepted_work_is_answered_when_stopped",
-            "e2e/test_lifecycle.py::test_time_to_finish_is_bounded",
+            "server/test_lifecycle.py::test_signal_under_load",
+            "server/test_lifecycle.py::test_accepted_work_is_answered_when_stopped",
+            "server/test_lifecycle.py::test_time_to_finish_is_bounded",
         ),
     ),
     24: Case(
         "second start on one directory: refused",
         (
             f"{_STORE}test_second_process_is_refused_with_the_pid_of_the_first",
-            "e2e/test_lifecycle.py::test_second_server_on_one_directory_names_the_first",
+            "server/test_lifecycle.py::test_second_server_on_one_directory_names_the_first",
         ),
     ),
     25: Case("stale lock after a kill: starts", (f"{_STORE}test_lock_left_by_a_kill_does_not_hinder",)),
@@ -182,7 +183,7 @@ CASES = {
         "read-only file system, permission denied: clear error",
         (
             f"{_STORE}test_no_write_permission",
-            "e2e/test_lifecycle.py::test_no_write_permission",
+            "server/test_lifecycle.py::test_no_write_permission",
             f"{_SYSCALLS}test_a_directory_that_is_read_only_is_told_and_can_be_checked",
             f"{_SYSCALLS}test_every_call_fails[open-EROFS-forever]",
         ),
@@ -198,56 +199,56 @@ CASES = {
     28: Case(
         "deadline or cancel before ACTIVE: dropped",
         (
-            "unit/test_batcher.py::test_work_not_yet_in_a_batch_is_dropped",
-            "e2e/test_admission.py::test_deadline_passes_while_the_request_waits",
+            "server/test_batcher.py::test_work_not_yet_in_a_batch_is_dropped",
+            "server/test_admission.py::test_deadline_passes_while_the_request_waits",
         ),
     ),
     29: Case(
         "deadline or cancel in a batch: the batch completes, the outcome is unknown to the client",
         (
-            "e2e/test_admission.py::test_cancelled_call",
-            "e2e/test_linear.py::test_calls_that_were_cut_off_are_part_of_it",
+            "server/test_admission.py::test_cancelled_call",
+            "recovery/proof/consistency/test_consistency.py::test_calls_that_were_cut_off_are_part_of_it",
         ),
     ),
     30: Case(
         "client retry: what may be done already is not repeated",
         (
-            "unit/test_client_gather.py::test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is",
-            "unit/test_client_gather.py::test_what_surely_was_not_executed_is_repeated",
+            "client/test_gather.py::test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is",
+            "client/test_gather.py::test_what_surely_was_not_executed_is_repeated",
         ),
     ),
     31: Case(
         "duplicate keys in a batch: request order, the same on both backends",
         (
             f"{_STORE}test_a_batch_sees_its_own_writes_in_order",
-            "unit/test_u64.py::test_last_of_equal_keys_wins",
-            "property/test_model.py::test_batches_equal_one_operation_at_a_time",
+            "engine/test_u64.py::test_last_of_equal_keys_wins",
+            "engine/test_model.py::test_batches_equal_one_operation_at_a_time",
         ),
         "the backend cuda: the same tests, with --backend cuda where there is a GPU",
     ),
     32: Case(
         "empty or huge key, huge value: INVALID_ARGUMENT before any store",
-        ("e2e/test_bad_input.py::test_single_operations", f"{_STORE}test_bad_batches"),
+        ("server/test_bad_input.py::test_single_operations", f"{_STORE}test_bad_batches"),
     ),
     33: Case(
         "zero-length value: stored, distinct from absent",
         (
-            "e2e/test_kv.py::test_empty_value_is_not_a_miss",
+            "server/test_kv.py::test_empty_value_is_not_a_miss",
             "faults/test_server.py::test_an_empty_value_outlives_a_kill",
         ),
     ),
-    34: Case("oversized message: refused, memory bounded", ("e2e/test_bad_input.py::test_message_over_the_limit",)),
-    35: Case("malformed protobuf: an error to that call alone", ("e2e/test_bad_input.py::test_malformed_protobuf",)),
+    34: Case("oversized message: refused, memory bounded", ("server/test_bad_input.py::test_message_over_the_limit",)),
+    35: Case("malformed protobuf: an error to that call alone", ("server/test_bad_input.py::test_malformed_protobuf",)),
     36: Case(
         "slow reader: bounded buffers, the batcher never waits",
         (
-            "e2e/test_pipeline.py::test_a_slow_reader_waits_alone",
-            "e2e/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",
+            "server/test_pipeline.py::test_a_slow_reader_waits_alone",
+            "server/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",
         ),
     ),
     37: Case(
         "connection, stream, ping flood: limits",
-        ("e2e/test_load.py::test_full_queue", "e2e/test_pipeline.py::test_the_number_in_flight_is_bounded"),
+        ("server/test_load.py::test_full_queue", "server/test_pipeline.py::test_the_number_in_flight_is_bounded"),
         "connections and pings: no limit of gpkvs's own",
     ),
     38: Case("bad or absent credentials: UNAUTHENTICATED", not_applicable=NO_FEATURE),
@@ -258,8 +259,8 @@ CASES = {
     40: Case(
         "the same key from concurrent batches: strictly serializable",
         (
-            "e2e/test_linear.py::test_a_server_that_is_killed_is_strictly_serializable",
-            "e2e/test_load.py::test_a_batch_is_never_seen_in_part",
+            "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable",
+            "server/test_load.py::test_a_batch_is_never_seen_in_part",
         ),
     ),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import start_server
+from tests.serving import start_server
 
 SHIM = Path(__file__).with_name("shim.c")
 ZYGOTE = Path(__file__).with_name("zygote.py")

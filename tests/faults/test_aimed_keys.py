@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.layout import U64
+from gpkvs.media.layout import U64_LAYOUT
 
 COUNT = 1_000_000
 PIECE = 100_000
@@ -61,12 +61,12 @@ def multiples_of_a_table_size() -> U64Array:
 def loads(path: Path, keys: U64Array, layout: str) -> NDArray[np.float64]:
     """Store the keys and return the share of buckets that hold 0, 1, ... 8 of them."""
     slots = 2 * COUNT
-    slot_bytes = 16 if layout == U64.name else 32
+    slot_bytes = 16 if layout == U64_LAYOUT.name else 32
     with gpkvs.open(path, index_bytes=64 << 10, heap_bytes=256 << 20) as store:
         store.create_table("aimed", layout=layout, index_bytes=slots * slot_bytes)
         for first in range(0, COUNT, PIECE):
             piece = keys[first : first + PIECE]
-            if layout == U64.name:
+            if layout == U64_LAYOUT.name:
                 store.set_many(piece, piece, table="aimed")
             else:
                 batch = Batch(

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from gpkvs.proto.v1 import kv_pb2
-from tests.e2e.conftest import StartServer
+from tests.serving import StartServer
 
 DAY_SECONDS = 86_400
 

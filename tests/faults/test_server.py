@@ -10,7 +10,7 @@ import pytest
 
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.proto.v1 import kv_pb2
-from tests.e2e.conftest import StartServer
+from tests.serving import StartServer
 
 
 @pytest.mark.parametrize("nth", [30, 31, 32, 33])

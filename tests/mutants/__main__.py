@@ -91,7 +91,8 @@ def parsed() -> tuple[list[Mutant], argparse.Namespace]:
         "--tests",
         action="append",
         metavar="TESTS",
-        help="run these instead of the tests that are expected to see a mutant, for example unit or unit/test_small.py",
+        help="run these instead of the tests that are expected to see a mutant, for example engine or "
+        "engine/test_native_planner.py",
     )
     options = parser.parse_args()
     if unknown := set(options.names) - MUTANTS.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _SYNC, _PIPELINE, _GATHER = "client/sync.py", "client/pipeline.py", "client/gather.py"
-_TESTS = "unit/test_client_gather.py::"
+_TESTS = "client/test_gather.py::"
 
 MUTANTS = (
     Mutant(
@@ -14,7 +14,7 @@ MUTANTS = (
         "self.transient and not (is_write and self.executed)",
         "self.transient",
         "a write whose answer was lost is done twice",
-        ("unit/test_client_retry.py::test_every_status_means_one_thing",),
+        ("client/test_retry.py::test_every_status_means_one_thing",),
     ),
     Mutant(
         "reads-among-writes",
@@ -30,7 +30,7 @@ MUTANTS = (
         "is_write=request.has_writes",
         "is_write=False",
         "the blocking client does a write twice when its answer was lost",
-        ("unit/test_client_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
+        ("client/test_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
     ),
     Mutant(
         "blocking-columns-repeated",
@@ -38,7 +38,7 @@ MUTANTS = (
         "is_write=batch.has_writes",
         "is_write=False",
         "the blocking client does columns of writes twice when their answer was lost",
-        ("unit/test_client_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
+        ("client/test_sync.py::test_a_write_whose_answer_is_lost_is_not_repeated",),
     ),
     Mutant(
         "blocking-table-made-for-sure",
@@ -46,7 +46,7 @@ MUTANTS = (
         "self._admin.CreateTable, request, is_write=True",
         "self._admin.CreateTable, request, is_write=False",
         "a table that may have been made is told not to have been",
-        ("unit/test_client_sync.py::test_whether_a_table_was_made_or_dropped_is_unknown_when_the_answer_is_lost",),
+        ("client/test_sync.py::test_whether_a_table_was_made_or_dropped_is_unknown_when_the_answer_is_lost",),
     ),
     Mutant(
         "blocking-past-the-deadline",
@@ -54,7 +54,7 @@ MUTANTS = (
         " or time.monotonic() + delay_s >= deadline",
         "",
         "the blocking client sleeps past its deadline, and then hides why it repeated",
-        ("unit/test_client_sync.py::test_a_deadline_ends_repeating_and_the_reason_is_told",),
+        ("client/test_sync.py::test_a_deadline_ends_repeating_and_the_reason_is_told",),
     ),
     Mutant(
         "queue-not-woken",
@@ -94,7 +94,7 @@ MUTANTS = (
         "            if self._failure:\n                self._room.release()\n",
         "            if self._failure:\n",
         "after a stream has ended, senders wait for ever instead of being told",
-        ("unit/test_client_pipeline.py::test_every_send_after_the_end_is_refused",),
+        ("client/test_pipeline.py::test_every_send_after_the_end_is_refused",),
     ),
     Mutant(
         "failed-request-keeps-room",
@@ -102,6 +102,6 @@ MUTANTS = (
         "        self._room.release()\n        self._give(sent, failure",
         "        self._give(sent, failure",
         "a sender that waits for room when the stream ends waits for ever",
-        ("unit/test_client_pipeline.py::test_a_sender_that_waits_for_room_is_told_of_the_end",),
+        ("client/test_pipeline.py::test_a_sender_that_waits_for_room_is_told_of_the_end",),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _READ, _PLACE, _SMALL = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cu", "gpkvs/kernels/small.hpp"
-_FOREIGN = ("unit/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
+_FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
 MUTANTS = (
     Mutant(
@@ -41,7 +41,7 @@ MUTANTS = (
         "        if (reference_offset(a.freed[i]) / a.segment_units == segment) live -= reference_length(a.freed[i]);\n"
         "    u64 used = live ? a.tail_units : 0;",
         "a small batch stores over records that a crash would bring back (I7)",
-        ("unit/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
+        ("engine/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
         "small-exact-fit-refused",
@@ -49,7 +49,7 @@ MUTANTS = (
         "used + length > a.segment_units",
         "used + length >= a.segment_units",
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
-        ("unit/test_heap.py::test_a_record_may_end_with_its_segment",),
+        ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
         "small-batch-frees-nothing",
@@ -57,7 +57,7 @@ MUTANTS = (
         "if (segment < a.segments) a.live_units[segment] -= reference_length(a.freed[i]);",
         "",
         "overwriting fills the heap",
-        ("unit/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
+        ("engine/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
     ),
     Mutant(
         "small-batch-forgets-removed-keys",
@@ -65,7 +65,10 @@ MUTANTS = (
         "        a.counts[SMALL_REMOVED_KEYS] += a.change[chain] == CHANGE_REMOVE;\n",
         "",
         "the number of records only grows",
-        ("unit/test_full_store.py::test_full_index_refuses_single_keys_and_serves_the_rest", "unit/test_small.py"),
+        (
+            "engine/test_full_store.py::test_full_index_refuses_single_keys_and_serves_the_rest",
+            "engine/test_native_planner.py",
+        ),
     ),
     Mutant(
         "long-chains-out-of-order",
@@ -73,7 +76,7 @@ MUTANTS = (
         "std::stable_sort(first, last,",
         "std::sort(first, last,",
         "in a batch that writes a key often, another value than the last one stays",
-        ("unit/test_kernels.py::test_order_is_a_stable_sort",),
+        ("kernels/test_kernels.py::test_order_is_a_stable_sort",),
     ),
     Mutant(
         "refused-request-keeps-its-ways",
@@ -81,7 +84,7 @@ MUTANTS = (
         "give_back(its, a.slot[a.changed_chain[undone]]);",
         "",
         "requests behind one that does not fit the index are refused for room that nobody took",
-        ("unit/test_full_store.py::test_a_refused_request_leaves_its_ways_to_those_behind_it",),
+        ("engine/test_full_store.py::test_a_refused_request_leaves_its_ways_to_those_behind_it",),
     ),
     Mutant(
         "refused-request-keeps-its-units",
@@ -89,7 +92,7 @@ MUTANTS = (
         "        used = used_before;\n",
         "",
         "requests behind one that does not fit the heap are refused for room that nobody took",
-        ("unit/test_full_store.py::test_a_refused_request_leaves_its_room_in_the_heap_to_those_behind_it",),
+        ("engine/test_full_store.py::test_a_refused_request_leaves_its_room_in_the_heap_to_those_behind_it",),
     ),
     Mutant(
         "pinned-occupant-moves",
@@ -97,7 +100,7 @@ MUTANTS = (
         "        if (of_bucket<Slot>(state.pinned, bucket) >> way & 1) continue;\n",
         "",
         "one batch changes a slot twice: a key disappears, or undo restores the wrong slot",
-        ("unit/test_admission.py",),
+        ("engine/test_capacity.py",),
     ),
     Mutant(
         "audit-across-segments",
@@ -105,6 +108,6 @@ MUTANTS = (
         " ||\n        offset / a.segment_units != (offset + units - 1) / a.segment_units)",
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",
-        ("unit/test_damage.py::test_check_names_the_invariant",),
+        ("recovery/startup/test_damage.py::test_check_names_the_invariant",),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _BATCHER = "server/batcher.py"
-_TESTS = "unit/test_batcher.py::"
+_TESTS = "server/test_batcher.py::"
 
 MUTANTS = (
     Mutant(
@@ -62,7 +62,7 @@ MUTANTS = (
         "if self._calls == 0:",
         "if self._calls <= 1:",
         "a stop does not wait for the last call under way",
-        ("e2e/test_admission.py::test_gate_waits_for_calls_under_way",),
+        ("server/test_admission.py::test_gate_waits_for_calls_under_way",),
     ),
     Mutant(
         "work-for-who-has-gone",
@@ -70,7 +70,7 @@ MUTANTS = (
         "request.answer.cancel()",
         "pass",
         "what a client that has gone had sent still runs, before those who wait for an answer",
-        ("e2e/test_admission.py::test_a_stream_that_is_given_up_runs_no_further",),
+        ("server/test_admission.py::test_a_stream_that_is_given_up_runs_no_further",),
     ),
     Mutant(
         "stream-room-lost",
@@ -78,7 +78,7 @@ MUTANTS = (
         "self._room_bytes -= oldest.room_bytes",
         "pass",
         "a long stream stands still when it has sent as much as it may hold at once",
-        ("e2e/test_pipeline.py::test_a_slow_reader_waits_alone",),
+        ("server/test_pipeline.py::test_a_slow_reader_waits_alone",),
     ),
     Mutant(
         "late-is-an-internal-error",
@@ -86,7 +86,7 @@ MUTANTS = (
         '    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
         "",
         "a request that was dropped at its deadline is told an internal error, as if it may have been executed",
-        ("unit/test_status.py",),
+        ("server/test_status.py",),
     ),
     Mutant(
         "serving-metric-stays",
@@ -94,7 +94,7 @@ MUTANTS = (
         "self._serving.set(0)",
         "pass",
         "the dashboard shows a server that stops as serving",
-        ("e2e/test_lifecycle.py::test_a_server_that_stops_says_so",),
+        ("server/test_lifecycle.py::test_a_server_that_stops_says_so",),
     ),
     Mutant(
         "health-serving-to-the-end",
@@ -102,7 +102,7 @@ MUTANTS = (
         "await self._health.enter_graceful_shutdown()",
         "pass",
         "load balancers send calls to a server that refuses them",
-        ("e2e/test_lifecycle.py::test_a_server_that_stops_says_so",),
+        ("server/test_lifecycle.py::test_a_server_that_stops_says_so",),
     ),
     Mutant(
         "lengths-of-one-request-for-all",
@@ -110,7 +110,7 @@ MUTANTS = (
         "if all(size == first_size and not column for",
         "if all(size == first_size for",
         "keys of a batch are cut at the wrong places",
-        ("unit/test_codec.py::test_joined_requests_are_the_concatenated_batches",),
+        ("server/test_codec.py::test_joined_requests_are_the_concatenated_batches",),
     ),
     Mutant(
         "answer-larger-than-a-message",
@@ -118,7 +118,7 @@ MUTANTS = (
         "message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max",
         "message_bytes_max - _ANSWER_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
-        ("unit/test_serve_options.py::test_every_answer_fits_one_message",),
+        ("cli/test_serve_options.py::test_every_answer_fits_one_message",),
     ),
     Mutant(
         "request-never-released",
@@ -126,7 +126,7 @@ MUTANTS = (
         "    waiting.account.release(waiting.request.held_bytes)\n    if waiting.answer.done():",
         "    if waiting.answer.done():",
         "the account fills up with requests that ended long ago, and the server refuses everything",
-        ("e2e/test_memory.py::test_the_worst_clients",),
+        ("server/test_memory.py::test_the_worst_clients",),
     ),
     Mutant(
         "connection-without-a-bound",
@@ -134,7 +134,7 @@ MUTANTS = (
         "if self.bytes + size > free - size:",
         "if self.bytes + size < 0:",
         "one client that reads nothing takes all the memory",
-        ("e2e/test_memory.py::test_the_worst_clients",),
+        ("server/test_memory.py::test_the_worst_clients",),
     ),
     Mutant(
         "health-stops-first",
@@ -142,7 +142,7 @@ MUTANTS = (
         "if self._stopped is not None and not outlives_stop:",
         "if self._stopped is not None:",
         "a health check during a drain is refused instead of told NOT_SERVING",
-        ("unit/test_receive.py",),
+        ("server/test_receive.py",),
     ),
     Mutant(
         "engine-taken-for-messages",
@@ -150,6 +150,6 @@ MUTANTS = (
         "- self._kept_bytes() - self._memory.bytes",
         "- self._memory.bytes",
         "after large batches idle Pipelines are ended",
-        ("e2e/test_memory.py::test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message",),
+        ("server/test_memory.py::test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message",),
     ),
 )

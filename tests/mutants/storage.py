@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_HEAP, _SALVAGE, _TRANSACTION = "gpkvs/heap.py", "recovery/salvage.py", "gpkvs/transaction.py"
-_UNSAFE, _HEAP_TESTS = "crash/test_unsafe.py::", "unit/test_heap.py::"
+_HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
+_UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "phases-reuse-what-they-free",
-        "gpkvs/engine.py",
+        "gpkvs/engine/engine.py",
         "self.heap.allocate(_joined(units))",
         "Heap(\n"
         "                self.heap.segment_units * UNIT_BYTES,\n"
@@ -54,11 +54,11 @@ MUTANTS = (
     ),
     Mutant(
         "versions-without-a-change",
-        "gpkvs/engine.py",
+        "gpkvs/engine/engine.py",
         "if small.slots or small.sets:",
         "if small.slots:",
         "a version that was given is given again",
-        ("unit/test_store.py::test_versions_are_never_reused",),
+        ("store/test_store.py::test_versions_are_never_reused",),
     ),
     Mutant(
         "salvage-old-tail",
@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "salvage-index-not-durable",
         _SALVAGE,
-        "            files.indexes[table.id].sync()\n            return dropped",
+        "            files.indexes[table.id].persist_unlogged()\n            return dropped",
         "            return dropped",
         "a power failure brings back what was dropped, and the mark is gone",
         (f"{_UNSAFE}test_all_is_durable_before_the_mark_goes",),
@@ -103,42 +103,42 @@ MUTANTS = (
     Mutant(
         "salvage-log-not-durable",
         _SALVAGE,
-        "    files.log.sync()\n    files.root_region.sync()",
-        "    files.root_region.sync()",
+        "    files.log.persist_unlogged()\n    files.root_region.persist_unlogged()",
+        "    files.root_region.persist_unlogged()",
         "a power failure leaves a flag without its descriptor, and the mark is gone",
         (f"{_UNSAFE}test_all_is_durable_before_the_mark_goes",),
     ),
     Mutant(
         "table-id-again",
-        "gpkvs/schema.py",
+        "gpkvs/engine/schema.py",
         "TableEntry(catalog.next_table_id, name",
         "TableEntry(1 + max(table.id for table in catalog.tables), name",
         "records of a dropped table pass for those of a new one",
-        ("unit/test_u64.py::test_dropped_table_gives_back_its_space_and_its_id_is_not_reused",),
+        ("engine/test_u64.py::test_dropped_table_gives_back_its_space_and_its_id_is_not_reused",),
     ),
     Mutant(
         "failed-table-stays",
-        "gpkvs/schema.py",
+        "gpkvs/engine/schema.py",
         "        _remove(path)\n        raise",
         "        raise",
         "a table that did not fit the disk keeps what it had got of it",
-        ("unit/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",),
+        ("engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",),
     ),
     Mutant(
         "small-file-not-durable",
-        "gpkvs/directory.py",
+        "gpkvs/media/directory.py",
         "        os.ftruncate(file, len(data))\n        os.fsync(file)",
         "        os.ftruncate(file, len(data))",
         "after a power failure a catalogue has its name and is empty",
-        ("unit/test_store.py::test_a_small_file_is_durable_before_it_has_its_name",),
+        ("store/test_store.py::test_a_small_file_is_durable_before_it_has_its_name",),
     ),
     Mutant(
         "locked-by-the-dead",
-        "gpkvs/directory.py",
+        "gpkvs/media/directory.py",
         ' and Path(f"/proc/{text}").exists()',
         "",
         "who waits for a store is told the number of a process that ended long ago",
-        ("unit/test_store.py::test_a_process_that_ended_is_not_named",),
+        ("store/test_store.py::test_a_process_that_ended_is_not_named",),
     ),
     Mutant(
         "descriptor-after-the-flag",
@@ -146,7 +146,7 @@ MUTANTS = (
         "descriptor.epoch == epoch:",
         "descriptor.epoch >= epoch:",
         "a batch that was never committed moves versions and tail",
-        ("crash/test_failpoints.py::test_a_batch_that_the_flag_never_named_gives_no_versions",),
+        ("recovery/startup/test_failpoints.py::test_a_batch_that_the_flag_never_named_gives_no_versions",),
     ),
     Mutant(
         "descriptor-stored-over",
@@ -154,23 +154,23 @@ MUTANTS = (
         "        self._current_copy = 1 - self._current_copy\n",
         "",
         "a crash in a batch takes the descriptor that recovery needs",
-        ("crash/test_failpoints.py::test_kill_between_phases",),
+        ("recovery/startup/test_failpoints.py::test_kill_between_phases",),
     ),
     Mutant(
         "undo-one-slot-short",
-        "recovery/recover.py",
+        "recovery/startup/recover.py",
         "((0, half), (half, run.count))",
         "((0, half), (half, run.count - 1))",
         "recovery leaves one slot of the batch in progress as the batch made it",
-        ("crash/test_rollback.py",),
+        ("recovery/startup/test_rollback.py",),
     ),
     Mutant(
         "undo-unverified",
-        "recovery/recover.py",
+        "recovery/startup/recover.py",
         "    verify_log(files, backend, descriptor)\n    on_progress",
         "    on_progress",
         "a damaged log is undone: recovery stores garbage over good slots (I6)",
-        ("unit/test_damage.py::test_damaged_active_log_is_refused_before_anything_is_undone",),
+        ("recovery/startup/test_damage.py::test_damaged_active_log_is_refused_before_anything_is_undone",),
     ),
     Mutant(
         "child-writes",
@@ -178,46 +178,46 @@ MUTANTS = (
         "        if self._forks != _Forks.count:\n            raise",
         "        if False:\n            raise",
         "a forked child writes the parent's store: acknowledged writes are lost",
-        ("unit/test_fork.py::test_writes_of_parent_and_child_at_the_same_time_lose_nothing",),
+        ("store/test_fork.py::test_writes_of_parent_and_child_at_the_same_time_lose_nothing",),
     ),
     Mutant(
         "child-keeps-the-lock",
-        "gpkvs/directory.py",
+        "gpkvs/media/directory.py",
         "os.register_at_fork(after_in_child=_release_in_child)",
         "",
         "an idle child keeps the store locked after the parent closed it",
-        ("unit/test_fork.py::test_an_idle_child_does_not_keep_the_store_locked",),
+        ("store/test_fork.py::test_an_idle_child_does_not_keep_the_store_locked",),
     ),
     Mutant(
         "renewed-once-only",
-        "gpkvs/transaction.py",
+        "gpkvs/media/transaction.py",
         " or current.epoch >= make_epoch(incarnation, 0)",
         "",
         "a crash while epochs are renewed leaves a store whose next crash cannot be recovered",
-        ("unit/test_transaction.py::test_an_incarnation_without_its_flag_is_renewed_again",),
+        ("media/test_transaction.py::test_an_incarnation_without_its_flag_is_renewed_again",),
     ),
     Mutant(
         "rest-read-again",
-        "gpkvs/engine.py",
+        "gpkvs/engine/engine.py",
         "        self._cut_unread(batch, plans)\n",
         "",
         "records of what is put off are read and checked again with each part",
-        ("unit/test_reply_bounds.py",),
+        ("engine/test_result_bounds.py",),
     ),
     Mutant(
         "no-room-for-the-catalogue",
-        "gpkvs/schema.py",
+        "gpkvs/engine/schema.py",
         "        files.catalog = catalog\n        reserve_catalog(files, root)",
         "        files.catalog = catalog",
         "on a full disk one table can be dropped, and no second one",
-        ("unit/test_schema.py::test_tables_can_be_dropped_on_a_full_disk",),
+        ("engine/test_schema.py::test_tables_can_be_dropped_on_a_full_disk",),
     ),
     Mutant(
         "one-table-over",
-        "gpkvs/quota.py",
+        "gpkvs/engine/quota.py",
         "if tables >= quota.tables_max:",
         "if tables > quota.tables_max:",
         "one table more than allowed",
-        ("unit/test_schema.py::test_more_tables_than_allowed_are_refused_by_name",),
+        ("engine/test_schema.py::test_more_tables_than_allowed_are_refused_by_name",),
     ),
 )

@@ -1,0 +1,219 @@
+"""The benchmark of the engine: batches against embedded stores that promise the same, one after the other.
+
+For each shape of records and each contender: load all records, check an answer, then runs of GETs and of SETs, with
+batches in random order and sorted by the caller. A contender's files are removed before the next one starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
+from gpkvs.bench.peers.contender import BenchError, Contender, Promise, require_promise
+from gpkvs.bench.peers.lmdb_peer import Lmdb
+from gpkvs.bench.peers.own import Gpkvs
+from gpkvs.bench.peers.rocksdb_peer import RocksDb
+from gpkvs.bench.report.machine import describe_run
+from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, ratios
+
+PeerName = Literal["lmdb", "rocksdb"]
+PEERS: dict[PeerName, type[Lmdb | RocksDb]] = {"lmdb": Lmdb, "rocksdb": RocksDb}
+ORDERS: tuple[Order, ...] = ("random", "sorted")
+OPERATIONS = ("GET", "SET")  # reads first: a store must not be tidying up after writes while they are timed
+
+_WARM_UP_BATCHES = 2
+_BATCHES_MIN = 3
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What is measured, and for how long.
+
+    Parameters
+    ----------
+    directory
+        Where the stores are made: it decides the promise.
+    promise
+        What a batch must survive.
+    records
+        Loaded before anything is timed.
+    batch
+        Operations in a batch.
+    runs
+        Their median counts.
+    batches_max, seconds_max
+        A run ends with as many batches, or after as many timed seconds (of at least three batches).
+    shapes, peers
+        What to compare, with whom.
+    """
+
+    directory: Path
+    promise: Promise = "process"
+    records: int = 10_000_000
+    batch: int = 65_536
+    runs: int = 5
+    batches_max: int = 20
+    seconds_max: float = 3.0
+    shapes: tuple[Shape, ...] = tuple(SHAPES.values())
+    peers: tuple[PeerName, ...] = ("lmdb", "rocksdb")
+
+    @property
+    def sets_max(self) -> int:
+        """SETs made after loading, at most."""
+        return len(ORDERS) * (self.runs * max(self.batches_max, _BATCHES_MIN) + _WARM_UP_BATCHES) * self.batch
+
+
+Progress = Callable[[str], None]
+"""Told what begins now; called `steps` times in all."""
+
+
+def steps(options: EngineOptions) -> int:
+    """Return how often progress is told."""
+    return len(options.shapes) * (1 + len(options.peers)) * (1 + len(ORDERS) * len(OPERATIONS))
+
+
+@dataclass
+class _Found:
+    """What was found so far."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    contenders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    phases: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def task_name(shape: Shape, operation: str, order: Order) -> str:
+    """Return the name under which contenders are compared."""
+    return f"{shape.name} {operation} {order}"
+
+
+def aims() -> list[Aim]:
+    """Return the ratios that are aimed at: with batches in random order, as they come from clients."""
+    return [
+        Aim("u64 SET random", Lmdb.name, 15),
+        Aim("u64 GET random", Lmdb.name, 25),
+        *(Aim(f"bytes {operation} random", peer.name, 5) for operation in OPERATIONS for peer in PEERS.values()),
+    ]
+
+
+def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
+    """Run the benchmark; return its result, ready for JSON.
+
+    Raises
+    ------
+    BenchError
+        If a peer is not installed, the directory gives another promise, or a store answers wrongly.
+    """
+    began, found = perf_counter(), _Found()
+    require_promise(options.directory, options.promise)
+    described = describe_run(options.directory)
+    for shape in options.shapes:
+        workload = Workload(shape, options.records, options.batch)
+        for make in (Gpkvs, *(PEERS[peer] for peer in options.peers)):
+            progress(f"loading {options.records:,} records, {shape.text}, into {make.name}")
+            with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as path:
+                contender = make(Path(path), workload, options.promise, options.sets_max)
+                try:
+                    _contest(contender, workload, options, progress, found)
+                finally:
+                    contender.close()
+    return {
+        "benchmark": "engine",
+        "promise": options.promise,
+        **described,
+        "seconds": perf_counter() - began,
+        "parameters": {
+            "records": options.records,
+            "batch": options.batch,
+            "runs": options.runs,
+            "batches_max": options.batches_max,
+            "seconds_max": options.seconds_max,
+            "shapes": {shape.name: shape.text for shape in options.shapes},
+        },
+        "contenders": found.contenders,
+        "measurements": [measurement.as_json() for measurement in found.measurements],
+        "ratios": ratios(found.measurements, Gpkvs.name, aims()),
+        "phases": found.phases,
+    }
+
+
+def _contest(
+    contender: Contender, workload: Workload, options: EngineOptions, progress: Progress, found: _Found
+) -> None:
+    """Load one contender, check it, and measure it at every task."""
+    began = perf_counter()
+    contender.load(workload)
+    loaded = perf_counter() - began
+    _check(contender, workload)
+    known = found.contenders.setdefault(contender.name, {"version": contender.version})
+    known[workload.shape.name] = {"settings": contender.settings, "load_seconds": loaded}
+    for number, (operation, order) in enumerate((operation, order) for operation in OPERATIONS for order in ORDERS):
+        task = task_name(workload.shape, operation, order)
+        progress(f"{task}, {contender.name}")
+        before = _phases(contender)
+        batches = _prepared(contender, operation, workload.batches(order, seed=number))
+        for action, prepared, _ in islice(batches, _WARM_UP_BATCHES):
+            action(prepared)
+        runs = [_run(batches, options) for _ in range(options.runs)]
+        found.measurements.append(Measurement(task, contender.name, runs))
+        if before:
+            found.phases[task] = {
+                phase: seconds - before[phase]
+                for phase, seconds in _phases(contender).items()
+                if seconds > before[phase]
+            }
+
+
+def _phases(contender: Contender) -> dict[str, float]:
+    """Return the seconds that the engine has spent in each phase; nothing of a peer."""
+    return dict(contender.store.meter.phase_seconds) if isinstance(contender, Gpkvs) else {}
+
+
+def _check(contender: Contender, workload: Workload) -> None:
+    """Read a batch and compare all values with what was loaded.
+
+    Raises
+    ------
+    BenchError
+        If they differ: a store that loses or mixes up records is not worth timing.
+    """
+    columns = next(workload.loads("random"))
+    answer = contender.get(contender.prepare_get(columns))
+    if contender.values(answer) != columns.values.tobytes():
+        raise BenchError(f"{contender.name} does not return the values that were stored in it")
+
+
+def _prepared(
+    contender: Contender, operation: str, batches: Iterator[Columns]
+) -> Iterator[tuple[Callable[[Any], object], Any, int]]:
+    """Yield what to call, what with, and how many operations that is."""
+    for columns in batches:
+        if operation == "SET":
+            yield contender.set, contender.prepare_set(columns), len(columns)
+        else:
+            yield contender.get, contender.prepare_get(columns), len(columns)
+
+
+def _run(batches: Iterator[tuple[Callable[[Any], object], Any, int]], options: EngineOptions) -> Run:
+    """Time batches one by one; making them is not timed, and Python's collector of cycles waits meanwhile."""
+    seconds: list[float] = []
+    operations = 0
+    for action, prepared, count in batches:
+        gc.disable()
+        began = perf_counter()
+        answer = action(prepared)
+        seconds.append(perf_counter() - began)
+        gc.enable()
+        del answer  # its objects are freed outside of the timed part
+        operations += count
+        if len(seconds) >= options.batches_max or (
+            sum(seconds) >= options.seconds_max and len(seconds) >= _BATCHES_MIN
+        ):
+            break
+    return Run(operations, sum(seconds), latencies_ms(seconds, 50, 99))

@@ -1,0 +1,114 @@
+"""Ceilings of a GPU and its link, measured in the run whose figures are held against them.
+
+Everything here works on a plain shared mapping or on device memory; no store is involved. Rates are medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpkvs.backends.cuda.backend import CudaBackend, HostMemory, compile_kernels
+
+_REPEATS = 7
+_SLOT_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Ceilings; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
+
+    upload_gb_per_s: float
+    download_gb_per_s: float
+    device_copy_gb_per_s: float  # bytes read and written
+    stream_stores_gb_per_s: float  # from a kernel to host memory
+    ordered_slots_m_per_s: float  # in ascending address order
+    ordered_slots_by_word_m_per_s: float
+    unordered_slots_m_per_s: float
+    host_loads_m_per_s: float  # by a kernel, at random
+    mirror_loads_m_per_s: float  # the same in device memory
+    launch_us: float
+    fence_cycles: float
+
+    def log_and_slots_m_per_s(self, entry_bytes: int) -> float:
+        """Return the rate of SETs if each stored its log entry and its slot and nothing else."""
+        log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
+        return 1 / (log_us + 1 / self.ordered_slots_m_per_s)
+
+    def as_dict(self) -> dict[str, float]:
+        """Return them by name."""
+        return asdict(self)
+
+
+def device_seconds(backend: CudaBackend, run: Callable[[], object], repeats: int) -> float:
+    """Return how long the device works on what `run` launches: the median of some repeats, after a first one."""
+    cuda: Any = backend.xp.cuda
+    begin, end = cuda.Event(), cuda.Event()
+    found = []
+    for _ in range(1 + repeats):
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        found.append(cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(np.median(found[1:]))
+
+
+def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limits:
+    """Measure every ceiling once.
+
+    Parameters
+    ----------
+    backend
+        Of the GPU.
+    memory
+        Registered host memory of the size and kind that an index has.
+    slots
+        How many slots a batch changes.
+    """
+    xp: Any = backend.xp
+    kernels = compile_kernels((Path(__file__).parent / "limits.cu").read_text())
+    rng = np.random.default_rng(1)
+    pm = memory.address
+    everywhere = rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
+    unordered, ordered = xp.asarray(everywhere), xp.asarray(np.sort(everywhere))
+    sums = xp.empty(slots, np.uint64)
+
+    def rate(amount: float, run: Callable[[], object]) -> float:
+        return amount / device_seconds(backend, run, _REPEATS)
+
+    def run(name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
+        """Return a launch; by default of one thread an item, whose number is the last argument."""
+        code = kernels.get_function(name)
+        blocks = grid or -(-int(arguments[-1]) // threads)
+        return lambda: code((blocks,), (threads,), arguments)
+
+    bulk = 1 << 30
+    device, other = xp.zeros(bulk, np.uint8), xp.zeros(bulk, np.uint8)
+    table = xp.zeros(min(memory.bytes, 8 << 30), np.uint8)
+    stream_slots = np.uint64(min(bulk, memory.bytes) // _SLOT_BYTES)
+    count = np.uint64(slots)
+    cycles = xp.zeros(1, np.uint64)
+    run("fence_cycles", np.uint64(pm), cycles, np.uint64(1000), grid=1, threads=1)()
+    upload = min(bulk, memory.bytes)
+    return Limits(
+        upload_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_from_host_async(pm, upload)),
+        download_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_to_host_async(pm, upload)),
+        device_copy_gb_per_s=rate(2 * bulk / 1e9, lambda: other.data.copy_from_device_async(device.data, bulk)),
+        stream_stores_gb_per_s=rate(
+            int(stream_slots) * _SLOT_BYTES / 1e9, run("store_stream", np.uint64(pm), stream_slots)
+        ),
+        ordered_slots_m_per_s=rate(slots / 1e6, run("store_slots", np.uint64(pm), ordered, count)),
+        ordered_slots_by_word_m_per_s=rate(slots / 1e6, run("store_slots_by_word", np.uint64(pm), ordered, count)),
+        unordered_slots_m_per_s=rate(slots / 1e6, run("store_slots", np.uint64(pm), unordered, count)),
+        host_loads_m_per_s=rate(slots / 1e6, run("load_slots", np.uint64(pm), unordered, sums, count)),
+        mirror_loads_m_per_s=rate(
+            slots / 1e6, run("load_slots", table, unordered % np.uint64(len(table) // 16), sums, count)
+        ),
+        launch_us=device_seconds(backend, lambda: [run("nothing", grid=1, threads=32)() for _ in range(1000)], 3) * 1e3,
+        fence_cycles=float(cycles[0]),
+    )

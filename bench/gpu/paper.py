@@ -1,0 +1,223 @@
+"""GPM's comparisons (ASPLOS '22: Figures 9, 10, 11a, Tables 4 and 5) with this code, on one GPU.
+
+Every mode runs the same kernels up to the point where results become durable. What a mode does there is its own:
+
+CAP-fs   the whole table goes to the host and is written with ``pwrite`` and ``fsync``; no log (a mock-up)
+CAP-mm   the same, stored by the host's threads, with cache lines written back; no log (a mock-up)
+shadow   what gpkvs does where a GPU's stores would not be durable: the host stores the log and the changed slots
+GPM-NDP  the GPU stores directly, and the host makes it durable: it stores the same again and writes the lines back
+GPM      the GPU stores directly, its fence is enough: what gpkvs does. Where PM is emulated in DRAM, eADR is the same
+
+The machine has no PM: caches are written back, but to DRAM. Ratios say what the designs cost on this link.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions, Progress
+from gpkvs.bench.report.machine import describe_run
+from gpkvs.bench.report.results import Measurement, Run
+from gpkvs.bench.report.tables import Rows
+from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.native import library
+
+MODES = ("CAP-fs", "CAP-mm", "shadow", "GPM-NDP", "GPM")
+_STORES = ("log_undo_u64", "apply_u64")
+_CHUNK_BYTES = 64 << 20
+_PARTITIONS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
+# Read off the paper's figures and tables; its platform: PCIe 3, Titan RTX, Optane.
+_PAPER = {"CAP-mm": 2.0, "GPM": 7.5, "log": 3.3, "write amplification": 39.38, "restoration": 0.1896}
+
+
+class _Modes:
+    """Takes over the two kernels that store to PM, as a mode wants it."""
+
+    def __init__(self, bench: GpuBench) -> None:
+        self._bench = bench
+        self._backend = bench.backend
+        self._index = bench.index
+        self._launch = self._backend.launch
+        self._registered = dict(self._backend._registered)
+        self._threads = len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self._threads)
+        self._staging = [self._backend.pinned(_CHUNK_BYTES, np.uint8) for _ in range(2)]
+        self.mode = "GPM"
+
+    def __enter__(self) -> _Modes:
+        self._backend.launch = self._backend.launch_unawaited = self._take
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._backend.launch, self._backend.launch_unawaited
+        library.gpkvs_write_back_on(0)
+        self._backend._registered = self._registered
+        self._pool.shutdown()
+
+    def use(self, mode: str) -> None:
+        """Choose the mode of the next batches."""
+        self.mode = mode
+        written_back = mode in ("CAP-mm", "shadow", "GPM-NDP")
+        library.gpkvs_write_back_on(library.gpkvs_write_back_best() if written_back else 0)
+        self._backend._registered = {} if mode == "shadow" else self._registered
+
+    def _take(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Any) -> None:
+        if kernel not in _STORES or self.mode in ("GPM", "shadow"):
+            self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
+        elif self.mode == "GPM-NDP":
+            self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
+            download = self._backend.download
+            on_host = {name: value if isinstance(value, int) else download(value) for name, value in arguments.items()}
+            self._backend.host.launch(kernel, items, keys_per_item=keys_per_item, **on_host)
+        elif kernel == "apply_u64":  # CAP: no log, as in the paper
+            self._backend.mirror_only(kernel, items, arguments)
+            self._persist_table()
+
+    def _persist_table(self) -> None:
+        """Bring the whole table to the host, chunk by chunk, and store it."""
+        mirror, region = self._backend.mirror(self._index.address), self._index
+        for number, first in enumerate(range(0, region.bytes, _CHUNK_BYTES)):
+            staging = self._staging[number % 2]
+            mirror[first : first + _CHUNK_BYTES].get(out=staging)
+            part = _CHUNK_BYTES // self._threads // 64 * 64
+            parts = [(at, min(part, _CHUNK_BYTES - at)) for at in range(0, _CHUNK_BYTES, part)]
+            list(self._pool.map(lambda p, s=staging, f=first: self._store(s, f, *p), parts))
+        if self.mode == "CAP-fs":
+            os.fsync(region._file)
+
+    def _store(self, staging: Any, first: int, at: int, count: int) -> None:
+        if self.mode == "CAP-fs":
+            os.pwrite(self._index._file, staging[at : at + count].data, first + at)
+        else:
+            data = staging[at : at + count]
+            library.gpkvs_pm_store(self._index.address + first + at, data.ctypes.data_as(_CHARS), count // 8)
+
+
+_CHARS = library.gpkvs_pm_store.argtypes[1]
+
+
+def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
+    """Run the comparisons; return everything that was found."""
+    folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-paper-", dir=options.directory))
+    try:
+        bench = GpuBench(folder / "store", options, progress)
+        try:
+            found = _compare(bench, options, progress)
+        finally:
+            bench.store.close()
+        result = {
+            "benchmark": "paper",
+            **describe_run(folder),
+            "device": bench.device,
+            "driver": import_module("gpkvs.backends.cuda.backend").driver(),
+            "limits": bench.limits.as_dict(),
+            **found,
+        }
+        result["commit"] = os.environ.get("GPKVS_COMMIT") or result["commit"]
+        return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compare(bench: GpuBench, options: GpuOptions, progress: Progress) -> dict[str, Any]:
+    bench.make_columns()
+    bench.load()
+    measurements = []
+    with _Modes(bench) as modes:
+        for task, run in (("100 % SET", bench.set_again), ("95:5 GET:SET", bench.mixed_again)):
+            for mode in MODES:
+                progress(f"{task}, {mode}")
+                modes.use(mode)
+                runs = []
+                for number in range(1 + (options.batches if mode == "GPM" else 4)):
+                    begin = perf_counter()
+                    run(number % options.batches)
+                    bench.backend.wait()
+                    runs.append(Run(options.batch, perf_counter() - begin))
+                measurements.append(Measurement(task, mode, runs[1:]))
+    rates = {(found.task, found.contender): found.rate for found in measurements}
+    set_ms = options.batch / rates["100 % SET", "GPM"] * 1e3
+    progress("logs")
+    log = _logs(bench, options.batch)
+    progress("undo")
+    bench.undo()
+    undo_ms = bench.facts["recovery"]["undo_ms"]
+    stored = options.batch * (U64_LAYOUT.slot_bytes + U64_LAYOUT.entry_bytes)
+    return {
+        "measurements": [found.as_json() for found in measurements],
+        "speedup_over_cap_fs": {
+            f"{task}, {mode}": rate / rates[task, "CAP-fs"] for (task, mode), rate in rates.items()
+        },
+        "log_ms": log,
+        "log_speedup": min(log["conventional"].values()) / log["coalesced"],
+        "set_speedup_by_log": (set_ms - log["coalesced"] + min(log["conventional"].values())) / set_ms,
+        "write_amplification": {
+            "of the table over slots and log": bench.index.bytes / stored,
+            "of the table over slots": bench.index.bytes / (options.batch * U64_LAYOUT.slot_bytes),
+        },
+        "restoration": {"undo_ms": undo_ms, "batch_ms": set_ms, "share": undo_ms / set_ms},
+        "paper": _PAPER,
+    }
+
+
+def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
+    """Time the coalesced log and a conventional one, for the same slots; milliseconds."""
+    backend = bench.backend
+    xp = backend.xp
+    slots = xp.asarray(np.sort(np.random.default_rng(5).integers(0, bench.index.bytes // 16, count, np.uint64)))
+    log, index = bench.log_address, bench.index.address
+    digest = xp.empty(count, np.uint64)
+    device_seconds = import_module("gpkvs.bench.gpu.limits").device_seconds
+    coalesced = device_seconds(
+        backend,
+        lambda: backend.launch(
+            "log_undo_u64", count, changed_slot=slots, index=index, epoch=1, first=0, log=log, digest=digest
+        ),
+        5,
+    )
+    cuda = import_module("gpkvs.backends.cuda.backend")
+    code = cuda.compile_kernels((Path(__file__).parent / "conventional_log.cu").read_text())
+    kernel = code.get_function("conventional_log")
+    conventional = {}
+    for partitions in _PARTITIONS:
+        locks, tails = xp.zeros(partitions, np.uint32), xp.zeros(16 * partitions, np.uint64)
+        arguments = (np.uint64(log), locks, tails, slots, backend.mirror(index), *map(np.uint64, (1, partitions)))
+        capacity = -(-count // partitions)
+        seconds = device_seconds(
+            backend,
+            lambda a=arguments, c=capacity: kernel((-(-count // 256),), (256,), (*a, np.uint64(c), np.uint64(count))),
+            3,
+        )
+        conventional[str(partitions)] = seconds * 1e3
+    return {"coalesced": coalesced * 1e3, "conventional": conventional}
+
+
+def paper_tables(result: dict[str, Any]) -> list[Rows]:
+    """Return a result as tables, beside the paper's figures."""
+    paper = result["paper"]
+    speedups: list[tuple[str, ...]] = [
+        (name, f"{value:.2f}", f"{paper.get(name.split(', ')[1], float('nan')):g}" if "100" in name else "")
+        for name, value in result["speedup_over_cap_fs"].items()
+    ]
+    other: list[tuple[str, ...]] = [
+        ("conventional log over coalesced, time", f"{result['log_speedup']:.2f}", ""),
+        ("SET with the coalesced log over SET with a conventional one", f"{result['set_speedup_by_log']:.2f}", "3.3"),
+        *(
+            (f"write amplification {name}", f"{value:.1f}", "39.4")
+            for name, value in result["write_amplification"].items()
+        ),
+        ("restoration, share of a batch's time", f"{result['restoration']['share']:.1%}", "19.0%"),
+    ]
+    return [
+        Rows("Speed over CAP-fs", ("workload, mode", "here", "paper"), speedups),
+        Rows("Log, write amplification, restoration", ("what", "here", "paper"), other),
+    ]

@@ -1,0 +1,132 @@
+"""Records of 16-byte keys and 100-byte values on a GPU's store, beside what the host's threads and the link alone take.
+
+The bytes of records come from the host and go to the heap by the host's threads; keys, log and slots cross the link.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+import gpkvs
+from gpkvs.batch import Batch, Op, constant
+from gpkvs.bench.report.results import Measurement, Run
+from gpkvs.config import GIB, MIB, Limits
+from gpkvs.media.layout import BYTES_LAYOUT
+
+_KEY_BYTES, _VALUE_BYTES = 16, 100
+_BATCHES = 4
+_WARM_UP, _TIMED = 8, 3  # rounds over all batches; by the end of the first, every page of the heap was stored to
+_COPY_BYTES = 256 * MIB
+
+
+@dataclass
+class HostKernels:
+    """Times what a backend runs on the host's threads, by kernel."""
+
+    backend: Any
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        launch = self.backend.host.launch
+
+        def timed(kernel: str, items: int, /, **arguments: Any) -> None:
+            begin = perf_counter()
+            launch(kernel, items, **arguments)
+            self.seconds[kernel] = self.seconds.get(kernel, 0.0) + perf_counter() - begin
+
+        self.backend.host.launch = timed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self.backend.host.launch
+
+
+def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measurement], dict[str, Any]]:
+    """Store and read batches of records; return the measurements, and where the time went.
+
+    Parameters
+    ----------
+    folder
+        For the store.
+    count
+        Operations in a batch.
+    limits
+        Of the link (`gpkvs.bench.gpu.limits.Limits`).
+    """
+    store = gpkvs.open(
+        folder,
+        backend="cuda",
+        index_bytes=256 * MIB,
+        log_bytes=128 * count,
+        heap_bytes=GIB,
+        limits=Limits(request_ops_max=count, result_bytes_max=GIB),
+    )
+    measurements = []
+    facts: dict[str, Any] = {"host_copy_gb_per_s": _host_copy_gb_per_s()}
+    link_seconds = count * BYTES_LAYOUT.entry_bytes / (
+        limits.stream_stores_gb_per_s * 1e9
+    ) + count * BYTES_LAYOUT.slot_bytes / 16 / (limits.ordered_slots_m_per_s * 1e6)
+    with store:
+        backend: Any = store._backend
+        batches = [_batches(backend, count, seed) for seed in range(_BATCHES)]
+        for which, task, link in ((0, "SET of records", link_seconds), (1, "GET of records", 0.0)):
+            for number in range(_WARM_UP * _BATCHES if which == 0 else _BATCHES):
+                store.execute_requests(batches[number % _BATCHES][which])
+            before, runs = dict(store.meter.phase_seconds), []
+            with HostKernels(backend) as host:
+                for number in range(_TIMED * _BATCHES):
+                    begin = perf_counter()
+                    store.execute_requests(batches[number % _BATCHES][which])
+                    runs.append(Run(count, perf_counter() - begin))
+            measured = Measurement(task, f"host arrays, {_KEY_BYTES} B keys, {_VALUE_BYTES} B values", runs)
+            measurements.append(measured)
+            limit = count / (sum(host.seconds.values()) / len(runs) + link)
+            facts[task] = {
+                "kernels_of_the_host_ms": {name: value / len(runs) * 1e3 for name, value in host.seconds.items()},
+                "log_and_slots_over_the_link_ms": link * 1e3,
+                "limit_m_per_s": limit / 1e6,
+                "share_of_the_limit": measured.rate / limit,
+                "phases_ms": {
+                    name: (seconds - before[name]) / len(runs) * 1e3
+                    for name, seconds in store.meter.phase_seconds.items()
+                    if seconds > before[name]
+                },
+            }
+    return measurements, facts
+
+
+def _batches(backend: Any, count: int, seed: int) -> tuple[Batch, Batch]:
+    """Return SETs of random keys and values, and GETs of the keys, in memory that crosses the link at full speed."""
+    rng = np.random.default_rng(seed)
+    keys, values = backend.pinned(count * _KEY_BYTES, np.uint8), backend.pinned(count * _VALUE_BYTES, np.uint8)
+    for column in (keys, values):
+        column[:] = rng.integers(0, 256, len(column), np.uint8)
+    key_lengths, value_lengths = constant(np.uint32(_KEY_BYTES), count), constant(np.uint32(_VALUE_BYTES), count)
+    sets = Batch(constant(np.uint8(Op.SET), count), keys, key_lengths, values, value_lengths)
+    gets = Batch(constant(np.uint8(Op.GET), count), keys, key_lengths, values[:0], value_lengths[:0])
+    return sets, gets
+
+
+def _host_copy_gb_per_s() -> float:
+    """Return how fast all threads together copy memory, bytes read and written."""
+    source, target = np.ones(_COPY_BYTES, np.uint8), np.zeros(_COPY_BYTES, np.uint8)
+    threads = len(os.sched_getaffinity(0))
+    parts = [slice(*bounds) for bounds in pairwise(_COPY_BYTES * part // threads for part in range(threads + 1))]
+    found = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            begin = perf_counter()
+            list(pool.map(lambda part: np.copyto(target[part], source[part]), parts))
+            found.append(perf_counter() - begin)
+    return 2 * _COPY_BYTES / float(np.median(found)) / 1e9

@@ -1,0 +1,1 @@
+"""The stores that gpkvs is measured against, and gpkvs itself, behind one interface."""

@@ -1,0 +1,86 @@
+"""What the engine's benchmark asks of a store, and the errors of benchmarks."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, Protocol
+
+from gpkvs.bench.engine.workload import Columns, Workload
+from gpkvs.errors import GpkvsError
+from gpkvs.pm.domain import find_domain
+
+Promise = Literal["process", "msync"]
+"""What an acknowledged batch survives: the death of the process, or a loss of power as well."""
+
+
+class BenchError(GpkvsError):
+    """A benchmark cannot run: something it needs is missing, or a store gave a wrong answer."""
+
+
+class Contender(Protocol):
+    """A store that holds a workload.
+
+    A batch is prepared before the clock starts: made into whatever objects the store's interface takes. Timed is from
+    there to the answer, which for a SET means: kept as promised.
+    """
+
+    name: str
+    version: str
+    settings: str  # one line: how it was opened, and why that is the same promise
+
+    def load(self, workload: Workload) -> None:
+        """Store all records, the way that is best for this store."""
+
+    def prepare_set(self, columns: Columns) -> Any:
+        """Return what `set` takes."""
+
+    def set(self, prepared: Any) -> None:
+        """Store a batch as one transaction."""
+
+    def prepare_get(self, columns: Columns) -> Any:
+        """Return what `get` takes."""
+
+    def get(self, prepared: Any) -> Any:
+        """Read a batch."""
+
+    def values(self, answer: Any) -> bytes:
+        """Return all values of an answer of `get`, joined in the order of the keys."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+def need_extra(module: str) -> ModuleType:
+    """Import a peer from the extra ``bench``.
+
+    Raises
+    ------
+    BenchError
+        If it is not installed; the message says how to install it.
+    """
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise BenchError(
+            f"{module} is not installed ({error}): pip install 'gpkvs[bench]', or leave it out (--peer)"
+        ) from error
+
+
+def require_promise(directory: Path, promise: Promise) -> None:
+    """Make sure that stores in a directory survive just what is promised.
+
+    Raises
+    ------
+    BenchError
+        If they survive something else there: peers could not be set up for the same.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix="gpkvs-bench-") as store:
+        (Path(store) / "LOCK").touch()  # what is looked at: the first file of a store
+        found = find_domain(Path(store), "auto").name
+    if found != promise:
+        raise BenchError(
+            f"{directory} is of the persistence domain {found}, not {promise}: name another directory "
+            "(process needs tmpfs, msync a disk)"
+        )

@@ -1,0 +1,80 @@
+"""LMDB, through the PyPI package lmdb, as its documentation recommends it for speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpkvs.bench.engine.workload import Columns, Workload
+from gpkvs.bench.peers.contender import Promise, need_extra
+
+_PAGE_BYTES = 4096
+
+
+class Lmdb:
+    """An LMDB environment with one database; arguments as of `Gpkvs`.
+
+    One write transaction a batch, ``putmulti`` and ``getmulti`` of one cursor. Numbers are keys of the type
+    ``integerkey``. ``writemap`` for both promises; without power loss to survive, ``sync=False`` and ``map_async``.
+    """
+
+    name = "LMDB"
+
+    def __init__(self, directory: Path, workload: Workload, promise: Promise, sets_max: int) -> None:
+        del sets_max  # freed pages are used again
+        lmdb = need_extra("lmdb")
+        self.version = f"{'.'.join(map(str, lmdb.version()))}, Python package {lmdb.__version__}"
+        self._integers = workload.shape.is_numbers
+        record = workload.shape.key_bytes + workload.shape.value_bytes + 16
+        # A transaction copies every page that it changes; two of them may be under way, and pages may be half full.
+        map_bytes = 2 * workload.records * record + 8 * workload.batch * _PAGE_BYTES + (64 << 20)
+        durable = promise == "msync"
+        options = {"writemap": True, "sync": durable, "metasync": durable, "map_async": not durable}
+        self.settings = ", ".join(f"{name}={value}" for name, value in options.items())
+        if self._integers:
+            self.settings += ", integerkey"
+        self._env = lmdb.open(str(directory), map_size=map_bytes, max_dbs=1, **options)
+        self._db = self._env.open_db(b"records", integerkey=self._integers)
+
+    def load(self, workload: Workload) -> None:
+        """Append all records in the order of their keys, which leaves every page full."""
+        for columns in workload.loads("sorted"):
+            with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
+                cursor.putmulti(self.prepare_set(columns), append=True)
+
+    def prepare_set(self, columns: Columns) -> list[tuple[bytes, bytes]]:
+        """Return pairs of bytes."""
+        return list(zip(self.prepare_get(columns), split(columns.values), strict=True))
+
+    def set(self, prepared: list[tuple[bytes, bytes]]) -> None:
+        """Store a batch as one transaction."""
+        with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
+            cursor.putmulti(prepared)
+
+    def prepare_get(self, columns: Columns) -> list[bytes]:
+        """Return keys as bytes: numbers in the order of the machine, as ``integerkey`` wants them."""
+        keys = columns.numbers.view(np.uint8).reshape(-1, 8) if self._integers else columns.keys
+        return split(keys)
+
+    def get(self, prepared: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """Read a batch."""
+        with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
+            answer: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
+        return answer
+
+    def values(self, answer: list[tuple[bytes, bytes]]) -> bytes:
+        """Join the values."""
+        return b"".join(value for _, value in answer)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def split(rows: Any) -> list[bytes]:
+    """Return the rows of an array as bytes."""
+    size = rows.shape[1]
+    data = rows.tobytes()
+    return [data[start : start + size] for start in range(0, len(data), size)]

@@ -1,0 +1,119 @@
+"""gpkvs itself, embedded: no network, the same process as its peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import Batch, Op
+from gpkvs.bench.engine.workload import Columns, Shape, Workload
+from gpkvs.bench.peers.contender import Promise
+from gpkvs.config import MIB, StoreConfig
+from gpkvs.info import package_version
+from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.store import Store
+
+TABLE = "numbers"
+LOAD_FACTOR = 0.7
+_SLOT_BYTES = {True: 16, False: 32}
+_LOG_BYTES_PER_CHANGE = 64  # 48, and room
+_BLOCK_BYTES = 1 << 16
+
+
+def index_bytes(shape: Shape, records: int) -> int:
+    """Return the size of an index that `records` fill to `LOAD_FACTOR`."""
+    slots = records / LOAD_FACTOR
+    blocks = int(slots * _SLOT_BYTES[shape.is_numbers]) // _BLOCK_BYTES + 1
+    return max(blocks * _BLOCK_BYTES, MIB)
+
+
+def heap_bytes(shape: Shape, records: int) -> int:
+    """Return the size of a heap for as many appended records: nothing that was overwritten need come back."""
+    record = RECORD_HEADER_BYTES + shape.key_bytes + shape.value_bytes
+    units = -(-record // UNIT_BYTES)
+    return int(records * units * UNIT_BYTES * 1.1) + 64 * MIB
+
+
+class Gpkvs:
+    """A store of gpkvs.
+
+    Parameters
+    ----------
+    directory
+        An empty one.
+    workload
+        What it will hold.
+    promise
+        The persistence domain that the directory gives (`require_promise`).
+    sets_max
+        How many SETs will be made after loading; space is reserved for all of them.
+    """
+
+    name = "gpkvs"
+
+    def __init__(self, directory: Path, workload: Workload, promise: Promise, sets_max: int) -> None:
+        self.version = package_version()
+        self._shape = shape = workload.shape
+        index = index_bytes(shape, workload.records)
+        heap = 0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max)
+        config = StoreConfig(
+            index_bytes=MIB if shape.is_numbers else index,
+            heap_bytes=max(heap, 64 * MIB),
+            log_bytes=max(16 * MIB, workload.batch * _LOG_BYTES_PER_CHANGE),
+        )
+        self.store = Store(directory, config)
+        if shape.is_numbers:
+            self.store.create_table(TABLE, layout="u64", index_bytes=index)
+        self.settings = f"domain {promise}, layout {shape.name}, load factor {LOAD_FACTOR}"
+
+    def load(self, workload: Workload) -> None:
+        """Store all records."""
+        for columns in workload.loads("random"):
+            self.set(self.prepare_set(columns))
+
+    def prepare_set(self, columns: Columns) -> Any:
+        """Return the columns in the store's types."""
+        if self._shape.is_numbers:
+            return columns.numbers, columns.values.view(np.uint64).reshape(-1)
+        return batch_of(Op.SET, columns)
+
+    def set(self, prepared: Any) -> None:
+        """Store a batch as one transaction."""
+        if self._shape.is_numbers:
+            keys, values = prepared
+            self.store.set_many(keys, values, table=TABLE)
+        else:
+            self.store.execute(prepared)
+
+    def prepare_get(self, columns: Columns) -> Any:
+        """Return the columns in the store's types."""
+        return columns.numbers if self._shape.is_numbers else batch_of(Op.GET, columns)
+
+    def get(self, prepared: Any) -> NDArray[Any]:
+        """Read a batch into columns."""
+        if self._shape.is_numbers:
+            return self.store.get_many(prepared, table=TABLE)[0]
+        return self.store.execute(prepared).values
+
+    def values(self, answer: NDArray[Any]) -> bytes:
+        """Return the column of values."""
+        return answer.tobytes()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+def batch_of(op: Op, columns: Columns) -> Batch:
+    """Return one request of a `bytes` table."""
+    count, is_set = len(columns), op is Op.SET
+    return Batch(
+        ops=np.full(count, op, np.uint8),
+        keys=columns.keys.reshape(-1),
+        key_lengths=np.full(count, columns.keys.shape[1], np.uint32),
+        values=columns.values.reshape(-1) if is_set else np.empty(0, np.uint8),
+        value_lengths=np.full(count if is_set else 0, columns.values.shape[1], np.uint32),
+    )

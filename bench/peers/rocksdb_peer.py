@@ -1,0 +1,77 @@
+"""RocksDB, through the PyPI package rocksdict, set up for look-ups of single keys."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gpkvs.bench.engine.workload import Columns, Workload
+from gpkvs.bench.peers.contender import Promise, need_extra
+from gpkvs.bench.peers.lmdb_peer import split
+
+_CACHE_MIB = 1024
+
+
+class RocksDb:
+    """A RocksDB database; arguments as of `Gpkvs`.
+
+    One WriteBatch a batch, with the write-ahead log on; reads by ``multi_get``. ``optimize_for_point_lookup`` (Bloom
+    filters, a hash index in blocks, 1 GiB of block cache), no compression, as many background threads as processors.
+    After loading it is flushed and compacted.
+    """
+
+    name = "RocksDB"
+
+    def __init__(self, directory: Path, workload: Workload, promise: Promise, sets_max: int) -> None:
+        del workload, sets_max
+        self._rocksdict = rocksdict = need_extra("rocksdict")
+        self.version = f"Python package rocksdict {version('rocksdict')}"
+        options = rocksdict.Options(raw_mode=True)
+        options.increase_parallelism(2)
+        options.optimize_for_point_lookup(_CACHE_MIB)
+        options.set_compression_type(rocksdict.DBCompressionType.none())
+        self._db = rocksdict.Rdict(str(directory), options)
+        write = rocksdict.WriteOptions()
+        write.sync = promise == "msync"
+        self._db.set_write_options(write)
+        self.settings = (
+            f"WAL on, sync={write.sync}, optimize_for_point_lookup({_CACHE_MIB}), increase_parallelism(2), "
+            "no compression"
+        )
+
+    def load(self, workload: Workload) -> None:
+        """Store all records in the order of their keys, then compact."""
+        for columns in workload.loads("sorted"):
+            self.set(self.prepare_set(columns))
+        self._db.flush()
+        self._db.compact_range(None, None)
+
+    def prepare_set(self, columns: Columns) -> list[tuple[bytes, bytes]]:
+        """Return pairs of bytes; the WriteBatch is made in the time of `set`, for it encodes what is written."""
+        return list(zip(split(columns.keys), split(columns.values), strict=True))
+
+    def set(self, prepared: list[tuple[bytes, bytes]]) -> None:
+        """Store a batch as one transaction."""
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, value in prepared:
+            put(key, value)
+        self._db.write(batch)
+
+    def prepare_get(self, columns: Columns) -> list[bytes]:
+        """Return keys as bytes."""
+        return split(columns.keys)
+
+    def get(self, prepared: list[bytes]) -> list[Any]:
+        """Read a batch."""
+        answer: list[Any] = self._db.get(prepared)
+        return answer
+
+    def values(self, answer: list[bytes]) -> bytes:
+        """Join the values."""
+        return b"".join(answer)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()

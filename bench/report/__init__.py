@@ -1,0 +1,1 @@
+"""Results: kept as JSON, shown as tables and plots."""

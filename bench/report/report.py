@@ -1,0 +1,71 @@
+"""From the kept results to the document: tables and plots are generated, never typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpkvs.bench.peers.contender import BenchError
+from gpkvs.bench.report.plot import draw
+from gpkvs.bench.report.tables import tables_of
+
+BEGIN, END = "<!-- gpkvs bench report: begin -->", "<!-- gpkvs bench report: end -->"
+
+
+def write_report(results: Path, document: Path) -> list[Path]:
+    """Put tables of all results into a document, between its two marks, and plots beside it; return what was written.
+
+    Raises
+    ------
+    BenchError
+        If there are no results, one cannot be read, or the document has not both marks.
+    """
+    # The other files there are results of other commands, with documents of their own.
+    found = [_read(file) for kind in ("engine", "server") for file in sorted(results.glob(f"{kind}*.json"))]
+    if not found:
+        raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
+    text = document.read_text() if document.exists() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"{document} needs the lines {BEGIN} and {END}: what is between them is replaced")
+    sections, written = [], [document]
+    for result in found:
+        plot = document.with_name(f"{document.stem}-{result['benchmark']}-{result['promise']}.svg")
+        if result["measurements"]:
+            plot.write_text(draw(result))
+            written.append(plot)
+        sections.append(_section(result, plot.name if result["measurements"] else ""))
+    document.write_text(f"{before}{BEGIN}\n\n{''.join(sections)}{END}{after}")
+    return written
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(file.read_text())
+        return {**result, "file": file.name, "promise": result["promise"], "measurements": result["measurements"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"{file} is no result of gpkvs bench: {error!r}") from error
+
+
+def _section(result: dict[str, Any], plot: str) -> str:
+    """Return one result in Markdown."""
+    machine = result["machine"]
+    lines = [
+        f"### {result['benchmark'].capitalize()}, promise `{result['promise']}`",
+        "",
+        f"{machine['processors']} processors ({machine['processor']}), {machine['memory_bytes'] / (1 << 30):.0f} GiB "
+        f"of memory, Linux {machine['kernel']}, Python {machine['python']}, stores on {machine['file_system']}; "
+        f"{result['date'][:10]}, commit `{result['commit'][:12]}`, {result['seconds'] / 60:.0f} minutes; "
+        f"every run is in `bench/results/{result['file']}`.",
+        "",
+    ]
+    for name, contender in result.get("contenders", {}).items():
+        settings = [contender.get("settings", "")]
+        settings += [f"{shape}: {one['settings']}" for shape, one in contender.items() if isinstance(one, dict)]
+        lines.append(f"- {name} {contender['version']}: {'; '.join(filter(None, settings)) or 'defaults'}")
+    if plot:
+        lines += ["", f"![Throughput beside the peers]({plot})"]
+    tables = [table.markdown() for table in tables_of(result, profile=True)]
+    return "\n".join(lines) + "\n\n" + "\n".join(tables) + "\n"

@@ -1,0 +1,70 @@
+"""The benchmark of the server: a real `gpkvs serve` beside a real `redis-server` that promises the same."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+from gpkvs.bench.peers.contender import require_promise
+from gpkvs.bench.peers.redis_peer import require_redis
+from gpkvs.bench.report.machine import describe_run
+from gpkvs.bench.report.results import ratios
+from gpkvs.bench.server.call_counts import count_calls
+from gpkvs.bench.server.footprint import measure_memory, measure_start
+from gpkvs.bench.server.metrics_cost import measure_metrics_cost
+from gpkvs.bench.server.serving import Progress, ServerBenchOptions
+from gpkvs.bench.server.throughput import OWN, aims, measure_throughput
+
+Part = Literal["throughput", "memory", "start", "metrics", "calls"]
+PARTS: tuple[Part, ...] = get_args(Part)
+_COUNTED_SIZES = (64, 4096)
+
+
+async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progress: Progress) -> dict[str, Any]:
+    """Run the parts of the benchmark that were chosen; return the result, ready for JSON.
+
+    Raises
+    ------
+    BenchError
+        If redis is not installed, or the directory gives another promise.
+    GpkvsError
+        If a server does not do what it should.
+    """
+    began = perf_counter()
+    require_promise(options.directory, options.promise)
+    if options.has_redis and "throughput" in parts:
+        require_redis()
+    result: dict[str, Any] = {
+        "benchmark": "server",
+        "promise": options.promise,
+        **describe_run(options.directory),
+        "parameters": {name: value for name, value in asdict(options).items() if name not in ("directory", "promise")},
+        "measurements": [],
+        "ratios": [],
+    }
+    for part in parts:
+        with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
+            result |= await _measure(part, options, Path(folder), progress)
+    return {**result, "seconds": perf_counter() - began}
+
+
+async def _measure(part: Part, options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
+    """Run one part; return the fields of the result that it fills."""
+    if part == "memory":
+        return {"memory": await measure_memory(options, directory, progress)}
+    if part == "start":
+        return {"start": await measure_start(options, directory, progress)}
+    if part == "metrics":
+        return {"metrics_cost": await measure_metrics_cost(options, directory, progress)}
+    if part == "calls":
+        progress("counting the server's calls of functions")
+        return {"calls": await count_calls(options, directory, _COUNTED_SIZES)}
+    measurements, known = await measure_throughput(options, directory, progress)
+    return {
+        "measurements": [measurement.as_json() for measurement in measurements],
+        "ratios": ratios(measurements, OWN, aims()),
+        **known,
+    }

@@ -1,0 +1,53 @@
+"""`gpkvs serve` without metrics: what they cost is the difference.
+
+Nothing is counted: not in the engine, not of batches, not of calls. Started by `gpkvs bench server` as a process of its
+own; its arguments are those of `gpkvs`.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+import gpkvs.server.app
+import gpkvs.store
+from gpkvs.engine.meter import Meter
+from gpkvs.server.exporter import Metrics
+
+
+class NoMeter(Meter):
+    """Counts nothing."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def lap(self, phase: str) -> None:
+        """Do nothing."""
+
+    def committed(self, user_bytes: int, heap: int, log: int, index: int, root: int) -> None:
+        """Do nothing."""
+
+
+class NoCallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+    """Passes calls on."""
+
+    def __init__(self, _registry: object) -> None:
+        pass
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Return the handler as it is."""
+        return await continuation(details)
+
+
+if __name__ == "__main__":
+    for module, name, replacement in (
+        (gpkvs.store, "Meter", NoMeter),
+        (gpkvs.server.app, "CallMetrics", NoCallMetrics),
+        (Metrics, "batch_done", lambda *_: None),
+    ):
+        assert hasattr(module, name), name
+        setattr(module, name, replacement)
+    runpy.run_module("gpkvs.cli.main", run_name="__main__")

@@ -1,0 +1,216 @@
+"""The kernels on the CPU: several threads, Python's lock released."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.cpu.workspace import Workspace
+from gpkvs.backends.fields import Field, KernelFields
+from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.media.layout import SlotLayout
+from gpkvs.native import KernelSymbol, kernel_symbol, library
+from gpkvs.pm.region import Region
+
+# In the environment: the largest batch that counts as small, in place of what is known or measured. Tests set it to 0.
+HOST_OPS_MAX = "GPKVS_HOST_OPS_MAX"
+
+_ALL = 1 << 62  # operations: more than a batch can have
+
+_NO_CHARS = ctypes.c_char * 0
+
+
+class _Kernel:
+    """One kernel: its symbol, and how its arguments are packed."""
+
+    def __init__(self, name: str) -> None:
+        self.symbol: KernelSymbol = kernel_symbol(name)
+        self.reference = ctypes.byref(self.symbol)
+        self.fields = KernelFields(name)
+        assert 8 * len(self.fields.fields) == self.symbol.args_bytes, f"{name}: an argument is not 8 bytes"
+        self.args_type = ctypes.c_uint64 * len(self.fields.fields)
+
+    def pack(self, arguments: dict[str, Argument]) -> ctypes.Array[ctypes.c_uint64]:
+        """Pack arguments by name; a missing, extra or mistyped one is our own bug."""
+        return self.args_type(*[self._word(arguments[field.name], field) for field in self.fields.check(arguments)])
+
+    def _word(self, argument: Argument, field: Field) -> int:
+        if isinstance(argument, int):
+            return argument
+        assert field.dtype is None or argument.dtype == field.dtype, (
+            f"{self.fields.kernel}.{field.name} is {argument.dtype}"
+        )
+        return address_of(argument)
+
+
+def address_of(column: NDArray[np.generic]) -> int:
+    """Return where a contiguous array begins.
+
+    By the buffer protocol where it gives it away: NumPy's own attributes take ten times as long, and a transaction of
+    one operation asks for about fifty addresses.
+    """
+    if column.flags.writeable:
+        return ctypes.addressof(_NO_CHARS.from_buffer(column.data))
+    assert column.flags.c_contiguous
+    return int(column.ctypes.data)
+
+
+def adopt_on_host(column: Any) -> NDArray[Any]:
+    """Return an array of another library as one of NumPy, uncopied.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its memory is not the host's.
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    try:
+        adopted: NDArray[Any] = np.from_dlpack(column)
+    except (AttributeError, BufferError, TypeError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"a {type(column).__name__} that the backend cannot reach ({error}): an array of the host is needed, or "
+            "one of the GPU with the backend cuda"
+        ) from error
+    return adopted
+
+
+def host_ops_asked() -> int | None:
+    """Return the largest batch that counts as small, if the environment says it.
+
+    Raises
+    ------
+    BackendError
+        If it says no number.
+    """
+    asked = os.environ.get(HOST_OPS_MAX, "")
+    if asked and not asked.isdecimal():
+        raise BackendError(f"{HOST_OPS_MAX}={asked}: it must be a number of operations")
+    return int(asked) if asked else None
+
+
+@cache
+def _kernel(name: str) -> _Kernel:
+    return _Kernel(name)
+
+
+class CpuBackend:
+    """Runs the kernels that a C++ compiler made when the package was built.
+
+    Parameters
+    ----------
+    threads
+        How many threads share a kernel; 0 takes one for each processor this process may use.
+    """
+
+    name = "cpu"
+    description = "cpu"
+    xp: ModuleType = np
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._workspace = Workspace()
+        self.host_threads: int = library.gpkvs_pool_new(self.threads)
+        asked = host_ops_asked()
+        self.host_ops_max = _ALL if asked is None else asked
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `Backend.kept_bytes`."""
+        return self._workspace.kept_bytes
+
+    def upload(self, column: Column, /) -> Column:
+        """See `Backend.upload`."""
+        return column if column.flags.c_contiguous else column.copy()
+
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """See `Backend.upload_later`."""
+        return lambda: column
+
+    def download(self, column: Column, /) -> Column:
+        """See `Backend.download`."""
+        return column
+
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """See `Backend.download_later`; done at once."""
+        np.copyto(into, column)
+        return lambda: None
+
+    def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.result_column`."""
+        return np.empty(count, dtype)
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """See `Backend.parts`; nothing is on its way anywhere."""
+        return [(0, len(batch))]
+
+    def total(self, column: NDArray[Any], /) -> int:
+        """See `Backend.total`."""
+        is_truth = column.dtype == np.bool_  # which NumPy counts ten times as fast as it sums
+        return int(np.count_nonzero(column) if is_truth else column.sum(dtype=np.uint64))
+
+    def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.scratch`."""
+        return self._workspace.take(count, dtype)
+
+    def begin(self, batch: Batch, /) -> None:
+        """See `Backend.begin`."""
+        del batch
+        self._workspace.recycle()
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """See `Backend.adopt`."""
+        return adopt_on_host(column)
+
+    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
+        """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
+
+    def detach(self, region: Region, /) -> None:
+        """See `Backend.detach`."""
+
+    def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
+        """See `Backend.launch`."""
+        if items == 0:
+            return
+        assert self.host_threads, "the backend is closed"
+        code = _kernel(kernel)
+        library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, keys_per_item)
+
+    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        """See `Backend.launch_unawaited`; it is over at once."""
+        self.launch(kernel, items, keys_per_item=1, **arguments)
+
+    def host_stored(self, index: int, slots: U64, /) -> None:
+        """See `Backend.host_stored`; there is nothing to follow."""
+
+    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+        """See `Backend.order`."""
+        n = len(ops)
+        order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
+        chain_start = self.scratch(n + 1, np.uint32)
+        columns: list[NDArray[np.generic]] = [order, chain_of, chain_start, last_write]
+        assert self.host_threads, "the backend is closed"
+        chains = library.gpkvs_order(
+            self.host_threads,
+            *[address_of(column) for column in (fingerprint0, fingerprint1, ops)],
+            n,
+            *[address_of(column) for column in columns],
+        )
+        if chains > n:
+            raise MemoryError(f"{n:,} operations could not be sorted")
+        return order, chain_of, chain_start[: chains + 1], last_write
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        if self.host_threads:
+            library.gpkvs_pool_delete(self.host_threads)
+            self.host_threads = 0

@@ -1,0 +1,1 @@
+"""The kernels on an NVIDIA GPU: the only folder that imports CuPy."""

@@ -1,0 +1,145 @@
+"""gpkvs linear: concurrent clients of a server that is killed again and again; their history must be serializable."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gpkvs.cli.counts import counts_table
+from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.exit_status import exits
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.config import BackendName, DurabilityName
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.consistency.consistency import LinearOptions, LinearReport, linear
+from gpkvs.recovery.proof.consistency.history import History
+from gpkvs.recovery.proof.consistency.serial import judge
+from gpkvs.recovery.proof.servers.rounds import SIGKILL
+from gpkvs.recovery.proof.servers.server_process import ServerOptions
+from gpkvs.text import counted
+
+
+@exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
+def linear_command(
+    operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
+    faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats the choices of an earlier run; by default a new one.", min=0)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="An empty directory for store and history, on the file system to be tested; it is kept. By default a "
+            "temporary one, kept only if something is wrong."
+        ),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Judge the history of an earlier run again (a file history.npz), and do no more."),
+    ] = None,
+    backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
+    durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """Prove that what clients were told is strictly serializable, while the server is killed under them.
+
+    Clients send batches, single operations and streams on few keys, all at once; some calls are cancelled, some miss
+    their deadline. The server dies by SIGKILL at random moments and at named failpoints of a batch and of recovery, and
+    is started again on the same store. Every answer is recorded. At the end the requests are replayed in the order of
+    their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
+    read does not.
+
+    Example: gpkvs linear --operations 50000 --faults 5
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if history:
+        with failures_exit(1):
+            _judge_again(history)
+        return
+    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-linear-") as directory:
+        options = LinearOptions(
+            operations,
+            faults,
+            secrets.randbelow(1 << 32) if seed is None else seed,
+            directory,
+            ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
+        )
+        console.print(
+            f"seed {options.seed}, {counted(operations, 'operation')}, {counted(faults, 'kill')}, data in {directory}",
+            markup=False,
+        )
+
+        def show(kills: int, recorded: int, death: str) -> None:
+            console.print(
+                f"{kills} of {counted(faults, 'kill')}, {recorded:,} of {counted(operations, 'operation')}: {death}",
+                markup=False,
+            )
+
+        report = asyncio.run(linear(options, show))
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+
+
+def _judge_again(file: Path) -> None:
+    try:
+        found = judge(History.load(file))
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidArgumentError(f"{file} cannot be read as a history: {error}", field="history") from error
+    for anomaly in found.anomalies:
+        typer.echo(str(anomaly))
+    if not found.is_serializable:
+        raise typer.Exit(1)
+    typer.echo(
+        f"strictly serializable: {counted(found.writing, 'request')} that wrote, {found.reading:,} that only read"
+    )
+
+
+def _as_json(report: LinearReport) -> dict[str, object]:
+    found = report.judgement
+    return {
+        "seed": report.seed,
+        "operations": report.operations,
+        "requests": report.requests,
+        "requests_writing": found.writing,
+        "requests_reading": found.reading,
+        "answers_replayed": found.reads,
+        "unknown_done": found.unknown_done,
+        "unknown_not_done": found.unknown_not_done,
+        "refused": report.refused,
+        "kills": dict(report.kills),
+        "cancelled": report.cancelled,
+        "deadlines_missed": report.deadlines,
+        "keys_read_back": report.keys_read_back,
+        "anomalies": [],
+        "seconds": round(report.seconds, 3),
+        "seconds_judged": round(report.seconds_judged, 3),
+    }
+
+
+def _print(report: LinearReport) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    found, kills = report.judgement, report.kills
+    rows = (
+        ("operations", report.operations),
+        ("requests", report.requests),
+        ("  that wrote, replayed in commit order", found.writing),
+        ("  that only read, placed between them", found.reading),
+        ("  without an answer, but done", found.unknown_done),
+        ("  without an answer, and not done", found.unknown_not_done),
+        ("answers to a GET or DELETE checked", found.reads),
+        ("kills", kills.total()),
+        ("  by SIGKILL at a random moment", kills[SIGKILL]),
+        (f"  at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),
+        ("calls cancelled", report.cancelled),
+        ("deadlines missed", report.deadlines),
+        ("anomalies", 0),
+    )
+    console.print(counts_table("The history is strictly serializable", rows, report.seconds))
+    console.print(f"seed {report.seed}", markup=False)

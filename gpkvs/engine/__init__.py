@@ -1,0 +1,1 @@
+"""Batches as durable transactions: planners, the committer, the heap, tables."""

@@ -1,0 +1,80 @@
+"""What does not fit: which requests are refused, and where a batch is cut.
+
+The request is the unit of rejection: taken in arrival order, a request that does not fit is refused whole, and the rest
+run again without it. Requests without a SET are never refused for space.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U32, Batch, Op
+from gpkvs.config import MIB
+from gpkvs.engine.plan import Plan
+from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.media.catalog import TableEntry
+from gpkvs.text import counted, quoted
+
+# What an index takes of random keys for certain, even if all come in one batch.
+_LOAD_PLANNED = 0.7
+
+
+class DoesNotFitError(Exception):
+    """Some requests of a batch must be refused before it can run; `rejected` says which and why."""
+
+    def __init__(self, rejected: dict[int, GpkvsError]) -> None:
+        super().__init__(f"{len(rejected)} requests do not fit")
+        self.rejected = rejected
+
+
+class CutError(Exception):
+    """The batch is too large for one transaction; its first `requests` requests are not."""
+
+    def __init__(self, requests: int) -> None:
+        super().__init__(f"only the first {requests} requests fit one transaction")
+        self.requests = requests
+
+
+def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
+    """Return why new keys are refused, with the size of an index that would take them."""
+    slots = max(2 * table.slots, int((records + new_keys) / _LOAD_PLANNED))
+    mib = -(-slots * table.slot_layout.slot_bytes // MIB)
+    return NoSpaceError(
+        "index",
+        f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
+        f"{records / table.slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full: delete "
+        f"keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
+    )
+
+
+def request_of_op(batch: Batch) -> NDArray[np.int64]:
+    """Return the request of each operation."""
+    return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
+
+
+def result_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:
+    """Return the bytes of values that each request reads."""
+    owner = request_of_op(batch)[get_op]
+    return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)
+
+
+def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
+    """Return the SETs in arrival order, and the chain of each."""
+    chain = np.empty_like(plan.chains.order)
+    chain[plan.chains.order] = plan.chains.chain_of
+    sets = np.flatnonzero(plan.ops == Op.SET.value)
+    return sets, chain[sets]
+
+
+def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:
+    """Return how many whole requests, from the first on, cost no more than a budget (all of them: no cut)."""
+    return int(np.searchsorted(np.cumsum(costs, dtype=np.int64), budget, side="right"))
+
+
+def cut_to_tables(batch: Batch, tables_max: int) -> int:
+    """Return how many whole requests, from the first on, touch no more than so many tables."""
+    if len(batch.request_tables) <= tables_max:
+        return len(batch.request_ops)
+    tables, first = np.unique(batch.request_tables, return_index=True)
+    return len(batch.request_ops) if len(tables) <= tables_max else int(np.sort(first)[tables_max])

@@ -1,0 +1,207 @@
+"""What a transaction is going to do to one table: the columns that its phases hand on to each other.
+
+Columns live where the backend's kernels run, in its array module (`Backend.xp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Backend
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """The keyed fingerprint of each operation's key, in two words."""
+
+    word0: U64
+    word1: U64
+
+
+@dataclass(frozen=True)
+class Chains:
+    """All operations of one key are a chain; chains are sorted by block and bucket."""
+
+    order: U32  # the operation at each sorted position
+    chain_of: U32  # of each position
+    start: U32  # of each chain, and the end
+    last_write: U32
+    fingerprint0: U64
+    fingerprint1: U64
+    block: U32
+    slot: U64  # as found; NO_SLOT if the key is not there
+    old_word: U64  # the record's reference; in a u64 table the value
+    old_meta: U64  # empty in a u64 table
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What each operation sees."""
+
+    status: U8
+    versions: U64  # empty in a u64 table
+    source_word: U64  # what the table holds: a record's reference, or a number; 0 if a GET sees none of it
+    source_op: U32  # the SET of this batch that a GET sees, or NO_OP; empty if the batch only reads
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The same columns on the host, where they arrive while others are still looked up."""
+
+    status: U8
+    source_word: U64
+    wait: Callable[[], None]  # until all are there
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What each chain leaves."""
+
+    change: U8
+    final_op: U32
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The chains that change a slot, and where."""
+
+    chain: U32
+    slot: U64  # of every chain
+    new_keys: int
+    moved_to: U64 | None  # of each changing chain: where its slot's occupant goes, or NO_SLOT; None: none moves
+
+
+@dataclass(frozen=True)
+class SlotChanges:
+    """The slots that change: those of the chains, then those that displaced occupants move to."""
+
+    slot: U64
+    contents: U64  # (slots, words of a slot)
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+
+class Plan:
+    """One table's share of a transaction, phase by phase.
+
+    Parameters
+    ----------
+    backend
+        Whose kernels will read the columns.
+    batch
+        The operations on this table.
+    numbers : (r,) int64
+        The number of each of its requests in the whole batch.
+    first_sequence
+        The version of its first operation.
+    """
+
+    chains: Chains
+    seen: Seen  # not of a batch of SETs only
+    delivered: Delivered | None = None
+    folded: Folded
+    get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Table.bounds`)
+    get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Table.lengths`)
+    result_bytes: int  # of the values of all GETs
+    placed: Placed
+    put_op: U32  # the SETs whose records are kept, in arrival order
+    put_reference: U64  # their new records
+    put_units: int  # what these take, in units of the heap
+    changes: SlotChanges
+    result: RequestResult
+
+    def __init__(self, backend: Backend, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
+        self._backend = backend
+        self.batch = batch
+        self.numbers = numbers
+        self.first_sequence = first_sequence
+
+    def fetch(self) -> None:
+        """Bring keys, then values where kernels run; values arrive while other things are done."""
+        keys = self._backend.upload_later(self.batch.keys)
+        self._fetched = self._backend.upload_later(self.batch.values)
+        self.ops  # noqa: B018 - a column of one number is made while the keys are on their way
+        self.keys = keys()
+
+    @cached_property
+    def ops(self) -> U8:
+        """`Op` of every operation."""
+        return self._backend.upload(self.batch.ops)
+
+    @cached_property
+    def keys(self) -> U8:
+        """All keys, one after the other."""
+        return self._backend.upload(self.batch.keys)
+
+    @cached_property
+    def values(self) -> U8:
+        """The values of the SETs, one after the other; after `fetch`."""
+        return self._fetched()
+
+    @property
+    def gets(self) -> int:
+        """How many GETs there are."""
+        return len(self.get_op) if self.batch.has_writes else len(self.batch)
+
+    @cached_property
+    def get_op(self) -> U32:
+        """The GETs, in order."""
+        xp = self._backend.xp
+        if not self.batch.has_writes:
+            numbers: U32 = xp.arange(len(self.batch), dtype=np.uint32)
+        elif self.batch.has_reads:
+            numbers = xp.flatnonzero(self.ops == Op.GET.value).astype(np.uint32)
+        else:
+            numbers = xp.empty(0, np.uint32)
+        return numbers
+
+    @cached_property
+    def host_key_lengths(self) -> U32:
+        """Of every operation, on the host, written out even if they are one number."""
+        return self._backend.download(self.key_lengths)
+
+    @cached_property
+    def key_lengths(self) -> U32:
+        """Of every operation."""
+        return self._backend.upload(self.batch.key_lengths)
+
+    @cached_property
+    def key_offsets(self) -> U64:
+        """Of every operation."""
+        return offsets_of(self.key_lengths)
+
+    @cached_property
+    def value_lengths(self) -> U32:
+        """Of every operation; 0 but for SETs."""
+        lengths = self._backend.upload(self.batch.value_lengths)
+        if len(lengths) == len(self.batch):
+            return lengths
+        all_lengths: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
+        all_lengths[self.ops == Op.SET.value] = lengths
+        return all_lengths
+
+    @cached_property
+    def value_offsets(self) -> U64:
+        """Of every operation."""
+        return offsets_of(self.value_lengths)
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether versions are given."""
+        return len(self.batch.value_lengths) > 0
+
+
+def offsets_of(lengths: U32) -> U64:
+    """Return where each of the concatenated byte strings begins."""
+    ends: U64 = lengths.cumsum(dtype=np.uint64)
+    return ends - lengths

@@ -1,0 +1,192 @@
+"""Tables made and dropped, durably: a new catalogue file, then the root that names it.
+
+Each step leaves a store that opens: until the root names the new catalogue, the old one counts, and files that no
+catalogue names are removed at the next opening. No batch runs while catalogue and roots are written, and the flag is
+IDLE then; batches do run while an index is reserved, and while what a dropped table had in the heap is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
+from gpkvs.fatal import stop_process
+from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
+from gpkvs.media.directory import INDEX_BYTES_MAX, reserve_file, reserve_next, round_up, write_file
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT, Root
+from gpkvs.media.roots import write_roots
+from gpkvs.native import crc32c
+from gpkvs.pm.domain import Domain
+from gpkvs.pm.region import Region
+from gpkvs.text import quoted
+
+_NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+_FILES = re.compile(r"(index-\d+-\d+|catalog-\d+\.json)(\.tmp)?")
+
+
+def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) -> None:
+    """Check what a client asks for.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If name, layout or size cannot be.
+    TableExistsError
+        If there is a table of that name.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"{quoted(name)}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
+    if layout not in LAYOUTS:
+        raise InvalidArgumentError(f"{quoted(layout)}: there are {', '.join(LAYOUTS)}", field="layout")
+    if not BLOCK_BYTES <= index_bytes <= INDEX_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{index_bytes:,} bytes, allowed are {BLOCK_BYTES:,} to {INDEX_BYTES_MAX:,}", field="index_bytes"
+        )
+    if any(table.name == name for table in catalog.tables):
+        raise TableExistsError(f"there is a table {quoted(name)} already", field="name")
+
+
+def check_drop(entry: TableEntry) -> None:
+    """Raise `InvalidArgumentError` for the table that must stay."""
+    if entry.name == DEFAULT_TABLE:
+        raise InvalidArgumentError("the default table cannot be dropped", field="name")
+
+
+def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
+    """Make the file of a table's index, all of it reserved; it takes the time that the disk needs, so batches may run.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses or has no space; nothing is left behind then.
+    """
+    path = files.path / entry.file_name
+    try:
+        reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
+    except (OSError, MemoryError):
+        _remove(path)
+        raise
+
+
+def create_table(
+    files: StoreFiles, root: Root, backend: Backend, domain: Domain, entry: TableEntry
+) -> tuple[Root, Region]:
+    """Make an empty table, whose file is reserved; return the new root and its index.
+
+    Parameters
+    ----------
+    files, root
+        The open store and its current root.
+    backend
+        Writes the empty markers of a u64 index.
+    domain
+        Of the new region.
+    entry
+        With the catalogue's next id.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses or has no space; nothing was changed then.
+    """
+    index: Region | None = None
+    try:
+        index = Region(files.path / entry.file_name, domain)
+        backend.attach(index, slots=entry.slot_layout)
+        if entry.slot_layout is U64_LAYOUT:
+            key0, key1 = root.hash_keys
+            backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
+            index.persist()
+        catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
+        changed = _write_catalog(files, root, catalog)
+    except (OSError, MemoryError, BackendError):
+        if index:
+            backend.detach(index)
+            index.close()
+        _remove(files.path / entry.file_name)
+        raise
+    _switch_to(files, changed, catalog)
+    files.indexes[entry.id] = index
+    return changed, index
+
+
+def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
+    """Take a table out of the catalogue; return the new root. Its id is never given again.
+
+    Its index is still mapped and nobody uses it any more: `remove_index` is what remains to be done.
+    """
+    tables = tuple(table for table in files.catalog.tables if table is not entry)
+    catalog = replace(files.catalog, tables=tables)
+    changed = _write_catalog(files, root, catalog)
+    _switch_to(files, changed, catalog)
+    return changed
+
+
+def remove_index(files: StoreFiles, backend: Backend, entry: TableEntry) -> None:
+    """Unmap the index of a table that was dropped and remove its file."""
+    index = files.indexes.pop(entry.id)
+    backend.detach(index)
+    index.close()
+    _remove(index.path)
+
+
+def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
+    """Write a catalogue's file, durably; return the root that will name it. Until it does, the file is worthless."""
+    packed = catalog.pack()
+    changed = replace(
+        root,
+        sequence=root.sequence + 1,
+        catalog_generation=root.catalog_generation + 1,
+        catalog_bytes=len(packed),
+        catalog_crc=crc32c(packed),
+    )
+    failpoint.hit("before_catalog")
+    write_file(files.path / catalog_file_name(changed.catalog_generation), packed)
+    return changed
+
+
+def _switch_to(files: StoreFiles, root: Root, catalog: Catalog) -> None:
+    """Make a root durable that names a new catalogue. From its first store on, nothing is a refusal any more."""
+    try:
+        failpoint.hit("before_catalog_root")
+        write_roots(files.root_region, root)
+        failpoint.hit("after_catalog_root")
+        _remove(files.path / catalog_file_name(root.catalog_generation - 1))
+        files.catalog = catalog
+        reserve_catalog(files, root)
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
+        stop_process("the roots could not be written", error)
+
+
+def reserve_catalog(files: StoreFiles, root: Root) -> None:
+    """Reserve room for the next catalogue, so that tables can be dropped on a full disk: one fewer needs no more."""
+    reserve_next(files.path / catalog_file_name(root.catalog_generation + 1), root.catalog_bytes)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that no root names; if it cannot be, the next start tries again (`remove_orphans`)."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def remove_orphans(files: StoreFiles) -> list[str]:
+    """Remove index and catalogue files that the current root does not name; return their names."""
+    named = {table.file_name for table in files.catalog.tables} | {catalog_file_name(files.root.catalog_generation)}
+    orphans = [path for path in files.path.iterdir() if _FILES.fullmatch(path.name) and path.name not in named]
+    for path in orphans:
+        path.unlink()
+    return [path.name for path in orphans]
+
+
+def new_entry(catalog: Catalog, name: str, layout: str, index_bytes: int) -> TableEntry:
+    """Return the catalogue entry of a table to be made."""
+    blocks = round_up(index_bytes, BLOCK_BYTES) // BLOCK_BYTES
+    return TableEntry(catalog.next_table_id, name, layout, 0, blocks)

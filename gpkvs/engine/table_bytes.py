@@ -1,0 +1,101 @@
+"""The `bytes` layout: keys and values of any size, in records of the heap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpkvs.backends.base import Argument
+from gpkvs.batch import U8, U32, U64
+from gpkvs.engine.plan import Plan, Seen, offsets_of
+from gpkvs.engine.table import Table
+from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind
+
+
+class BytesTable(Table):
+    """A table whose slots refer to records."""
+
+    _has_versions = True
+
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
+
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        del keys
+        return {}
+
+    def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
+        reference = self._backend.scratch(len(plan.batch), np.uint64)
+        if len(plan.put_op):
+            reference[plan.put_op] = plan.put_reference
+        return {
+            "chain_fingerprint0": plan.chains.fingerprint0,
+            "chain_fingerprint1": plan.chains.fingerprint1,
+            "reference": reference,
+            "first_sequence": plan.first_sequence,
+        }
+
+    def _bounds(self, plan: Plan) -> U32:
+        reads_only = not plan.batch.has_writes
+        lengths = self._backend.scratch(plan.gets, np.uint32)
+        self._backend.launch(
+            "result_bound",
+            plan.gets,
+            get_op=0 if reads_only else plan.get_op,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            key_lengths=plan.key_lengths,
+            segment_units=self._files.root.segment_bytes // UNIT_BYTES,
+            length=lengths,
+        )
+        return lengths
+
+    def _lengths(self, plan: Plan) -> U32:
+        # Records are read by the host's threads: from here on, what GETs see is on the host.
+        download, seen = self._backend.download, plan.seen
+        plan.seen = Seen(
+            download(seen.status), download(seen.versions), download(seen.source_word), download(seen.source_op)
+        )
+        lengths: U32 = self._backend.result_column(plan.gets, np.uint32)
+        heap, reads_only = self._files.heap, not plan.batch.has_writes
+        self._backend.launch(
+            "measure",
+            plan.gets,
+            get_op=plan.get_op if plan.batch.has_writes else 0,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            value_lengths=0 if reads_only else plan.value_lengths,
+            keys=plan.batch.keys,
+            key_offsets=plan.key_offsets,
+            key_lengths=plan.host_key_lengths,
+            heap=heap.address,
+            heap_bytes=heap.bytes,
+            table_id=self.entry.id,
+            status=plan.seen.status,
+            versions=plan.seen.versions,
+            length=lengths,
+        )
+        return lengths
+
+    def _value_column(self, size: int) -> U8:
+        column: U8 = self._backend.result_column(size, np.uint8)
+        return column
+
+    def _values(self, plan: Plan) -> U8:
+        offset = self._backend.download(offsets_of(self._backend.upload(self.lengths(plan))))
+        return self._gather(plan, offset=offset, values=plan.batch.values, heap=self._files.heap.address)
+
+    def kept_records(self, plan: Plan) -> U32:
+        """See `Table.kept_records`."""
+        if plan.batch.has_only_sets and len(plan.chains) == len(plan.batch):  # each SET has a key of its own
+            numbers: U32 = self._xp.arange(len(plan.batch), dtype=np.uint32)
+            return numbers
+        kept = self._xp.zeros(len(plan.batch), np.bool_)
+        kept[plan.folded.final_op[plan.folded.change == ChangeKind.PUT.value]] = True
+        return self._numbers_where(kept)
+
+    def freed(self, plan: Plan) -> U64:
+        """See `Table.freed`."""
+        if plan.batch.has_only_sets and not plan.placed.new_keys:
+            return plan.chains.old_word
+        freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != ChangeKind.NONE.value)]
+        return freed

@@ -1,0 +1,104 @@
+"""The `u64` layout: 8-byte keys and 8-byte values, both in the slot. No versions, no records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpkvs.backends.base import Argument
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.engine.plan import Delivered, Plan, Seen, offsets_of
+from gpkvs.engine.table import Table
+
+
+class U64Table(Table):
+    """A table whose slots hold the value."""
+
+    _has_versions = False
+
+    def _look(self, plan: Plan) -> None:
+        parts = self._backend.parts(plan.batch)
+        if len(parts) == 1:
+            super()._look(plan)
+            return
+        # While one part of the keys is on its way, another is looked up, and what a third one sees is on its way back.
+        backend, count = self._backend, len(plan.batch)
+        seen = plan.seen = self._nothing_seen(count)
+        status, words = backend.result_column(count, np.uint8), backend.result_column(count, np.uint64)
+        arriving = [backend.upload_later(plan.batch.keys[8 * first : 8 * last]) for first, last in parts]
+        for (first, last), keys in zip(parts, arriving, strict=True):
+            part = Seen(seen.status[first:last], seen.versions, seen.source_word[first:last], seen.source_op)
+            self._look_at(plan, keys(), part)
+            backend.download_later(part.source_word, words[first:last])
+            wait = backend.download_later(part.status, status[first:last])
+        plan.delivered = Delivered(status, words, wait)
+
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        del plan
+        return {}
+
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        return {"keys": keys}
+
+    def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
+        return {
+            "keys": plan.keys,
+            "values": plan.values,
+            # Without it, operation i has value i.
+            "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else plan.value_offsets,
+            "buckets": self.entry.buckets,
+            "hash_key0": self._hash_key0,
+            "hash_key1": self._hash_key1,
+        }
+
+    def _bounds(self, plan: Plan) -> U32:
+        nothing: U32 = self._xp.zeros(plan.gets, np.uint32)  # values are in the slots
+        return nothing
+
+    def _lengths(self, plan: Plan) -> U32:
+        status = plan.seen.status[plan.get_op] if plan.batch.has_writes else plan.seen.status
+        lengths: U32 = (status == Status.OK.value) * np.uint32(8)
+        return lengths
+
+    def _result_bytes(self, plan: Plan) -> int:
+        if plan.batch.has_writes:
+            return super()._result_bytes(plan)
+        # OK is 0: as truth values they are counted where they are, without a column of lengths.
+        missed = self._backend.total(plan.seen.status.view(np.bool_))
+        return 8 * (len(plan.batch) - missed)
+
+    def result(self, plan: Plan) -> RequestResult:
+        """See `Table.result`; of what is on its way already, it waits for the arrival."""
+        if plan.delivered is None:
+            return super().result(plan)
+        count, all_found = len(plan.batch), plan.result_bytes == 8 * len(plan.batch)
+        values, lengths = plan.delivered.source_word.view(np.uint8), constant(np.uint32(8), count)
+        if not all_found:
+            download = self._backend.download
+            values, lengths = download(self._values(plan)), download(self.lengths(plan))
+        plan.delivered.wait()
+        return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
+
+    def _value_column(self, size: int) -> U8:
+        column: U8 = self._xp.empty(size, np.uint8)
+        return column
+
+    def _values(self, plan: Plan) -> U8:
+        if plan.batch.has_writes:
+            return self._gather(plan, offset=offsets_of(self.lengths(plan)), values=plan.values)
+        # `look` left them side by side.
+        words = plan.seen.source_word
+        if plan.result_bytes < 8 * len(words):
+            words = words[plan.seen.status == Status.OK.value]
+        return words.view(np.uint8)
+
+    def kept_records(self, plan: Plan) -> U32:
+        """See `Table.kept_records`; values need none."""
+        del plan
+        nothing: U32 = self._xp.empty(0, np.uint32)
+        return nothing
+
+    def freed(self, plan: Plan) -> U64:
+        """See `Table.freed`."""
+        del plan
+        nothing: U64 = self._xp.empty(0, np.uint64)
+        return nothing

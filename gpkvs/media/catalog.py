@@ -1,0 +1,66 @@
+"""The catalogue: which tables a store has, and in which files. A JSON file that the root names, with its checksum."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from gpkvs.media.layout import LAYOUTS, BadBytesError, SlotLayout
+from gpkvs.native import crc32c
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One table, as the catalogue has it."""
+
+    id: int
+    name: str
+    layout: str
+    generation: int
+    blocks: int
+
+    @property
+    def file_name(self) -> str:
+        """The file of this generation of the index."""
+        return f"index-{self.id}-{self.generation}"
+
+    @property
+    def slot_layout(self) -> SlotLayout:
+        """The layout, by its name."""
+        return LAYOUTS[self.layout]
+
+    @property
+    def buckets(self) -> int:
+        """Buckets in the index."""
+        return self.blocks * self.slot_layout.block_buckets
+
+    @property
+    def slots(self) -> int:
+        """Slots in the index."""
+        return self.blocks * self.slot_layout.block_slots
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All tables. Ids are never reused, so the next one is kept too."""
+
+    tables: tuple[TableEntry, ...]
+    next_table_id: int
+
+    def pack(self) -> bytes:
+        """Return the file's bytes: JSON, padded with line feeds to whole words."""
+        text = json.dumps(asdict(self), indent=1).encode()
+        return text + b"\n" * (8 - len(text) % 8)
+
+    @staticmethod
+    def unpack(data: bytes, checksum: int) -> Catalog:
+        """Read the file's bytes; raises `BadBytesError` if they are not those the root names."""
+        if len(data) % 8 or crc32c(data) != checksum:
+            raise BadBytesError("the catalogue has a wrong checksum")
+        fields = json.loads(data)
+        return Catalog(tuple(TableEntry(**table) for table in fields["tables"]), fields["next_table_id"])
+
+
+def catalog_file_name(generation: int) -> str:
+    """Return the name of a catalogue file."""
+    return f"catalog-{generation}.json"

@@ -1,0 +1,400 @@
+"""A store's directory: its lock, its files, and their creation.
+
+Files
+-----
+``LOCK``          the pid of the process that has the store open; the directory itself is locked (flock)
+``CREATING``      only while a store is being created: what lies beside it is worthless
+``root``          two root copies and the transaction flag
+``log``           two descriptors and the undo log
+``heap``          the records, in segments
+``index-T-G``     the index of table T, generation G
+``catalog-N.json``  the tables
+``recovery.json``   what the last start-up found (for people and scripts; never read back)
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gpkvs import failpoint
+from gpkvs.config import DEFAULT_TABLE, KIB, MIB, Sizes
+from gpkvs.errors import (
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreError,
+    StoreLockedError,
+    StoreMissingError,
+)
+from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    HEAP_UNITS_MAX,
+    LOG_ENTRIES_OFFSET,
+    PAGE_BYTES,
+    ROOT_FILE_BYTES,
+    ROOT_OFFSETS,
+    UNIT_BYTES,
+    Descriptor,
+    Root,
+    State,
+    pack_flag,
+)
+from gpkvs.native import crc32c
+
+LOCK_FILE = "LOCK"
+CREATING_FILE = "CREATING"
+ROOT_FILE = "root"
+LOG_FILE = "log"
+HEAP_FILE = "heap"
+RECOVERY_FILE = "recovery.json"
+
+# What `create_store` makes before the root; only this may be removed when a creation begins again.
+_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
+
+SEGMENT_BYTES_MAX = 32 * MIB
+SEGMENT_BYTES_MIN = 64 * KIB
+LOG_BYTES_MIN = 128 * KIB
+INDEX_BYTES_MAX = 1 << 44
+
+# The last one is what a file system says to a size beyond all it could ever hold.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Progress = Callable[[str, float], None]
+
+
+class DirectoryLock:
+    """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
+
+    The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
+    who has it. The child of a fork shares the locked descriptor, so it gives its own copy away at once: else the
+    store would stay locked for as long as the child lives.
+
+    Raises
+    ------
+    StoreLockedError
+        If another process (or this one) has it, with its pid.
+    """
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if write:
+                _write_owner(path / LOCK_FILE)
+        except BlockingIOError:
+            os.close(self._directory)
+            raise StoreLockedError(path, _owner(path / LOCK_FILE)) from None
+        except BaseException:
+            os.close(self._directory)
+            raise
+        _locks.add(self)
+
+    def release(self) -> None:
+        """Let others open the store."""
+        _locks.discard(self)
+        os.close(self._directory)
+
+
+_locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()  # those that this process holds
+
+
+def _release_in_child() -> None:
+    """Close the child's copies of the descriptors; the parent's locks stay."""
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+def _write_owner(lock_file: Path) -> None:
+    """Write this process's pid over what was there, without a truncation: a full disk could not take it again."""
+    file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with suppress(OSError):
+            os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
+    finally:
+        os.close(file)
+
+
+def _owner(lock_file: Path) -> int | None:
+    """Return the process that wrote the lock file, if it lives; `gpkvs check` locks without writing."""
+    try:
+        text = lock_file.read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and Path(f"/proc/{text}").exists() else None
+
+
+@contextmanager
+def access_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        if error.errno in _NO_SPACE:
+            raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
+        hint = {
+            errno.EACCES: "give this user read and write permission",
+            errno.EPERM: "give this user read and write permission",
+            errno.EROFS: "the file system is read-only",
+            errno.ENOTDIR: "a store is a directory",
+            errno.EMFILE: "raise the limit on open files (ulimit -n); each table needs one",
+            errno.ENFILE: "the system has no more open files to give",
+        }.get(error.errno or 0, "check the file system")
+        raise StoreAccessError(f"{where}: {error.strerror}: {hint}") from error
+
+
+def store_exists(path: Path) -> bool:
+    """Whether there is a store in a directory that exists.
+
+    Raises
+    ------
+    StoreError
+        If there is something else: an empty store is never started beside data.
+    """
+    names = {entry.name for entry in path.iterdir()} - {LOCK_FILE}
+    if ROOT_FILE in names:
+        return True
+    created = all(_CREATED.fullmatch(name) for name in names - {CREATING_FILE})
+    if names and not (CREATING_FILE in names and created):
+        raise StoreError(
+            f"{path} is not empty and holds no store (there is no file {ROOT_FILE!r}, but {min(names)!r}): "
+            "use an empty directory, or put the missing file back"
+        )
+    return False
+
+
+def require_store(path: Path) -> None:
+    """Raise `StoreMissingError` unless there is a store at `path`."""
+    if not path.is_dir() or not store_exists(path):
+        raise StoreMissingError(f"there is no store at {path}")
+
+
+def segment_bytes_for(heap_bytes: int) -> int:
+    """Return the segment size of a heap: at most a sixteenth of it, a power of two."""
+    wanted = max(SEGMENT_BYTES_MIN, heap_bytes // 16)
+    return min(SEGMENT_BYTES_MAX, 1 << (wanted.bit_length() - 1))
+
+
+def round_up(value: int, step: int) -> int:
+    """Return the smallest multiple of `step` that is at least `value`."""
+    return -(-value // step) * step
+
+
+def checked_sizes(sizes: Sizes) -> Sizes:
+    """Round sizes up to whole blocks, segments and pages.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is out of range.
+    """
+    bounds = {
+        "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
+        "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
+        "log_bytes": (LOG_BYTES_MIN, 1 << 40),
+    }
+    for name, (least, most) in bounds.items():
+        value = getattr(sizes, name)
+        if not least <= value <= most:
+            raise InvalidArgumentError(f"{value:,} bytes, allowed are {least:,} to {most:,}", field=name)
+    return Sizes(
+        index_bytes=round_up(sizes.index_bytes, BLOCK_BYTES),
+        heap_bytes=round_up(sizes.heap_bytes, segment_bytes_for(sizes.heap_bytes)),
+        log_bytes=round_up(sizes.log_bytes, PAGE_BYTES),
+    )
+
+
+def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
+    """Create a store in a directory that is empty or holds an interrupted creation.
+
+    All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
+    creation that is cut short leaves no store, and the next start begins again.
+
+    Raises
+    ------
+    NoSpaceError
+        If the file system is too small; what was made is removed.
+    OSError
+        If the operating system refuses otherwise.
+    """
+    sizes = checked_sizes(sizes)
+    table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
+    catalog = Catalog((table,), next_table_id=1)
+    root = _first_root(sizes, catalog)
+    marker = path / CREATING_FILE
+    _remove_leftovers(path)
+    marker.touch()
+    sync_path(path)
+    try:
+        reserve_file(path / LOG_FILE, sizes.log_bytes, _first_log())
+        on_progress("reserving the index", 0.1)
+        reserve_file(path / table.file_name, sizes.index_bytes, b"")
+        on_progress("reserving the heap", 0.2)
+        reserve_file(path / HEAP_FILE, sizes.heap_bytes, b"")
+        write_file(path / catalog_file_name(0), catalog.pack())
+        write_file(path / ROOT_FILE, _root_file(root))
+    except OSError as error:
+        # The root goes first: it may be there already, and beside it nothing may be missing.
+        (path / ROOT_FILE).unlink(missing_ok=True)
+        _remove_leftovers(path)
+        marker.unlink(missing_ok=True)
+        if error.errno in _NO_SPACE:
+            needed = sizes.index_bytes + sizes.heap_bytes + sizes.log_bytes
+            free = os.statvfs(path)
+            raise NoSpaceError(
+                "disk",
+                f"a store of {needed:,} bytes (index {sizes.index_bytes:,}, heap {sizes.heap_bytes:,}, log "
+                f"{sizes.log_bytes:,}) was asked for in {path}, {free.f_bavail * free.f_frsize:,} are free: "
+                "choose smaller --index-bytes, --heap-bytes, --log-bytes, or another disk",
+            ) from error
+        raise
+    failpoint.hit("before_creation_ends")
+    finish_creation(path)
+    on_progress("created", 1.0)
+
+
+def _first_root(sizes: Sizes, catalog: Catalog) -> Root:
+    packed = catalog.pack()
+    return Root(
+        sequence=0,
+        incarnation=0,
+        store_id=secrets.token_bytes(16),
+        hash_key=secrets.token_bytes(16),
+        flags=0,
+        catalog_generation=0,
+        catalog_bytes=len(packed),
+        catalog_crc=crc32c(packed),
+        segment_bytes=segment_bytes_for(sizes.heap_bytes),
+        heap_bytes=sizes.heap_bytes,
+        log_bytes=sizes.log_bytes,
+        created_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _root_file(root: Root) -> bytes:
+    data = bytearray(ROOT_FILE_BYTES)
+    for offset in ROOT_OFFSETS:
+        data[offset : offset + len(root.pack())] = root.pack()
+    data[FLAG_OFFSET : FLAG_OFFSET + 8] = pack_flag(State.IDLE, 0)
+    return bytes(data)
+
+
+def _first_log() -> bytes:
+    """Descriptors of the empty store: epoch 0 is current, and versions begin at 1."""
+    first = Descriptor(0, (), 0, 0, 1, 1, 0, 0, 0).pack()
+    data = bytearray(LOG_ENTRIES_OFFSET)
+    data[DESCRIPTOR_OFFSETS[0] : DESCRIPTOR_OFFSETS[0] + len(first)] = first
+    return bytes(data)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a creation that was cut short left behind; called only where there is no root."""
+    for entry in path.iterdir():
+        if _CREATED.fullmatch(entry.name):
+            entry.unlink()
+
+
+def finish_creation(path: Path) -> None:
+    """Remove the marker of a creation that got as far as the root, which is its end.
+
+    A process killed before may have left the root's name in memory only: it is durable before the marker goes. If a
+    crash brings the marker back, the next opening removes it again: beside a root it means nothing.
+    """
+    marker = path / CREATING_FILE
+    if marker.exists():
+        sync_path(path)
+        # Who made the directory may not have made its name durable: a kill came between, or it was an operator.
+        sync_above(path)
+        marker.unlink()
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably."""
+    if path.exists():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_path(path.parent)
+
+
+def reserve_file(path: Path, size: int, start: bytes) -> None:
+    """Make a file of `size` bytes, all of them reserved on the disk, that begins with `start`."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(file, 0, size)
+        _write_all(file, start)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file so that it is there whole or not at all, durably; in the room of `reserve_next`, if any."""
+    temporary = _temporary(path)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _write_all(file, data)
+        os.ftruncate(file, len(data))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    temporary.rename(path)
+    sync_path(path.parent)
+
+
+def reserve_next(path: Path, size: int) -> None:
+    """Reserve room for a small file that `write_file` will write, so that a full disk cannot refuse it.
+
+    On a disk that is full already there is none: then `write_file` must find its own.
+    """
+    with suppress(OSError):
+        reserve_file(_temporary(path), size, b"")
+
+
+def _temporary(path: Path) -> Path:
+    """Return the name that a small file has until it is whole."""
+    return path.with_name(path.name + ".tmp")
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Write from the start of a new file; the operating system may take less than it is given."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(file, remaining) :]
+
+
+def sync_above(path: Path) -> None:
+    """Make a directory's own name durable, where that can be done.
+
+    Who may use the store may not be allowed to open the directory above, which may also be of a file system that has
+    nothing to sync.
+    """
+    try:
+        sync_path(path.parent)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+            raise
+
+
+def sync_path(path: Path) -> None:
+    """Make what a file holds, or the names in a directory, durable."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,184 @@
+"""The files of a store, checked and mapped."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
+from gpkvs.errors import CorruptStoreError
+from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
+from gpkvs.media.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_above, sync_path
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    BYTES_LAYOUT,
+    LOG_ENTRIES_OFFSET,
+    ROOT_FILE_BYTES,
+    RUNS_MAX,
+    STRIPE_ENTRIES,
+    BadBytesError,
+    LogRun,
+    Root,
+)
+from gpkvs.media.roots import RootCopies
+from gpkvs.pm.domain import Domain
+from gpkvs.pm.region import Region
+
+_log = logging.getLogger("gpkvs")
+
+
+@dataclass
+class StoreFiles:
+    """Every file of a store, mapped; `root` is what the newer root copy said when they were opened.
+
+    Tables come and go: `gpkvs.engine.schema` changes `catalog` and `indexes`.
+    """
+
+    path: Path
+    root: Root
+    root_copies: RootCopies
+    catalog: Catalog
+    root_region: Region
+    log: Region
+    heap: Region
+    indexes: dict[int, Region]  # by table id
+
+    def table(self, table_id: int) -> TableEntry:
+        """Return the catalogue entry of a table that exists."""
+        return next(table for table in self.catalog.tables if table.id == table_id)
+
+    @property
+    def log_words_max(self) -> int:
+        """Words that the log has for entries."""
+        return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
+
+    @property
+    def log_entries_max(self) -> int:
+        """Undo entries that the log surely holds: of the larger layout, in whole stripes, some lost between runs."""
+        stripe_words = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
+        return (self.log_words_max // stripe_words - RUNS_MAX) * STRIPE_ENTRIES
+
+    def run_address(self, run: LogRun) -> int:
+        """Return where a run of entries begins, in memory."""
+        return self.log.address + LOG_ENTRIES_OFFSET + 8 * run.first_word
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Every mapped file."""
+        return (self.root_region, self.log, self.heap, *self.indexes.values())
+
+    def fsync(self) -> None:
+        """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
+
+        The root comes last: what it and its flag name is durable before. It is touched: after a batch whose sync
+        failed, undo or the next batch stores again what counts in the other files, and nothing does in this one.
+        """
+        self.log.fsync()
+        self.heap.fsync()
+        for index in self.indexes.values():
+            index.fsync()
+        sync_path(self.path / catalog_file_name(self.root.catalog_generation))
+        sync_path(self.path)
+        sync_above(self.path)
+        self.root_region.redirty()
+        self.root_region.fsync()
+
+    def persist_unlogged(self) -> None:
+        """Make every earlier store durable, also where the domain is `none`."""
+        for region in self.regions:
+            region.persist_unlogged()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for region in self.regions:
+            region.close()
+
+
+def open_files(path: Path, domain: Domain | None) -> StoreFiles:
+    """Map the files of a store, checking each one's size before it is mapped.
+
+    Parameters
+    ----------
+    path
+        A directory that holds a store.
+    domain
+        How stores become durable; `None` maps everything read-only.
+
+    Raises
+    ------
+    CorruptStoreError, FormatError
+        If the root, the catalogue or a file's size is wrong; nothing was touched.
+    OSError
+        If the operating system refuses.
+    """
+    opened: list[Region] = []
+
+    def region(name: str, size: int) -> Region:
+        _check_size(path / name, size)
+        opened.append(Region(path / name, domain))
+        return opened[-1]
+
+    try:
+        root_region = region(ROOT_FILE, ROOT_FILE_BYTES)
+        copies = RootCopies.read(root_region)
+        root = copies.current(root_region)
+        catalog = _read_catalog(path, root)
+        return StoreFiles(
+            path=path,
+            root=root,
+            root_copies=copies,
+            catalog=catalog,
+            root_region=root_region,
+            log=region(LOG_FILE, root.log_bytes),
+            heap=region(HEAP_FILE, root.heap_bytes),
+            indexes={table.id: region(table.file_name, table.blocks * BLOCK_BYTES) for table in catalog.tables},
+        )
+    except BaseException:
+        for mapped in opened:
+            mapped.close()
+        raise
+
+
+def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
+    """Say which sizes were given and have no effect: an existing store keeps those of its creation.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is out of range.
+    """
+    wanted = checked_sizes(config.sizes)
+    index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
+    has = Sizes(index.bytes, files.root.heap_bytes, files.root.log_bytes)
+    for name in ("index_bytes", "heap_bytes", "log_bytes"):
+        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
+            _log.warning(
+                "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
+                "store and copy the records",
+                name,
+                getattr(wanted, name),
+                getattr(has, name),
+            )
+
+
+def _check_size(path: Path, size: int) -> None:
+    found = path.stat().st_size if path.exists() else None
+    if found == size:
+        return
+    what = "is missing" if found is None else f"has {found:,} bytes"
+    raise CorruptStoreError(
+        "file-size",
+        f"{what}, the store needs {size:,}: restore it from a backup",
+        path=path,
+        offset=found or 0,
+    )
+
+
+def _read_catalog(path: Path, root: Root) -> Catalog:
+    file = path / catalog_file_name(root.catalog_generation)
+    _check_size(file, root.catalog_bytes)
+    try:
+        return Catalog.unpack(file.read_bytes(), root.catalog_crc)
+    except BadBytesError as error:
+        raise CorruptStoreError("catalog", str(error), path=file) from error

@@ -1,0 +1,326 @@
+"""The bytes on media, and the invariants that `gpkvs check` reports by name.
+
+Everything is little-endian. docs/format.md describes the files; gpkvs/kernels/layout.cuh holds what kernels touch.
+
+Invariants
+----------
+root-copy         each of the two root copies has the magic, a known format version and a right checksum
+roots-equal       the two copies are equal
+catalog           the catalogue file has the length and checksum that the root says
+file-size         every file has the size that root and catalogue say
+flag              the transaction flag is a state, an epoch and their checksum
+descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
+undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's
+slot-kind         a slot is empty (all zero) or of a known kind
+slot-bucket       a key lies in one of its two candidate buckets
+slot-unique       a key is in one slot only
+slot-reference    a slot's record lies inside one segment of the heap
+record-checksum   a record's CRC32C is right
+record-table      a record names the table that refers to it
+record-key        a record's key has the fingerprint of its slot
+record-version    a record has its slot's version, below the next one to be given
+record-overlap    no two live records share a byte
+version-unique    no two live records have one version
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from gpkvs.native import crc32c
+
+FORMAT_VERSION: Final = 1
+BYTE_ORDER: Final = 0x01020304
+PAGE_BYTES: Final = 4096
+STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
+
+WAYS: Final = 8
+BLOCK_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """One of the two table layouts; its name is part of the names of its kernels."""
+
+    name: str
+    slot_bytes: int
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a bucket of eight slots."""
+        return WAYS * self.slot_bytes
+
+    @property
+    def block_buckets(self) -> int:
+        """Buckets in a block."""
+        return BLOCK_BYTES // self.bucket_bytes
+
+    @property
+    def block_slots(self) -> int:
+        """Slots in a block."""
+        return BLOCK_BYTES // self.slot_bytes
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of an undo entry: slot number, epoch, the slot as it was."""
+        return 16 + self.slot_bytes
+
+
+BYTES_LAYOUT: Final = SlotLayout("bytes", 32)
+U64_LAYOUT: Final = SlotLayout("u64", 16)
+LAYOUTS: Final = {layout.name: layout for layout in (BYTES_LAYOUT, U64_LAYOUT)}
+
+UNIT_BYTES: Final = 16
+RECORD_HEADER_BYTES: Final = 32
+RECORD_UNITS_MAX: Final = (1 << 24) - 1
+HEAP_UNITS_MAX: Final = 1 << 40
+
+STRIPE_ENTRIES: Final = 32
+
+VERSION_MAX: Final = (1 << 60) - 1
+
+# File `root`: copy A in page 0, copy B in page 1, the flag at the start of page 2.
+ROOT_OFFSETS: Final = (0, PAGE_BYTES)
+FLAG_OFFSET: Final = 2 * PAGE_BYTES
+ROOT_FILE_BYTES: Final = 3 * PAGE_BYTES
+# File `log`: two descriptors in pages of their own, then the entries.
+DESCRIPTOR_OFFSETS: Final = (0, PAGE_BYTES)
+LOG_ENTRIES_OFFSET: Final = 2 * PAGE_BYTES
+
+NO_SLOT: Final = (1 << 64) - 1
+NO_OP: Final = (1 << 32) - 1
+
+
+class ChangeKind(IntEnum):
+    """What a batch does to one key's slot."""
+
+    NONE = 0
+    PUT = 1
+    REMOVE = 2
+
+
+class BadBytesError(ValueError):
+    """A structure read from media fails its own checks."""
+
+
+class BadFormatError(BadBytesError):
+    """A structure is whole, but of another format version or byte order."""
+
+
+def _seal(body: bytes) -> bytes:
+    """Pad a structure to 504 bytes and append its checksum word."""
+    assert len(body) <= STRUCTURE_BYTES - 8
+    padded = body.ljust(STRUCTURE_BYTES - 8, b"\0")
+    return padded + struct.pack("<Q", crc32c(padded))
+
+
+def _unseal(data: bytes, what: str) -> bytes:
+    if len(data) != STRUCTURE_BYTES:
+        raise BadBytesError(f"{what} is cut short")
+    body, checksum = data[:-8], struct.unpack("<Q", data[-8:])[0]
+    if crc32c(body) != checksum:
+        raise BadBytesError(f"{what} has a wrong checksum")
+    return body
+
+
+UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not closed since
+
+_ROOT_MAGIC: Final = b"GPKVSRT\0"
+_ROOT_PREFIX = struct.Struct("<8sII")
+_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQ")
+
+
+@dataclass(frozen=True)
+class Root:
+    """What a store is; changes only while the flag is IDLE (I1 to I7 rest on it)."""
+
+    sequence: int
+    incarnation: int
+    store_id: bytes
+    hash_key: bytes
+    flags: int
+    catalog_generation: int
+    catalog_bytes: int
+    catalog_crc: int
+    segment_bytes: int
+    heap_bytes: int
+    log_bytes: int
+    created_ms: int
+
+    def pack(self) -> bytes:
+        """Return the 512 bytes of one copy."""
+        return _seal(
+            _ROOT.pack(
+                _ROOT_MAGIC,
+                FORMAT_VERSION,
+                BYTE_ORDER,
+                self.sequence,
+                self.incarnation,
+                self.store_id,
+                self.hash_key,
+                self.flags,
+                self.catalog_generation,
+                self.catalog_bytes,
+                self.catalog_crc,
+                self.segment_bytes,
+                self.heap_bytes,
+                self.log_bytes,
+                self.created_ms,
+            )
+        )
+
+    @staticmethod
+    def unpack(data: bytes) -> Root:
+        """Read one copy.
+
+        Raises
+        ------
+        BadFormatError
+            If the copy is of another format version or byte order.
+        BadBytesError
+            If the copy is damaged.
+        """
+        magic, version, byte_order = _ROOT_PREFIX.unpack_from(data)
+        if magic != _ROOT_MAGIC:
+            raise BadBytesError("the root has a wrong magic")
+        if byte_order == int.from_bytes(BYTE_ORDER.to_bytes(4, "little"), "big"):
+            raise BadFormatError("the store was written on a machine of another byte order")
+        # The version is looked at before the checksum: a later format may seal its root in another way.
+        if version != FORMAT_VERSION and byte_order == BYTE_ORDER:
+            raise BadFormatError(f"the store has format version {version}, this gpkvs reads {FORMAT_VERSION}")
+        return Root(*_ROOT.unpack_from(_unseal(data, "the root"))[3:])
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether the store is, or was when it last crashed, in use without an undo log."""
+        return bool(self.flags & UNSAFE)
+
+    def marked(self, unsafe: bool) -> Root:
+        """Return the next root, with or without the UNSAFE mark."""
+        return replace(self, sequence=self.sequence + 1, flags=self.flags & ~UNSAFE | UNSAFE * unsafe)
+
+    @property
+    def hash_keys(self) -> tuple[int, int]:
+        """The key of the fingerprint, as two 64-bit numbers."""
+        low, high = struct.unpack("<QQ", self.hash_key)
+        return low, high
+
+
+class RunKind(IntEnum):
+    """What a run of log entries is for."""
+
+    UNDO = 1
+
+
+_RUN = struct.Struct("<IIIIQQ")
+RUNS_MAX: Final = 10  # that fit a descriptor: so many tables may one transaction touch
+
+
+@dataclass(frozen=True)
+class LogRun:
+    """`count` entries of one kind, table and generation, from the log's word `first_word` on."""
+
+    kind: int
+    table_id: int
+    generation: int
+    entry_bytes: int
+    first_word: int
+    count: int
+
+    @property
+    def words(self) -> int:
+        """Words that the run takes: whole stripes."""
+        stripes = -(-self.count // STRIPE_ENTRIES)
+        return stripes * STRIPE_ENTRIES * self.entry_bytes // 8
+
+
+_DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
+_DESCRIPTOR = struct.Struct("<8sQQQQQQQQQQ")
+
+
+class Descriptor(NamedTuple):
+    """D(e): what must be known of the batch with epoch e, durable before the flag turns ACTIVE."""
+
+    epoch: int
+    runs: tuple[LogRun, ...]
+    tail_segment: int
+    tail_bytes: int
+    first_sequence: int
+    next_sequence: int
+    time_horizon_ms: int
+    applied_sequence: int
+    log_digest: int
+
+    def pack(self) -> bytes:
+        """Return the 512 bytes of one copy."""
+        header = _DESCRIPTOR.pack(
+            _DESCRIPTOR_MAGIC,
+            self.epoch,
+            self.tail_segment,
+            self.tail_bytes,
+            self.first_sequence,
+            self.next_sequence,
+            self.time_horizon_ms,
+            self.applied_sequence,
+            self.log_digest,
+            len(self.runs),
+            0,
+        )
+        runs = (
+            _RUN.pack(run.kind, run.table_id, run.generation, run.entry_bytes, run.first_word, run.count)
+            for run in self.runs
+        )
+        return _seal(header + b"".join(runs))
+
+    @staticmethod
+    def unpack(data: bytes) -> Descriptor:
+        """Read one copy; raises `BadBytesError` if it is damaged."""
+        body = _unseal(data, "the descriptor")
+        magic, epoch, segment, tail, first, following, horizon, applied, digest, count, _ = _DESCRIPTOR.unpack_from(
+            body
+        )
+        if magic != _DESCRIPTOR_MAGIC or _DESCRIPTOR.size + count * _RUN.size > len(body):
+            raise BadBytesError("the descriptor has a wrong magic or too many runs")
+        runs = tuple(LogRun(*_RUN.unpack_from(body, _DESCRIPTOR.size + r * _RUN.size)) for r in range(count))
+        return Descriptor(epoch, runs, segment, tail, first, following, horizon, applied, digest)
+
+
+class State(IntEnum):
+    """Of the transaction flag. Zero is neither, so that an unwritten flag is not taken for a state."""
+
+    IDLE = 1
+    ACTIVE = 2
+
+
+EPOCH_BITS: Final = 46
+COUNTER_BITS: Final = 24
+INCARNATION_MAX: Final = (1 << (EPOCH_BITS - COUNTER_BITS)) - 1
+
+
+def make_epoch(incarnation: int, counter: int) -> int:
+    """Join the incarnation (22 bits) and the counter inside it (24 bits)."""
+    assert incarnation <= INCARNATION_MAX
+    assert counter < 1 << COUNTER_BITS
+    return incarnation << COUNTER_BITS | counter
+
+
+def pack_flag(state: State, epoch: int) -> bytes:
+    """Return the flag: one aligned 8-byte word of state, epoch and CRC16."""
+    body = (state << EPOCH_BITS | epoch).to_bytes(6, "little")
+    return binascii.crc_hqx(body, 0xFFFF).to_bytes(2, "little") + body
+
+
+def unpack_flag(word: bytes) -> tuple[State, int]:
+    """Read the flag; raises `BadBytesError` if it is none."""
+    body = word[2:]
+    value = int.from_bytes(body, "little")
+    if binascii.crc_hqx(body, 0xFFFF) != int.from_bytes(word[:2], "little"):
+        raise BadBytesError("the flag has a wrong checksum")
+    try:
+        return State(value >> EPOCH_BITS), value & ((1 << EPOCH_BITS) - 1)
+    except ValueError:
+        raise BadBytesError("the flag has an unknown state") from None

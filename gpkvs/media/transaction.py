@@ -1,0 +1,174 @@
+"""The transaction flag, the epochs, and the two descriptors: when a batch is there and when it is not.
+
+Invariants (docs/design.md, section 4): I1 log, records and D(e) are durable before ACTIVE(e); I2 no slot is stored
+to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged before IDLE(e) is
+durable; I7 the log and D(e) are stored over only after that. The engine calls the methods in this order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpkvs import failpoint
+from gpkvs.errors import CorruptStoreError
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import (
+    COUNTER_BITS,
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    INCARNATION_MAX,
+    STRUCTURE_BYTES,
+    BadBytesError,
+    Descriptor,
+    Root,
+    State,
+    make_epoch,
+    pack_flag,
+    unpack_flag,
+)
+from gpkvs.media.roots import write_roots
+
+
+def read_flag(files: StoreFiles) -> tuple[State, int]:
+    """Return the state and epoch of the flag.
+
+    Raises
+    ------
+    CorruptStoreError
+        If the flag is damaged.
+    """
+    try:
+        return unpack_flag(files.root_region.read(FLAG_OFFSET, 8))
+    except BadBytesError as error:
+        raise CorruptStoreError("flag", str(error), path=files.root_region.path, offset=FLAG_OFFSET) from error
+
+
+def store_flag(files: StoreFiles, state: State, epoch: int) -> None:
+    """Store the flag; durable only after `files.root_region.persist()`."""
+    files.root_region.store(FLAG_OFFSET, pack_flag(state, epoch))
+
+
+def read_descriptors(files: StoreFiles) -> tuple[Descriptor | BadBytesError, ...]:
+    """Return both descriptors as found; one may be torn."""
+
+    def one(offset: int) -> Descriptor | BadBytesError:
+        try:
+            return Descriptor.unpack(files.log.read(offset, STRUCTURE_BYTES))
+        except BadBytesError as error:
+            return error
+
+    return tuple(one(offset) for offset in DESCRIPTOR_OFFSETS)
+
+
+def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
+    """Return the descriptor of an epoch.
+
+    Raises
+    ------
+    CorruptStoreError
+        If neither copy is that descriptor, whole.
+    """
+    found = read_descriptors(files)
+    for descriptor in found:
+        if isinstance(descriptor, Descriptor) and descriptor.epoch == epoch:
+            return descriptor
+    raise CorruptStoreError(
+        "descriptor", f"no whole descriptor of epoch {epoch:#x}, which the flag names", path=files.log.path
+    )
+
+
+def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tuple[Root, Descriptor]:
+    """Make the next incarnation durable in both root copies, before the first store of its epochs.
+
+    The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`). A crash may keep
+    the new number without the new flag: then the current epoch is no older one, and they begin again once more.
+
+    Returns
+    -------
+    Root, Descriptor
+        Those that are current now.
+    """
+    failpoint.hit("before_incarnation")
+    incarnation = root.incarnation + 1
+    if incarnation > INCARNATION_MAX or current.epoch >= make_epoch(incarnation, 0):
+        current = renew_epochs(files, current)
+        incarnation = 1
+    raised = replace(root, sequence=root.sequence + 1, incarnation=incarnation)
+    write_roots(files.root_region, raised)
+    return raised, current
+
+
+def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
+    """Make the current descriptor that of epoch 0, as in a new store, so that all epochs can be given again.
+
+    The descriptor is durable before the flag that names it; the flag becomes durable with the roots. A crash before
+    leaves a store that opens, and that renewal begins again. The descriptor with the old epoch is the one that the
+    next batch stores over. What the log holds of old epochs means nothing: a log counts only whole, by its digest.
+
+    Returns
+    -------
+    Descriptor
+        The current one, as epoch 0.
+    """
+    # The flag may have been stored a moment ago, by recovery. On media it must not name the descriptor that goes next.
+    files.root_region.persist_unlogged()
+    copy = read_descriptors(files).index(current)
+    first = current._replace(epoch=make_epoch(0, 0), runs=(), log_digest=0)
+    files.log.store(DESCRIPTOR_OFFSETS[1 - copy], first.pack())
+    files.log.persist_unlogged()
+    failpoint.hit("before_renewal_flag")
+    store_flag(files, State.IDLE, first.epoch)
+    failpoint.hit("after_renewal_flag")
+    return first
+
+
+class Transaction:
+    """The flag, epochs and descriptors of an open store.
+
+    Parameters
+    ----------
+    files
+        The store's files.
+    root
+        With the incarnation of this opening.
+    current
+        The descriptor of the last committed batch.
+    """
+
+    def __init__(self, files: StoreFiles, root: Root, current: Descriptor) -> None:
+        self._files = files
+        self.root = root
+        self.current = current
+        self._counter = 0
+        self._current_copy = read_descriptors(files).index(current)
+
+    def next_epoch(self) -> int:
+        """Return an epoch that no batch had since epochs were renewed, whatever becomes of this one."""
+        if self._counter + 1 >= 1 << COUNTER_BITS:
+            self.root, self.current = begin_incarnation(self._files, self.root, self.current)
+            self._current_copy = read_descriptors(self._files).index(self.current)
+            self._counter = 0
+        self._counter += 1
+        return make_epoch(self.root.incarnation, self._counter)
+
+    def describe(self, descriptor: Descriptor) -> None:
+        """Store D(e) over the older of the two descriptors and make it durable, with the log (I1)."""
+        self._files.log.store(DESCRIPTOR_OFFSETS[1 - self._current_copy], descriptor.pack())
+        failpoint.hit("before_log_persist")
+        self._files.log.persist()
+
+    def activate(self, epoch: int) -> None:
+        """Turn the flag ACTIVE, durably: from here on only `commit` or recovery may clear it."""
+        failpoint.hit("before_active_flag")
+        store_flag(self._files, State.ACTIVE, epoch)
+        failpoint.hit("before_active_persist")
+        self._files.root_region.persist()
+
+    def commit(self, descriptor: Descriptor) -> None:
+        """Turn the flag IDLE, durably: the commit point (I3, I4)."""
+        failpoint.hit("before_idle_flag")
+        store_flag(self._files, State.IDLE, descriptor.epoch)
+        failpoint.hit("before_idle_persist")
+        self._files.root_region.persist()
+        self.current = descriptor
+        self._current_copy = 1 - self._current_copy

@@ -1,0 +1,1 @@
+"""Commands that cause crashes and damage on purpose, and judge what is left."""

@@ -1,0 +1,1 @@
+"""`gpkvs consistency`: what concurrent clients see must be strictly serializable."""

@@ -1,0 +1,149 @@
+"""Concurrent clients, a server that is killed again and again, and a history that must be strictly serializable.
+
+One store lives through all of it. Each fault is a life of the server that ends by SIGKILL, at a random moment or at a
+failpoint, in recovery too (servers/rounds.py); besides, clients cancel calls and miss deadlines. At the end the clients
+work until they have done enough, everything is read back, and the history is judged (serial.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpkvs.errors import GpkvsError
+from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
+from gpkvs.recovery.proof.consistency.serial import Judgement, judge
+from gpkvs.recovery.proof.servers.lives import Lives
+from gpkvs.recovery.proof.servers.rounds import plan
+from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
+
+_HISTORY_FILE = "history.npz"
+_SHOWN_MAX = 20
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class LinearOptions:
+    """What a run does.
+
+    Parameters
+    ----------
+    operations
+        At least so many are recorded.
+    faults
+        At least so many kills.
+    seed
+        Of everything that is chosen.
+    directory
+        An empty directory for store, server's log and history.
+    server, clients
+        Who works.
+    """
+
+    operations: int
+    faults: int
+    seed: int
+    directory: Path
+    server: ServerOptions = field(default_factory=lambda: ServerOptions(index="4MiB", heap="512MiB"))
+    clients: ClientOptions = field(default_factory=ClientOptions)
+
+
+@dataclass
+class LinearReport:
+    """What was done, and what was made of it."""
+
+    judgement: Judgement
+    seed: int
+    operations: int = 0
+    requests: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    deadlines: int = 0
+    keys_read_back: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    seconds_judged: float = 0.0
+
+
+class NotSerializableError(GpkvsError):
+    """No serial order explains what the clients were told."""
+
+    def __init__(self, problems: list[str], seed: int, directory: Path) -> None:
+        lines = problems[:_SHOWN_MAX]
+        super().__init__(
+            "\n  ".join([f"the history is not strictly serializable: seed {seed}; it is kept in {directory}", *lines])
+        )
+
+
+async def linear(options: LinearOptions, on_life: Callable[[int, int, str], None] = lambda *_: None) -> LinearReport:
+    """Run clients and faults, then judge the history.
+
+    Parameters
+    ----------
+    options
+        What to do.
+    on_life
+        Called after each life of a server with the number of kills, of operations, and how it died.
+
+    Raises
+    ------
+    NotSerializableError
+        If the history is wrong; it and the store are kept.
+    GpkvsError
+        If a server did not die or did not start as planned, or `gpkvs check` found anything.
+    """
+    begin = time.monotonic()
+    clients = LinearClients(options.clients, options.seed)
+    lives = Lives(options.directory / "store", options.server, clients)
+    kills: Counter[str] = Counter()
+    for round in plan(options.faults, options.seed) if options.faults else []:
+        if kills.total() >= options.faults:
+            break
+        kills.update(await lives.die(round))
+        on_life(kills.total(), clients.recorder.operations, str(round))
+    keys = await _last_life(lives, clients, options.operations)
+    on_life(kills.total(), clients.recorder.operations, "SIGTERM")
+    status, output = await asyncio.to_thread(run_gpkvs, "check", str(lives.path))
+    if status != 0:
+        raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
+
+    history, judged = clients.recorder.history(), time.monotonic()
+    report = LinearReport(
+        judge(history),
+        options.seed,
+        operations=len(history.op),
+        requests=len(history.outcome),
+        refused=clients.refused,
+        cancelled=clients.cancelled,
+        deadlines=clients.deadlines,
+        keys_read_back=keys,
+        kills=kills,
+    )
+    report.seconds_judged = time.monotonic() - judged
+    report.seconds = time.monotonic() - begin
+    problems = [*clients.strange, *map(str, report.judgement.anomalies)]
+    if problems:
+        history.save(options.directory / _HISTORY_FILE)
+        raise NotSerializableError(problems, options.seed, options.directory)
+    return report
+
+
+async def _last_life(lives: Lives, clients: LinearClients, operations: int) -> int:
+    """Let the clients do what is left, read everything back, and stop the server in order."""
+    with closing(lives.server()) as server:
+        await server.ready()
+        load = asyncio.create_task(clients.run(server.target))
+        while clients.recorder.operations < operations and not load.done():
+            await asyncio.wait([load], timeout=_POLL_SECONDS)
+        clients.stopping = True
+        await load
+        if clients.recorder.operations < operations:
+            raise server.error(f"the clients lost a server that nobody killed ({clients.last_error})")
+        keys = await clients.read_back(server.target)
+        await server.stop()
+    return keys

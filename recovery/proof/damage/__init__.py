@@ -1,0 +1,1 @@
+"""`gpkvs bitflip`: damaged stores are refused or answered correctly, never wrongly."""

@@ -1,0 +1,125 @@
+"""Damage to the files of a store: what is inverted where, and which places a run of `gpkvs bitflip` visits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.damage.specimen import IMAGES, Specimen
+from gpkvs.text import quoted
+
+_BURST_BYTES_MAX = 64
+# Where single bits beyond the structures lie: shares of all.
+_ELSEWHERE = {
+    "heap": 0.35,
+    "index-0-0": 0.25,
+    "index-1-0": 0.15,
+    "log": 0.1,
+    "root": 0.05,
+    "catalog-1.json": 0.05,
+    "LOCK": 0.025,
+    "recovery.json": 0.025,
+}
+_UNIT_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bits of one file that are inverted.
+
+    Parameters
+    ----------
+    image
+        Of `gpkvs.recovery.proof.damage.specimen.IMAGES`.
+    file, offset
+        Where: the first byte.
+    mask
+        The bits, of as many bytes.
+    """
+
+    image: str
+    file: str
+    offset: int
+    mask: bytes
+
+    def __str__(self) -> str:
+        return f"{self.image}:{self.file}:{self.offset}:{self.mask.hex()}"
+
+    @staticmethod
+    def parse(text: str) -> Damage:
+        """Read what `str` wrote.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is something else.
+        """
+        try:
+            image, file, offset, mask = text.split(":")
+            damage = Damage(image, file, int(offset), bytes.fromhex(mask))
+        except ValueError:
+            damage = None
+        if damage is None or damage.image not in IMAGES or damage.offset < 0 or not damage.mask:
+            raise InvalidArgumentError(
+                f"{quoted(text)} is not IMAGE:FILE:OFFSET:MASK, as in active:log:8192:01 (the images are "
+                f"{' and '.join(IMAGES)}, the mask is in hexadecimal)",
+                field="only",
+            )
+        return damage
+
+    def apply(self, data: bytes) -> bytes:
+        """Return a file's bytes with the damage; `recovery.json` may end before it."""
+        end = self.offset + len(self.mask)
+        damaged = bytes(a ^ b for a, b in zip(data[self.offset : end], self.mask, strict=False))
+        return data[: self.offset] + damaged + data[end:]
+
+
+def structure_bits(image: str, specimen: Specimen) -> Iterator[Damage]:
+    """Every bit of roots, flag, descriptors and log runs."""
+    for file, first, count in specimen.structures:
+        for offset in range(first, first + count):
+            for bit in range(8):
+                yield Damage(image, file, offset, bytes([1 << bit]))
+
+
+def random_bits(specimens: dict[str, Specimen], count: int, seed: int) -> Iterator[Damage]:
+    """Yield single bits, of every file of both images."""
+    rng = random.Random(seed)
+    places = _Places(specimens)
+    for _ in range(count):
+        image, file, offset = places.draw(rng)
+        yield Damage(image, file, offset, bytes([1 << rng.randrange(8)]))
+
+
+def random_bursts(specimens: dict[str, Specimen], count: int, seed: int) -> Iterator[Damage]:
+    """Yield runs of 2 to 64 bytes of which any bits are inverted."""
+    rng = random.Random(f"bursts {seed}")
+    places = _Places(specimens)
+    for _ in range(count):
+        image, file, offset = places.draw(rng)
+        room = len(specimens[image].files[file]) - offset
+        mask = rng.randbytes(min(rng.randint(2, _BURST_BYTES_MAX), room))
+        if any(mask):
+            yield Damage(image, file, offset, mask)
+
+
+class _Places:
+    """Draws bytes of files: half of them anywhere, half where a file is not all zero."""
+
+    def __init__(self, specimens: dict[str, Specimen]) -> None:
+        self._specimens = specimens
+        self._used = {
+            (image, file): [unit for unit in range(0, len(data), _UNIT_BYTES) if any(data[unit : unit + _UNIT_BYTES])]
+            for image, specimen in specimens.items()
+            for file, data in specimen.files.items()
+        }
+
+    def draw(self, rng: random.Random) -> tuple[str, str, int]:
+        image = rng.choice(IMAGES)
+        file = rng.choices(list(_ELSEWHERE), list(_ELSEWHERE.values()))[0]
+        size = len(self._specimens[image].files[file])
+        if rng.random() < 0.5:
+            return image, file, rng.randrange(size)
+        return image, file, min(rng.choice(self._used[image, file]) + rng.randrange(_UNIT_BYTES), size - 1)

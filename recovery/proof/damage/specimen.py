@@ -1,0 +1,203 @@
+"""The store that `gpkvs bitflip` damages: the smallest there is, the same to the byte each time it is made.
+
+Two images of it are kept as bytes: ``idle``, after its last batch, and ``active``, where the process was killed in the
+last batch with every slot changed and the flag ACTIVE, so that its undo log is what decides. Recovery must bring the
+``active`` one back to the state before that batch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.batch import Batch, Op
+from gpkvs.errors import GpkvsError
+from gpkvs.media.files import open_files
+from gpkvs.media.layout import (
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    LOG_ENTRIES_OFFSET,
+    ROOT_OFFSETS,
+    STRUCTURE_BYTES,
+    U64_LAYOUT,
+)
+from gpkvs.media.roots import write_roots
+from gpkvs.media.transaction import find_descriptor, read_flag
+from gpkvs.pm.domain import find_domain
+from gpkvs.store import Store, open_store
+
+IMAGES = ("idle", "active")
+NUMBERS = "numbers"  # the u64 table; the other one is the default table
+BYTES_INDEX, NUMBERS_INDEX = "index-0-0", "index-1-0"
+
+_SEED = 1
+_BYTES_KEYS = 600
+_U64_KEYS = 900
+_LAST_CHANGES = 9
+_OPERATIONS_MAX = 200
+_INDEX_BYTES = 64 << 10
+
+Model = dict[bytes, bytes]
+Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds, by table."""
+
+    bytes_table: Model
+    u64_table: Model
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One image: its files, and where the structures lie that DESIGN promises to check.
+
+    Parameters
+    ----------
+    files
+        The bytes of each file, by name.
+    structures
+        File, first byte and bytes of each: both roots, the flag, both descriptors, the log's runs.
+    """
+
+    files: dict[str, bytes]
+    structures: tuple[tuple[str, int, int], ...]
+
+
+def open_specimen(path: Path) -> Store:
+    """Open a store as small as the specimen, with one thread, so that a process opens thousands a minute."""
+    return open_store(path, threads=1, index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10)
+
+
+def contents(image: str) -> Contents:
+    """Return what must be read from an image, once recovered."""
+    batches = _bytes_batches(), _u64_batches()
+    counted = [operations if image == "idle" else operations[:-1] for operations in batches]
+    return Contents(_apply(counted[0]), _apply(counted[1]))
+
+
+def absent(image: str) -> Contents:
+    """Return keys that must not be found: deleted ones, and some that were never written; the values mean nothing."""
+    there = contents(image)
+    touched = [{o[1] for batch in batches for o in batch} for batches in (_bytes_batches(), _u64_batches())]
+    never = [{b"never-%d" % i for i in range(20)}, {_number(1 << 40 | i) for i in range(20)}]
+    return Contents(
+        dict.fromkeys((touched[0] | never[0]) - there.bytes_table.keys(), b""),
+        dict.fromkeys((touched[1] | never[1]) - there.u64_table.keys(), b""),
+    )
+
+
+def make(path: Path, image: str) -> Specimen:
+    """Make an image at `path`, which does not exist, in a process of its own; read it, and leave it there.
+
+    Raises
+    ------
+    GpkvsError
+        If it could not be made.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
+    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.specimen", str(path), image]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != (-signal.SIGKILL if image == "active" else 0):
+        raise GpkvsError(f"the specimen could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
+    files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+    return Specimen(files, (*_fixed_structures(), _log_runs(path)))
+
+
+def _fixed_structures() -> list[tuple[str, int, int]]:
+    roots = [("root", offset, STRUCTURE_BYTES) for offset in ROOT_OFFSETS]
+    descriptors = [("log", offset, STRUCTURE_BYTES) for offset in DESCRIPTOR_OFFSETS]
+    return [*roots, ("root", FLAG_OFFSET, 8), *descriptors]
+
+
+def _log_runs(path: Path) -> tuple[str, int, int]:
+    files = open_files(path, None)
+    try:
+        descriptor = find_descriptor(files, read_flag(files)[1])
+        last = descriptor.runs[-1]
+        return ("log", LOG_ENTRIES_OFFSET, 8 * (last.first_word + last.words))
+    finally:
+        files.close()
+
+
+def _build(path: Path, image: str) -> None:
+    open_specimen(path).close()
+    _take_out_chance(path)
+    with open_specimen(path) as store:
+        store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
+        numbers = store.table(NUMBERS).id
+        pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))
+        for i, operations in enumerate(pairs):
+            if image == "active" and i == len(pairs) - 1:
+                failpoint.arm("before_idle_flag")
+            # One transaction on both tables.
+            batch = Batch.concatenate([Batch.of(operations[0]), Batch.of(operations[1])])
+            done = store.execute_requests(replace(batch, request_tables=np.array([0, numbers], np.uint32)))
+            assert not done.rejected
+            assert done.requests == 2
+
+
+def _take_out_chance(path: Path) -> None:
+    """Replace what creation drew at random, before anything depends on it."""
+    rng = random.Random(_SEED)
+    files = open_files(path, find_domain(path, "auto"))
+    root = replace(files.root, store_id=rng.randbytes(16), hash_key=rng.randbytes(16), created_ms=0)
+    write_roots(files.root_region, root)
+    files.close()
+
+
+def _bytes_batches() -> list[list[Operation]]:
+    rng = random.Random(_SEED)
+    keys = [b"key-%d" % i + b"k" * rng.choice((0, 0, 1, 30)) for i in range(_BYTES_KEYS)]
+    # The empty value is one of them.
+    return _batches(rng, keys, lambda: rng.randbytes(rng.choice((0, 1, 7, 8, 20, 100, 300))))
+
+
+def _u64_batches() -> list[list[Operation]]:
+    rng = random.Random(_SEED + 1)
+    return _batches(rng, [_number(i) for i in range(_U64_KEYS)], lambda: rng.randbytes(8))
+
+
+def _batches(rng: random.Random, keys: list[bytes], value: Callable[[], bytes]) -> list[list[Operation]]:
+    writes: list[Operation] = [(Op.SET, key, value()) for key in keys]
+    writes += [(Op.SET, key, value()) for key in rng.sample(keys, len(keys) // 4)]
+    writes += [(Op.DELETE, key) for key in rng.sample(keys, len(keys) // 10)]
+    batches = [writes[first : first + _OPERATIONS_MAX] for first in range(0, len(writes), _OPERATIONS_MAX)]
+    count = _LAST_CHANGES // 3
+    live = sorted(_apply(batches))
+    changed = rng.sample(live, 2 * count)
+    last: list[Operation] = [(Op.SET, key, value()) for key in changed[:count]]
+    last += [(Op.DELETE, key) for key in changed[count:]]
+    last += [(Op.SET, key[:-1] + b"\xff", value()) for key in live[:count]]
+    # Both tables have as many batches: those of the smaller one are filled with reads.
+    wanted = -(-2 * max(_BYTES_KEYS, _U64_KEYS) // _OPERATIONS_MAX)
+    batches += [[(Op.GET, live[0])]] * (wanted - len(batches))
+    return [*batches, last]
+
+
+def _apply(batches: list[list[Operation]]) -> Model:
+    model: Model = {}
+    for operation in (operation for batch in batches for operation in batch):
+        if operation[0] is Op.SET:
+            model[operation[1]] = operation[-1]
+        elif operation[0] is Op.DELETE:
+            model.pop(operation[1], None)
+    return model
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+if __name__ == "__main__":
+    _build(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,214 @@
+"""What becomes of one damaged store: opened, read, written and checked, in a process of its own.
+
+The process reads one `Damage` a line and answers one `Verdict` a line. If it dies, its parent knows of which damage.
+
+The promise (docs/design.md, section 4): roots, flag, descriptors, an active log and records are checked and refused
+when wrong. A rotted u64 slot is not detected; a rotted slot of the layout bytes may read as absent until `check` finds
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+
+from gpkvs.batch import Batch, Op, RequestResult, Status
+from gpkvs.errors import StoreError
+from gpkvs.media.directory import HEAP_FILE
+from gpkvs.recovery.proof.damage.damage import Damage
+from gpkvs.recovery.proof.damage.specimen import (
+    BYTES_INDEX,
+    IMAGES,
+    NUMBERS,
+    NUMBERS_INDEX,
+    absent,
+    contents,
+    make,
+    open_specimen,
+)
+from gpkvs.recovery.startup.check import CheckReport, check
+from gpkvs.store import Store
+
+# Written after the damage, to each table.
+_NEW = ((b"a new key", b"a new value"), (b"new key.", b"a value."))
+
+
+class Outcome(StrEnum):
+    """What became of a damaged store."""
+
+    REFUSED = "detected and refused"
+    REPORTED = "detected and served around"
+    HARMLESS = "harmless"
+    UNCHECKED = "a u64 slot, which nothing checks"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome for one damage, and why."""
+
+    damage: str
+    outcome: Outcome
+    detail: str
+
+
+class _MissedError(Exception):
+    """Something that must never be."""
+
+
+class Judge:
+    """Damages its own copies of both images, again and again.
+
+    Parameters
+    ----------
+    directory
+        Where they are made; it exists and is empty.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._paths = {image: directory / image for image in IMAGES}
+        self.specimens = {image: make(path, image) for image, path in self._paths.items()}
+        self._readers = {image: _Reader(image) for image in IMAGES}
+
+    def judge(self, damage: Damage) -> Verdict:
+        """Damage an image and see what becomes of it."""
+        path = self._paths[damage.image]
+        files = dict(self.specimens[damage.image].files)
+        files[damage.file] = damage.apply(files[damage.file])
+        _write(path, files)
+        try:
+            outcome, detail = self._outcome(damage, path, files)
+        except _MissedError as missed:
+            outcome, detail = Outcome.MISSED, str(missed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
+            outcome, detail = Outcome.MISSED, f"{type(error).__name__}: {error}"
+        return Verdict(str(damage), outcome, detail)
+
+    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[Outcome, str]:
+        named = _violations(path)
+        try:
+            store = open_specimen(path)
+        except StoreError as error:
+            _require(named, f"open refused ({error}), check found nothing")
+            _require(_unchanged(path, files), f"open refused ({error}), and wrote to the store")
+            return Outcome.REFUSED, str(error)
+        with store:
+            found = self._readers[damage.image].read(store)
+            repaired = store.recovery.root_copy_repaired
+            _write_and_read(store)
+        named = named or _violations(path)
+        bytes_found, u64_found = found
+        if damage.file == NUMBERS_INDEX and (u64_found.strange or u64_found.missing):
+            return Outcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
+        _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
+        missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
+        _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
+        _require(not corrupt or damage.file in (BYTES_INDEX, HEAP_FILE), f"{corrupt} reads refused")
+        _require(named or not (missing or corrupt), f"{missing} lost, {corrupt} refused, and check found nothing")
+        if not (named or repaired):
+            return Outcome.HARMLESS, "all keys as they were"
+        lost = f"{len(missing)} keys read as absent, {corrupt} reads refused"
+        return Outcome.REPORTED, f"{lost}; {named or f'root copy {repaired} was written again'}"
+
+
+@dataclass
+class _Found:
+    """What reading every key of a table gave."""
+
+    strange: list[str]  # wrong values, and values of keys that are not there
+    missing: list[bytes]
+    corrupt: int
+
+
+class _Reader:
+    """Reads all keys of both tables, and some that are not there, by one batch."""
+
+    def __init__(self, image: str) -> None:
+        there, absent_keys = contents(image), absent(image)
+        tables = ((there.bytes_table, absent_keys.bytes_table), (there.u64_table, absent_keys.u64_table))
+        self._keys = [[*present, *missing] for present, missing in tables]
+        self._values = [[*present.values(), *[None] * len(missing)] for present, missing in tables]
+        self._requests = [Batch.of([(Op.GET, key) for key in keys]) for keys in self._keys]
+
+    def read(self, store: Store) -> list[_Found]:
+        results = _execute(store, self._requests)
+        return [self._compare(*columns) for columns in zip(self._keys, self._values, results, strict=True)]
+
+    @staticmethod
+    def _compare(keys: list[bytes], values: list[bytes | None], result: RequestResult) -> _Found:
+        found = _Found([], [], 0)
+        statuses: Sequence[int] = result.status.tolist()
+        for key, expected, status, value in zip(keys, values, statuses, result.value_list(), strict=True):
+            if status == Status.OK:
+                if value != expected:
+                    found.strange.append(f"key {key!r}: expected {expected!r}, read {value!r}")
+            elif status == Status.CORRUPT:
+                found.corrupt += 1
+            elif expected is not None:
+                found.missing.append(key)
+        return found
+
+
+def _execute(store: Store, requests: list[Batch]) -> list[RequestResult]:
+    """Run one request on each of the two tables, as one transaction."""
+    tables = np.array([store.table(name).id for name in ("", NUMBERS)], np.uint32)
+    done = store.execute_requests(replace(Batch.concatenate(requests), request_tables=tables))
+    _require(done.requests == len(requests) and not done.rejected, f"requests were rejected: {done.rejected}")
+    return [done.request(number) for number in range(len(requests))]
+
+
+def _write_and_read(store: Store) -> None:
+    """Prove that a damaged store that serves keeps what it then takes."""
+    _execute(store, [Batch.of([(Op.SET, key, value)]) for key, value in _NEW])
+    again = _execute(store, [Batch.of([(Op.GET, key), (Op.DELETE, key), (Op.GET, key)]) for key, _ in _NEW])
+    for (key, value), result in zip(_NEW, again, strict=True):
+        _require(result.status.tolist() == [Status.OK, Status.OK, Status.NOT_FOUND], f"{key!r}: {result.status}")
+        _require(result.value_list() == [value, b""], f"{key!r}: written {value!r}, read {result.value_list()}")
+
+
+def _violations(path: Path) -> str:
+    """Return what `gpkvs check` finds, "" if nothing."""
+    try:
+        report: CheckReport = check(path)
+    except StoreError as error:
+        return str(error)
+    return "; ".join(f"{violation.invariant}: {violation.message}" for violation in report.violations)
+
+
+def _require(condition: object, message: str) -> None:
+    if not condition:
+        raise _MissedError(message)
+
+
+def _write(path: Path, files: dict[str, bytes]) -> None:
+    """Put the bytes of an image in place of what is there; without a truncation, which would cost most of the time."""
+    for file in path.iterdir():
+        if file.name not in files:
+            file.unlink()
+    for name, data in files.items():
+        with (path / name).open("r+b" if (path / name).exists() else "wb") as target:
+            target.write(data)
+            target.truncate()
+
+
+def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
+    """Whether the files are still as damaged; LOCK says who looked."""
+    return all((path / name).read_bytes() == data for name, data in files.items() if name != "LOCK")
+
+
+def main() -> None:
+    """Answer until there is nothing more to judge."""
+    judge = Judge(Path(sys.argv[1]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(asdict(judge.judge(Damage.parse(line.strip())))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The store that every workload begins with: the smallest there can be, the same in every run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import Batch, Op
+from gpkvs.config import DEFAULT_TABLE, KIB, DurabilityName
+from gpkvs.media.directory import LOCK_FILE, ROOT_FILE
+from gpkvs.media.files import open_files
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    BYTES_LAYOUT,
+    INCARNATION_MAX,
+    LAYOUTS,
+    STRUCTURE_BYTES,
+    U64_LAYOUT,
+    WAYS,
+    Root,
+)
+from gpkvs.media.roots import write_roots
+from gpkvs.pm.domain import find_domain
+from gpkvs.store import Store, open_store
+
+OTHER_TABLE = "other"  # what comes and goes
+
+# Keys are the numbers from 1; this many are looked at to find those of a few buckets.
+_CANDIDATES = {BYTES_LAYOUT.name: 1_500_000, U64_LAYOUT.name: 5_000_000}
+_FULL_A, _FULL_B, _ROOMY = 10, 20, 30  # buckets
+_GAPS = 4  # free ways in the roomy one
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a table's workloads."""
+
+    crowd: tuple[bytes, ...]  # there from the first, in the full buckets and the roomy one
+    present: tuple[bytes, ...]  # there from the first, elsewhere
+    absent: tuple[bytes, ...]  # elsewhere
+    full: tuple[bytes, ...]  # absent, and both their buckets are full
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """Every key that may ever be there."""
+        return (*self.crowd, *self.present, *self.absent, *self.full)
+
+
+def table_of(layout: str) -> str:
+    """Return the table that has the layout: the default one has `bytes`."""
+    return DEFAULT_TABLE if layout == BYTES_LAYOUT.name else layout
+
+
+def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
+    """Open the smallest store there can be; in `msync`, with every persist that any domain has.
+
+    A store places its keys by a random hash key; here it is given, so that every run visits the same states.
+    """
+    with ExitStack() as stack:
+        if create and not (path / ROOT_FILE).exists():
+            stack.enter_context(
+                patch("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(1, count + 1)))
+            )
+            stack.enter_context(patch("gpkvs.media.directory.time.time_ns", lambda: 0))
+        return open_store(
+            path,
+            backend="cpu",
+            threads=1,
+            durability=durability,
+            index_bytes=BLOCK_BYTES,
+            heap_bytes=128 * KIB,
+            log_bytes=128 * KIB,
+            create=create,
+        )
+
+
+def value_of(layout: str, number: int) -> bytes:
+    """Return a value; in `bytes`, their lengths differ."""
+    return number.to_bytes(8, "little") if layout == U64_LAYOUT.name else b"v%d" % number + b"." * (number * 7 % 13)
+
+
+def use_up_incarnations(path: Path) -> None:
+    """Make a store that is not open look as if it had been opened four million times."""
+    (path / LOCK_FILE).touch()  # `find_domain` looks at it
+    files = open_files(path, find_domain(path, "msync"))
+    used_up = replace(files.root, sequence=files.root.sequence + 1, incarnation=INCARNATION_MAX)
+    write_roots(files.root_region, used_up)
+    files.close()
+
+
+def make_base(path: Path, layout: str) -> Keys:
+    """Create the store that every workload of a layout begins with; return its keys."""
+    open_tiny(path, create=True).close()
+    table = table_of(layout)
+    root = Root.unpack((path / "root").read_bytes()[:STRUCTURE_BYTES])
+    keys, first_words = _find_keys(layout, root.hash_keys)
+    with open_tiny(path) as store:
+        if table != DEFAULT_TABLE:
+            store.create_table(table, layout=layout, index_bytes=BLOCK_BYTES)
+        # The first half of the crowd fills its two buckets, B and the roomy one; so all of the other half goes to A.
+        for part in (keys.crowd[: 2 * WAYS], keys.crowd[2 * WAYS :], keys.present):
+            operations = [(Op.SET, key, value_of(layout, number)) for number, key in enumerate(part)]
+            store.execute(Batch.of(operations), table=table)
+        index = np.frombuffer((path / f"index-{store.table(table).id}-0").read_bytes(), np.uint64)
+        slot_words = LAYOUTS[layout].slot_bytes // 8
+        roomy = index[_ROOMY * WAYS * slot_words : (_ROOMY + 1) * WAYS * slot_words : slot_words].tolist()
+        gaps = [first_words[word] for word in roomy[:_GAPS]]
+        store.execute(Batch.of([(Op.DELETE, key) for key in gaps]), table=table)
+    crowd = tuple(key for key in keys.crowd if key not in gaps)
+    return replace(keys, crowd=crowd, absent=(*keys.absent, *gaps))
+
+
+def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int, bytes]]:
+    """Find keys that crowd three buckets; return them and, for the crowd, which key a slot's first word stands for.
+
+    A new key of the pair (A, B) then finds both full; none of A's occupants can move, those of B can, to the roomy one.
+    """
+    count = _CANDIDATES[layout]
+    numbers = np.arange(1, count + 1, dtype=np.uint64)
+    fingerprint0, fingerprint1 = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    backend = CpuBackend(threads=1)
+    backend.launch(
+        "route_u64",
+        count,
+        keys=numbers.view(np.uint8),
+        hash_key0=hash_keys[0],
+        hash_key1=hash_keys[1],
+        fingerprint0=fingerprint0,
+        fingerprint1=fingerprint1,
+    )
+    backend.close()
+    # As `candidate_buckets` of kernels/probe.cuh, for a table of one block.
+    buckets = LAYOUTS[layout].block_buckets
+    first = fingerprint0 >> np.uint64(64 - (buckets.bit_length() - 1))
+    second = (first + np.uint64(1) + fingerprint1 % np.uint64(buckets - 1)) % np.uint64(buckets)
+
+    def pair(one: int, other: int, wanted: int) -> list[int]:
+        found = np.flatnonzero((first == one) & (second == other) | (first == other) & (second == one))
+        assert len(found) >= wanted, "too few candidates"
+        return [int(at) for at in found[:wanted]]
+
+    crowded = (_FULL_A, _FULL_B, _ROOMY)
+    b_and_roomy, a_and_b = pair(_FULL_B, _ROOMY, 2 * WAYS), pair(_FULL_A, _FULL_B, WAYS + _GAPS)
+    elsewhere = np.flatnonzero(~np.isin(first[:1000], crowded) & ~np.isin(second[:1000], crowded))[:72].tolist()
+
+    def names(places: list[int]) -> tuple[bytes, ...]:
+        return tuple(int(numbers[at]).to_bytes(8, "little") for at in places)
+
+    crowd = [*b_and_roomy, *a_and_b[:WAYS]]
+    words = numbers if layout == U64_LAYOUT.name else fingerprint0
+    first_words = dict(zip((int(words[at]) for at in crowd), names(crowd), strict=True))
+    return Keys(names(crowd), names(elsewhere[:8]), names(elsewhere[8:]), names(a_and_b[WAYS:])), first_words

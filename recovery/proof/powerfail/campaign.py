@@ -1,0 +1,188 @@
+"""Many workloads over several processes, and what came of them."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from gpkvs.native import TRACE_VARIABLE
+from gpkvs.recovery.proof.powerfail.explore import Explorer, Options, StateName, StateReport, Violation, Visited
+from gpkvs.recovery.proof.powerfail.models import Model
+from gpkvs.recovery.proof.powerfail.mutate import WORKLOADS, Place, Verdict, mutations_in, verdict
+from gpkvs.recovery.proof.powerfail.trace import Mutation
+from gpkvs.recovery.proof.powerfail.workloads import EXTRA, Workload, all_workloads
+
+_SHARED_MEMORY = Path("/dev/shm")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_T = TypeVar("_T")
+
+
+@dataclass
+class Totals:
+    """What a campaign did."""
+
+    workloads: int = 0
+    epochs: int = 0
+    exhaustive: int = 0
+    states: Counter[Model] = field(default_factory=Counter)
+    distinct: int = 0
+    recoveries: int = 0
+    judged: int = 0
+    seconds: float = 0.0
+    violations: list[Violation] = field(default_factory=list)
+
+    def add(self, visited: Visited) -> None:
+        """Count what the exploration of one workload did."""
+        self.workloads += 1
+        self.epochs += visited.epochs
+        self.exhaustive += visited.exhaustive
+        self.states += visited.states
+        self.recoveries += visited.recoveries
+        self.judged += visited.judged
+        self.violations += visited.violations
+
+
+def part_of(workloads: int, seed: int) -> list[Workload]:
+    """Return a seeded part of all workloads: at least all of one letter, but not the wide ones, which take longest."""
+    every = [workload for workload in all_workloads() if workload.letters != "W"]
+    short = [workload for workload in every if len(workload.letters) == 1]
+    rest = [workload for workload in every if len(workload.letters) > 1]
+    more = Random(seed).sample(rest, max(0, min(len(rest), workloads - len(short))))
+    return short + more
+
+
+class Campaign:
+    """Explores in processes that load the traced build of the kernels.
+
+    Parameters
+    ----------
+    options
+        What to visit.
+    processes
+        How many; 0 takes one for each processor that this process may use.
+    """
+
+    def __init__(self, options: Options, processes: int = 0) -> None:
+        self._options = options
+        self._processes = processes or len(os.sched_getaffinity(0))
+
+    def explore(self, workloads: list[Workload], on_visited: Callable[[Visited], None]) -> Totals:
+        """Explore workloads; `on_visited` is told of each one when it is done."""
+        begin = time.perf_counter()
+        totals = Totals()
+        distinct: set[bytes] = set()
+        # The longest first.
+        ordered = sorted(workloads, key=lambda workload: workload.letters not in EXTRA)
+        with self._pool() as pool:
+            for visited in _as_done([pool.submit(_explore, workload) for workload in ordered]):
+                totals.add(visited)
+                layout = visited.workload.layout.encode()
+                distinct |= {layout + key for key in visited.distinct}
+                on_visited(visited)
+        totals.distinct = len(distinct)
+        totals.seconds = time.perf_counter() - begin
+        return totals
+
+    def mutate(self, on_found: Callable[[int], None], on_verdict: Callable[[Verdict], None]) -> list[Verdict]:
+        """Try every mutant; `on_found` is told how many there are, `on_verdict` what became of each."""
+        places: dict[Mutation, list[Place]] = {}
+        verdicts = []
+        with self._pool() as pool:
+            for found in _as_done([pool.submit(_mutations, workload) for workload in WORKLOADS]):
+                for mutation, where in found.items():
+                    places.setdefault(mutation, []).extend(where)
+            on_found(len(places))
+            tried = [pool.submit(_verdict, mutation, sorted(places[mutation])) for mutation in sorted(places, key=str)]
+            for verdict_of_one in _as_done(tried):
+                verdicts.append(verdict_of_one)
+                on_verdict(verdict_of_one)
+        return verdicts
+
+    def visit(self, state: StateName) -> StateReport:
+        """Visit one state."""
+        with self._pool() as pool:
+            return pool.submit(_visit, state).result()
+
+    @contextmanager
+    def _pool(self) -> Iterator[ProcessPoolExecutor]:
+        before = os.environ.get(TRACE_VARIABLE)
+        os.environ[TRACE_VARIABLE] = "1"  # read when the new processes import gpkvs
+        try:
+            with (
+                memory_directory() as directory,
+                ProcessPoolExecutor(
+                    self._processes,
+                    multiprocessing.get_context("spawn"),
+                    initializer=_start,
+                    initargs=(directory, self._options),
+                ) as pool,
+            ):
+                try:
+                    yield pool
+                except BaseException:
+                    # Nobody waits for what they are at; the directory goes when they are gone.
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for child in multiprocessing.active_children():
+                        child.kill()
+                        child.join()
+                    raise
+        finally:
+            if before is None:
+                del os.environ[TRACE_VARIABLE]
+
+
+def _as_done(futures: list[Future[_T]]) -> Iterator[_T]:
+    """Return results as they come."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        yield from (future.result() for future in done)
+
+
+@contextmanager
+def memory_directory() -> Iterator[Path]:
+    """Make a directory in memory, or where temporary files go if there is no such place; remove it in the end."""
+    where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix=f"gpkvs-crash-{os.getpid()}-", dir=where))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+_explorer: Explorer
+
+
+def _start(directory: Path, options: Options) -> None:
+    global _explorer  # noqa: PLW0603 - one process has one
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the command, no process stays
+    _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
+
+
+def _explore(workload: Workload) -> Visited:
+    return _explorer.explore(workload)
+
+
+def _mutations(workload: str) -> dict[Mutation, list[Place]]:
+    return mutations_in(_explorer, workload)
+
+
+def _verdict(mutation: Mutation, places: list[Place]) -> Verdict:
+    return verdict(_explorer, mutation, places)
+
+
+def _visit(state: StateName) -> StateReport:
+    return _explorer.visit(state)

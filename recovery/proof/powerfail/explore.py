@@ -1,0 +1,370 @@
+"""Visiting the states that a crash may leave, workload by workload; one process works with one `Explorer`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from gpkvs.errors import GpkvsError
+from gpkvs.media.directory import ROOT_FILE
+from gpkvs.recovery.proof.powerfail.choices import Choice, choices, is_exhaustive
+from gpkvs.recovery.proof.powerfail.judge import Dump, Judge, StateError, difference
+from gpkvs.recovery.proof.powerfail.models import Epoch, Machine, Model, epochs
+from gpkvs.recovery.proof.powerfail.readable import StateKeys, readable
+from gpkvs.recovery.proof.powerfail.run import Run, Runner
+from gpkvs.recovery.proof.powerfail.trace import CHANGES, Event, Image, Kind, Mutation, Trace
+from gpkvs.recovery.proof.powerfail.workloads import DROP, TABLE, Workload
+
+KILLED = -1  # instead of an epoch: the first crash was a mere kill
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to visit.
+
+    Parameters
+    ----------
+    models
+        Of the crash.
+    seed
+        Of every random choice.
+    samples
+        States at random of each epoch that is too large to visit all of them.
+    depth
+        2: a second crash, while recovery runs.
+    first_states
+        At depth 2, the states of the first crash that are taken of each workload and model.
+    mutation
+        What the build that runs leaves out.
+    stop_early
+        Whether the first violation is enough.
+    """
+
+    models: tuple[Model, ...] = tuple(Model)
+    seed: int = 1
+    samples: int = 64
+    depth: int = 1
+    first_states: int = 2
+    mutation: Mutation | None = None
+    stop_early: bool = False
+
+
+@dataclass(frozen=True)
+class StateName:
+    """Which state: enough to visit it again, with the seed of the run.
+
+    Parameters
+    ----------
+    epoch, choice
+        What the crash keeps of which epoch; if the epoch is `KILLED`, how many events there were.
+    then
+        At depth 2, the same of the second crash.
+    """
+
+    workload: Workload
+    model: Model
+    epoch: int
+    choice: Choice
+    then: tuple[int, Choice] | None = None
+
+    def __str__(self) -> str:
+        parts = [str(self.workload), self.model, str(self.epoch), _dotted(self.choice)]
+        if self.then:
+            parts += [str(self.then[0]), _dotted(self.then[1])]
+        return "/".join(parts)
+
+    @staticmethod
+    def parse(text: str) -> StateName:
+        """Read what `str` gives; raises `ValueError` if it is none."""
+        parts = text.split("/")
+        if len(parts) not in (4, 6):
+            raise ValueError(f"{text!r} is no state: it has the form bytes:NU/gpu/4/1.0.1, as a violation prints it")
+        then = (int(parts[4]), _choice(parts[5])) if len(parts) == 6 else None
+        return StateName(Workload.parse(parts[0]), Model(parts[1]), int(parts[2]), _choice(parts[3]), then)
+
+
+def _dotted(choice: Choice) -> str:
+    return ".".join(map(str, choice)) or "-"
+
+
+def _choice(text: str) -> Choice:
+    return () if text == "-" else tuple(int(step) for step in text.split("."))
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A state after which a promise is broken."""
+
+    state: StateName
+    message: str
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """One state, visited by its name."""
+
+    message: str  # what is wrong; empty if nothing
+    changes: tuple[tuple[bool, Event], ...]  # of its epoch, and whether the crash keeps each
+    files: dict[int, str]  # names by number
+
+
+@dataclass
+class Visited:
+    """What the exploration of one workload did."""
+
+    workload: Workload
+    events: int = 0
+    epochs: int = 0
+    exhaustive: int = 0  # epochs of which every state was visited
+    states: Counter[Model] = field(default_factory=Counter)  # by model
+    distinct: set[bytes] = field(default_factory=set)  # those that differ in what recovery can read: each was recovered
+    judged: int = 0  # images that recovery left, and that were judged
+    recoveries: int = 0  # at depth 2, first states
+    violations: list[Violation] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where crashes happen, and what may be there after one.
+
+    Parameters
+    ----------
+    trace
+        Of a workload, or of a recovery.
+    last
+        The event from which on a process may be killed.
+    first
+        The event from which on power fails.
+    dumps
+        Before the first batch of the trace, and after each; of a recovery, what may be there until it ends.
+    before
+        The image to which states are compared, to know those that were visited.
+    outcome
+        Of a recovery, what must be there when it has ended: it may have been served since.
+    """
+
+    model: Model
+    trace: Trace
+    last: int
+    first: int
+    dumps: tuple[Dump, ...]
+    before: Image
+    outcome: Dump | None = None
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Return the epochs, with what can be read of them."""
+        return map(readable, epochs(self.trace, self.model, self.first))
+
+    def allowed(self, epoch: Epoch) -> tuple[Dump, ...]:
+        """Return what may be there after a crash in an epoch."""
+        if self.outcome is None:
+            return self.dumps[epoch.acknowledged : epoch.acknowledged + 1 + epoch.in_progress]
+        return self.dumps if epoch.in_progress else (self.outcome,)
+
+
+def _scene(run: Run, model: Model) -> Scene:
+    return Scene(model, run.trace, run.last, run.promised, run.dumps, run.trace.before)
+
+
+class _EnoughError(Exception):
+    """A violation was found, and one is enough."""
+
+
+class Explorer:
+    """Runs workloads and visits their states.
+
+    Parameters
+    ----------
+    directory
+        In memory, for this process alone.
+    options
+        What to visit.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self._directory = directory
+        self.options = options
+        self._runner = Runner(directory, options.seed, options.mutation)
+        self._judges: dict[str, Judge] = {}
+
+    def with_options(self, options: Options) -> Explorer:
+        """Return an explorer that shares the base stores, and what is known of images."""
+        other = copy(self)
+        other.options = options
+        other._runner = self._runner.mutated(options.mutation)
+        return other
+
+    def explore(self, workload: Workload) -> Visited:
+        """Visit the states that a crash in a workload's last batch may leave; at depth 2, in the recovery after it."""
+        run = self._runner.run(workload)
+        visited = Visited(workload, events=len(run.trace.events))
+        judge = self._judge_of(workload.layout)
+        judged = judge.judged
+        with suppress(_EnoughError):
+            for model in self.options.models:
+                scene = _scene(run, model)
+                self._explore_model(judge, scene, workload, visited)
+        visited.judged = judge.judged - judged
+        return visited
+
+    def _explore_model(self, judge: Judge, scene: Scene, workload: Workload, visited: Visited) -> None:
+        if self.options.depth == 1:
+            for epoch in scene.epochs():
+                self._visit(judge, scene, epoch, StateName(workload, scene.model, epoch.number, ()), visited)
+        else:
+            for first, again in self._recoveries(judge, scene, workload, visited):
+                for epoch in again.epochs():
+                    self._visit(judge, again, epoch, replace(first, then=(epoch.number, ())), visited)
+
+    def events(self, workload: Workload) -> tuple[list[Event], list[Event]]:
+        """Return what runs: in a workload's batches, and in the recoveries after some of its crashes."""
+        run = self._runner.run(workload)
+        judge = self._judge_of(workload.layout)
+        recoveries: list[Event] = []
+        for model in self.options.models:
+            scene = _scene(run, model)
+            for _, again in self._recoveries(judge, scene, workload, Visited(workload)):
+                recoveries += again.trace.events[again.first :]
+        return list(run.trace.events[run.last :]), recoveries
+
+    def visit(self, name: StateName) -> StateReport:
+        """Visit one state.
+
+        Raises
+        ------
+        ValueError
+            If there is no such state: it was named in a run with another seed, or of another program.
+        """
+        run = self._runner.run(name.workload)
+        judge = self._judge_of(name.workload.layout)
+        scene = _scene(run, name.model)
+        number, choice = name.epoch, name.choice
+        if name.then:
+            scene = self._after_first(judge, scene, name, Visited(name.workload))
+            number, choice = name.then
+        for epoch in scene.epochs():
+            if epoch.number == number and len(epoch.steps) == len(choice):
+                kept = epoch.changes(choice)
+                changes = tuple((event in kept, event) for event in epoch.changes(epoch.steps))
+                files = {number: file for file, number in epoch.durable.names.items()}
+                return StateReport(_judge(judge, scene, epoch, choice), changes, files)
+        raise ValueError(f"{name}: there is no such state; was the seed another one?")
+
+    def _visit(self, judge: Judge, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
+        """Visit the states of an epoch."""
+        visited.epochs += 1
+        visited.exhaustive += is_exhaustive(epoch.steps)
+        keys = StateKeys(epoch, scene.before)
+        # The same bytes with another outcome allowed are another state: after an acknowledgement less is allowed.
+        allowed = str(hash(scene.allowed(epoch))).encode()
+        for choice in choices(epoch.steps, self._random(name), self.options.samples):
+            visited.states[scene.model] += 1
+            key = keys.key(epoch.changes(choice)) + allowed
+            if key in visited.distinct:
+                continue
+            visited.distinct.add(key)
+            message = _judge(judge, scene, epoch, choice)
+            if message:
+                chosen = replace(name, then=(name.then[0], choice)) if name.then else replace(name, choice=choice)
+                visited.violations.append(Violation(chosen, message))
+                if self.options.stop_early:
+                    raise _EnoughError
+
+    def _recoveries(
+        self, judge: Judge, scene: Scene, workload: Workload, visited: Visited
+    ) -> Iterator[tuple[StateName, Scene]]:
+        """Choose states of a first crash, recover them, and return the scenes of these recoveries."""
+        known: set[bytes] = set()
+        for epoch in scene.epochs():
+            name = StateName(workload, scene.model, epoch.number, ())
+            keys = StateKeys(epoch, scene.before)
+            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self.options.samples)))
+            self._random(name, "first").shuffle(every)
+            new = {keys.key(epoch.changes(choice)): choice for choice in every[: 4 * self.options.first_states]}
+            for key in [key for key in new if key not in known][: self.options.first_states]:
+                known.add(key)
+                yield from self._recovery(judge, scene, replace(name, choice=new[key]), visited)
+        # After a kill, what a GPU had stored is there or not; what lies in caches of the host may still be lost.
+        if scene.model in (Model.ADR, Model.ADR8, Model.PAGE):
+            name = StateName(workload, scene.model, KILLED, ())
+            for place in self._kills(scene, name):
+                yield from self._recovery(judge, scene, replace(name, choice=(place,)), visited)
+
+    def _kills(self, scene: Scene, name: StateName) -> list[int]:
+        """Return after how many events to kill: wherever roots, flag or a name have changed, and a few others."""
+        events = scene.trace.events
+        root = scene.trace.before.names.get(ROOT_FILE)
+        machine = Machine(Model.KILL, scene.trace.before)
+        changed = [
+            place + 1
+            for place, event in enumerate(events)
+            if event.kind in CHANGES
+            and machine.add(place, event)
+            and place >= scene.last
+            and (event.kind is Kind.NAME or event.file == root)
+        ]
+        others = range(scene.last, len(events))
+        return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
+
+    def _recovery(
+        self, judge: Judge, scene: Scene, name: StateName, visited: Visited
+    ) -> Iterator[tuple[StateName, Scene]]:
+        try:
+            yield name, self._after_first(judge, scene, name, visited)
+        except (StateError, GpkvsError) as error:
+            visited.violations.append(Violation(name, str(error)))
+            if self.options.stop_early:
+                raise _EnoughError from error
+
+    def _after_first(self, judge: Judge, scene: Scene, name: StateName, visited: Visited) -> Scene:
+        """Return the scene of the recovery after a first crash; its outcome is settled then."""
+        visited.recoveries += 1
+        if name.epoch == KILLED:
+            return self._after_kill(judge, scene, name)
+        epoch = next(epoch for epoch in scene.epochs() if epoch.number == name.epoch)
+        changes = epoch.changes(name.choice)
+        outcome = judge.outcome(epoch.durable, changes)
+        trace = self._runner.recovery(judge.disk, epoch.state(name.choice), str(name))
+        # A root copy that the first crash tore may be made whole by a part of what recovery stores over it.
+        either = name.workload.letters in (TABLE, DROP)
+        return Scene(scene.model, trace, 0, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
+
+    def _after_kill(self, judge: Judge, scene: Scene, name: StateName) -> Scene:
+        """Return the scene of a recovery after a mere kill: what was stored is there, but not durable yet.
+
+        A power failure may take it back until recovery has made it durable; once the store is open, no more.
+        """
+        place = name.choice[0]
+        stored = Trace(scene.trace.before, scene.trace.events[:place])
+        after = stored.after()
+        outcome = judge.outcome(after, ())
+        recovery = self._runner.recovery(judge.disk, after, str(name))
+        trace = stored.then(recovery.events)
+        if place < scene.first:  # in a life that promised less: what counts is what the opening after it acknowledges
+            return Scene(scene.model, trace, place, len(trace.events) - 1, (outcome,), scene.before, outcome)
+        return Scene(scene.model, trace, place, place, scene.dumps[-2:], scene.before, outcome)
+
+    def _random(self, name: StateName, use: str = "") -> Random:
+        return Random(f"{self.options.seed} {name} {use}")
+
+    def _judge_of(self, layout: str) -> Judge:
+        if layout not in self._judges:
+            self._judges[layout] = Judge(self._directory / "bench", self._runner.keys(layout))
+        return self._judges[layout]
+
+
+def _judge(judge: Judge, scene: Scene, epoch: Epoch, choice: Choice) -> str:
+    """Recover a state; return what is wrong with it, empty if nothing."""
+    allowed = scene.allowed(epoch)
+    try:
+        if not epoch.in_progress:
+            judge.require_clean(epoch.durable, epoch.changes(choice))
+        outcome = judge.outcome(epoch.durable, epoch.changes(choice))
+    except (StateError, GpkvsError) as error:
+        return str(error)
+    return "" if outcome in allowed else difference(outcome, allowed)

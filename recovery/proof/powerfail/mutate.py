@@ -1,0 +1,82 @@
+"""Does the explorer see a missing persist? Each fence, write-back and sync is left out, one at a time.
+
+What a store stores does not depend on what it persists, so a build without one of them makes the same trace without
+these events: a *mutant* is a trace filtered, of the workload and of every recovery after it. A mutant that no model
+catches is a persist that nothing needs, or a hole in the explorer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpkvs.recovery.proof.powerfail.explore import Explorer, StateName
+from gpkvs.recovery.proof.powerfail.models import Model
+from gpkvs.recovery.proof.powerfail.trace import HOST_STORE, ORDERING, Event, Kind, Mutation
+from gpkvs.recovery.proof.powerfail.workloads import Workload
+
+# Between them they pass every persist; the short ones first.
+WORKLOADS = ("bytes:N", "u64:N", "bytes:O", "u64:C", "bytes:X", "bytes:I", "bytes:L", "bytes:Z", "u64:P", "bytes:K")
+# Which models can see that something of a kind is missing: the others do not look at it, or see what these see.
+_SEEN_BY = {
+    Kind.FENCE: (Model.ADR8, Model.GPU),
+    Kind.WRITE_BACK: (Model.ADR8,),
+    Kind.SYNC: (Model.PAGE,),
+    Kind.FILE_SYNC: (Model.PAGE,),
+    Kind.NAMES_SYNC: (Model.PAGE,),
+}
+
+Place = tuple[int, str]  # a depth and a workload
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutation: Mutation
+    caught: StateName | None  # the first state that shows it
+    message: str
+    states: int  # visited until then
+
+
+def mutations_of(events: Iterable[Event]) -> set[Mutation]:
+    """Return every mutation of what ran: of each persist of memory its fence, its write-backs, and both.
+
+    All stores of the host share one fence in the source, so that one is left out for all of them; each one's
+    write-backs, and its whole persist, are left out for itself.
+    """
+    kinds: dict[str, set[Kind]] = {}
+    for event in events:
+        if event.kind in ORDERING:
+            kinds.setdefault(event.site, set()).add(event.kind)
+    found = set()
+    for site, there in kinds.items():
+        found.add(Mutation(site, frozenset(there)))
+        for kind in there:
+            is_shared = kind is Kind.FENCE and site.startswith(HOST_STORE)
+            found.add(Mutation(HOST_STORE if is_shared else site, frozenset({kind})))
+    return found
+
+
+def mutations_in(explorer: Explorer, workload: str) -> dict[Mutation, list[Place]]:
+    """Return the mutations of a workload, and of the recoveries after its crashes; with each, where it runs."""
+    found: dict[Mutation, list[Place]] = {}
+    for depth, events in enumerate(explorer.events(Workload.parse(workload)), 1):
+        for mutation in mutations_of(events):
+            found.setdefault(mutation, []).append((depth, workload))
+    return found
+
+
+def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> Verdict:
+    """Explore a mutant where it runs, until a state shows it."""
+    states = 0
+    wanted = [model for kind in mutation.kinds for model in _SEEN_BY[kind]]
+    models = tuple(model for model in explorer.options.models if model in wanted)
+    for depth, workload in sorted(places, key=lambda place: (place[0], WORKLOADS.index(place[1]))):
+        options = replace(explorer.options, models=models, depth=depth, mutation=mutation, stop_early=True)
+        visited = explorer.with_options(options).explore(Workload.parse(workload))
+        states += len(visited.distinct)
+        if visited.violations:
+            first = visited.violations[0]
+            return Verdict(mutation, first.state, first.message, states)
+    return Verdict(mutation, None, "", states)

@@ -1,0 +1,230 @@
+"""What recovery can read of a state: states that agree on all of that are one.
+
+Left out are the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the heap to which
+no slot refers. Nothing else: a state is run once too often rather than not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+from gpkvs.media.catalog import Catalog
+from gpkvs.media.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
+from gpkvs.media.layout import (
+    BYTES_LAYOUT,
+    DESCRIPTOR_OFFSETS,
+    FLAG_OFFSET,
+    LOG_ENTRIES_OFFSET,
+    STRUCTURE_BYTES,
+    UNIT_BYTES,
+    BadBytesError,
+    Descriptor,
+    State,
+    unpack_flag,
+)
+from gpkvs.native import crc32c
+from gpkvs.recovery.proof.powerfail.models import Change, Epoch
+from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
+
+_FLAG_AT = FLAG_OFFSET // WORD_BYTES
+_ENTRIES_AT = LOG_ENTRIES_OFFSET // WORD_BYTES
+_KEY_BITS = 128
+_NO_WORDS = np.zeros(0, np.uint64)
+
+
+def canonical_digest(image: Image) -> bytes:
+    """Return a digest of what can be read of a recovered image.
+
+    A descriptor with a wrong checksum is just that here: `Descriptor.unpack` refuses all of them alike, and nothing
+    reads one in another way.
+    """
+    digest = blake2b(digest_size=16)
+    idle = _is_idle(image)
+    for name in sorted(image.names):
+        words = image.files[image.names[name]]
+        digest.update(name.encode() + len(words).to_bytes(8, "little"))
+        if name == LOG_FILE and idle:
+            for offset in DESCRIPTOR_OFFSETS:
+                data = words[offset // WORD_BYTES : (offset + STRUCTURE_BYTES) // WORD_BYTES].tobytes()
+                digest.update(b"torn" if _is_torn(data) else data)
+        elif name == HEAP_FILE and idle:
+            for start, end in _live_ranges(image):
+                digest.update(words[start:end].data)
+        elif len(words):
+            digest.update(words.data)
+    return digest.digest()
+
+
+def readable(epoch: Epoch) -> Epoch:
+    """Return the epoch without the changes that recovery can read in none of its states."""
+    durable = epoch.durable
+    changed = [event for unit in epoch.units for step in unit for _, event in step]
+    if not _stays_idle(durable, changed):
+        return epoch
+    log, heap = durable.names[LOG_FILE], durable.names[HEAP_FILE]
+    indexes = {number for name, number in durable.names.items() if name.startswith("index-")}
+    heap_is_read = any(event.file in indexes for event in changed)
+    live = [] if heap_is_read else _live_ranges(durable)
+
+    def is_read(change: Change) -> bool:
+        event = change[1]
+        if event.file == log:
+            return event.at < _ENTRIES_AT
+        if event.file == heap and not heap_is_read:
+            return any(event.at < end and start < event.at + len(event.words) for start, end in live)
+        return True
+
+    units = []
+    for unit in epoch.units:
+        steps = (tuple(change for change in step if is_read(change)) for step in unit)
+        left = tuple(step for step in steps if step)
+        if left:
+            units.append(left)
+    return Epoch(epoch.number, durable, tuple(units), epoch.acknowledged, epoch.in_progress)
+
+
+class StateKeys:
+    """Names the states of an epoch: the same key for the same readable bytes, whatever led to them.
+
+    The key is a sum over the words that differ from an image, and a term for names and sizes: a state costs only
+    what it changes.
+
+    Parameters
+    ----------
+    epoch
+        As `readable` left it.
+    before
+        The image.
+    """
+
+    def __init__(self, epoch: Epoch, before: Image) -> None:
+        self._durable, self._before = epoch.durable, before
+        self._sums: dict[tuple[str, int], int] = {}
+        self._skipped: dict[str, list[tuple[int, int]]] = {}
+        changed = [event for unit in epoch.units for step in unit for _, event in step]
+        if _stays_idle(epoch.durable, changed):
+            self._skip(changed)
+
+    def _skip(self, changed: list[Event]) -> None:
+        """Leave out what cannot be read in any state."""
+        names, files = self._durable.names, self._durable.files
+        self._skipped[LOG_FILE] = [(_ENTRIES_AT, len(files[names[LOG_FILE]]))]
+        indexes = {number for name, number in names.items() if name.startswith("index-")}
+        if not any(event.file in indexes for event in changed):
+            end = 0
+            self._skipped[HEAP_FILE] = []
+            for start, stop in [*sorted(_live_ranges(self._durable)), (len(files[names[HEAP_FILE]]),) * 2]:
+                self._skipped[HEAP_FILE].append((end, start))
+                end = max(end, stop)
+
+    def key(self, changes: Iterable[Event]) -> bytes:
+        """Return the key of the state with these changes."""
+        names, kept = self._durable.names, {}
+        sizes: dict[int, int] = {}
+        for event in changes:
+            if event.kind is Kind.NAME:
+                names = {**names, event.name: event.file} if event.file else _without(names, event.name)
+            elif event.kind is Kind.SIZE:
+                sizes[event.file] = event.at
+            else:
+                kept.update({(event.file, at): word for at, word in enumerate(event.words, event.at)})
+        total = 0
+        for name, file in names.items():
+            size = sizes.get(file, self._size(file))
+            if size < self._size(file):  # cut off: what is left is summed anew
+                total += self._sum_of(name, self._durable.files[file][:size])
+            else:
+                total += self._sum(name, file)
+            total += _term(name, -1, size)
+        by_file = {file: name for name, file in names.items()}
+        for (file, at), word in kept.items():
+            name = by_file.get(file, "")
+            if name and at < sizes.get(file, self._size(file)):
+                old = int(self._durable.files[file][at]) if at < self._size(file) else 0
+                total += _term(name, at, word) - _term(name, at, old)
+        return (total % (1 << _KEY_BITS)).to_bytes(_KEY_BITS // 8, "little")
+
+    def _size(self, file: int) -> int:
+        return len(self._durable.files.get(file, ()))
+
+    def _sum(self, name: str, file: int) -> int:
+        if (name, file) not in self._sums:
+            self._sums[name, file] = self._sum_of(name, self._durable.files.get(file, _NO_WORDS))
+        return self._sums[name, file]
+
+    def _sum_of(self, name: str, words: Words) -> int:
+        first = self._before.files.get(self._before.names.get(name, 0), _NO_WORDS)
+        if len(first) != len(words):
+            first = np.zeros(len(words), np.uint64)
+        total = 0
+        for at in np.flatnonzero(words != first).tolist():
+            if not any(start <= at < end for start, end in self._skipped.get(name, ())):
+                total += _term(name, at, int(words[at])) - _term(name, at, int(first[at]))
+        return total
+
+
+def _without(names: dict[str, int], gone: str) -> dict[str, int]:
+    return {name: file for name, file in names.items() if name != gone}
+
+
+@lru_cache(1 << 18)
+def _term(name: str, at: int, word: int) -> int:
+    data = f"{name} {at} {word}".encode()
+    return int.from_bytes(blake2b(data, digest_size=_KEY_BITS // 8).digest(), "little")
+
+
+def _stays_idle(durable: Image, changed: list[Event]) -> bool:
+    """Whether the flag is IDLE in every state, and all files are there in each."""
+    if any(event.kind in (Kind.NAME, Kind.SIZE) for event in changed) or not _is_idle(durable):
+        return False
+    root = durable.names[ROOT_FILE]
+    return not any(event.file == root and event.at <= _FLAG_AT < event.at + len(event.words) for event in changed)
+
+
+def _is_idle(image: Image) -> bool:
+    if not {ROOT_FILE, LOG_FILE, HEAP_FILE} <= image.names.keys():
+        return False
+    words = image.files[image.names[ROOT_FILE]][_FLAG_AT : _FLAG_AT + 1]
+    try:
+        return unpack_flag(words.tobytes())[0] is State.IDLE
+    except BadBytesError:
+        return False
+
+
+def _is_torn(data: bytes) -> bool:
+    try:
+        Descriptor.unpack(data)
+    except BadBytesError:
+        return True
+    return False
+
+
+def _live_ranges(image: Image) -> list[tuple[int, int]]:
+    """Return the words of the heap to which slots refer, of the tables that some catalogue names."""
+    ranges = []
+    unit_words = UNIT_BYTES // WORD_BYTES
+    for name in _referring(image):
+        slots = image.files[image.names[name]].reshape(-1, 4)
+        for reference in np.unique(slots[slots[:, 3] != 0, 2]).tolist():
+            start = (reference >> 24) * unit_words
+            ranges.append((start, start + (reference & 0xFFFFFF) * unit_words))
+    return ranges
+
+
+def _referring(image: Image) -> set[str]:
+    """Return the indexes of the layout `bytes`."""
+    catalogs = (words for name, words in image.items() if name.startswith("catalog-"))
+    return set().union(*(_named_by(words.tobytes()) for words in catalogs)) & image.names.keys()
+
+
+@lru_cache
+def _named_by(catalog: bytes) -> frozenset[str]:
+    try:
+        tables = Catalog.unpack(catalog, crc32c(catalog)).tables
+    except (ValueError, KeyError):
+        return frozenset()
+    return frozenset(table.file_name for table in tables if table.slot_layout is BYTES_LAYOUT)

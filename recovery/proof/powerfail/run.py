@@ -1,0 +1,228 @@
+"""Running a workload, or recovery, under a recorder."""
+
+from __future__ import annotations
+
+import os
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
+from gpkvs.recovery.proof.powerfail.judge import Disk, Dump, dump
+from gpkvs.recovery.proof.powerfail.recorder import Recorder
+from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
+from gpkvs.recovery.proof.powerfail.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
+from gpkvs.store import Store
+
+
+@dataclass(frozen=True)
+class Run:
+    """A workload that ran to its end: its trace, and what must be there after each of its batches.
+
+    Parameters
+    ----------
+    dumps
+        Before the first batch, and after each; in the trace a MARK ends each batch.
+    last
+        The first event of what is explored: the last batch, and what else no other workload has.
+    promised
+        The event from which on a power failure is survived; before it there may be a life in a weaker domain.
+    """
+
+    trace: Trace
+    dumps: tuple[Dump, ...]
+    last: int
+    promised: int
+
+
+class Runner:
+    """Runs workloads, each from the base store of its layout.
+
+    Parameters
+    ----------
+    directory
+        In memory, for this process alone.
+    seed
+        Permutes the threads of kernels.
+    mutation
+        What the build that runs leaves out.
+    """
+
+    def __init__(self, directory: Path, seed: int, mutation: Mutation | None = None) -> None:
+        self._directory = directory
+        self._seed = seed
+        self._mutation = mutation
+        self._bases: dict[str, tuple[Image, Keys]] = {}
+
+    def mutated(self, mutation: Mutation | None) -> Runner:
+        """Return a runner of another build, with the same base stores."""
+        other = copy(self)
+        other._mutation = mutation
+        return other
+
+    def keys(self, layout: str) -> Keys:
+        """Return every key that the workloads of a layout may store."""
+        return self._base(layout)[1]
+
+    def run(self, workload: Workload) -> Run:
+        """Run a workload to its end.
+
+        Raises
+        ------
+        AssertionError
+            If what is there after a batch is not what the batch says, or a file changed outside of the trace.
+        """
+        base, keys = self._base(workload.layout)
+        disk = Disk(self._directory / "run")
+        if workload.letters == CREATE:
+            return self._open(disk, workload, Image(), keys)
+        disk.lay(base)
+        if workload.letters == OPEN:
+            return self._open(disk, workload, disk.image().copy(), keys)
+        if workload.letters == RENEW:
+            in_progress = self._before_idle(Workload(workload.layout, "N"))
+            disk = Disk(self._directory / "run")  # the other one's files were replaced
+            disk.lay(in_progress)
+            return self._renewed(disk, workload, keys)
+        if workload.letters in (PROCESS, COPY):
+            return self._two_lives(disk, workload, keys)
+        with open_tiny(disk.path) as store:
+            if workload.letters == DROP:
+                store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
+            return self._batches(disk, workload, store, keys)
+
+    def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> Run:
+        before = disk.image().copy()
+        dumps = [dump(store, keys.all)]
+        script = Script(workload, keys, _contents(dumps[0]))
+        with self._recorder(disk, before, str(workload)) as recorder:
+            for step in workload.steps:
+                script.step(step, store)
+                recorder.mark()
+                dumps.append(dump(store, keys.all))
+                assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
+        return self._finished(disk, recorder, dumps)
+
+    def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> Run:
+        disk.lay(before)
+        with self._recorder(disk, before, str(workload)) as recorder:
+            store = open_tiny(disk.path, create=workload.letters == CREATE)
+            recorder.mark()
+        with store:
+            found = dump(store, keys.all)
+        return self._finished(disk, recorder, [found, found])
+
+    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+        """Open a store whose incarnations are used up, then run a batch: it stores over the last old descriptor."""
+        use_up_incarnations(disk.path)
+        before = disk.image().copy()
+        disk.lay(before)
+        with self._recorder(disk, before, str(workload)) as recorder:
+            store = open_tiny(disk.path)
+            recorder.mark()
+            found = dump(store, keys.all)
+            Script(workload, keys, _contents(found)).step("N", store)
+            recorder.mark()
+        with store:
+            run = self._finished(disk, recorder, [found, found, dump(store, keys.all)])
+        return replace(run, last=0, promised=0)
+
+    def _before_idle(self, workload: Workload) -> Image:
+        """Return what is there when a batch has stored everything but its last flag: an opening has much to do."""
+        trace = self.run(workload).trace
+        image = trace.before.copy()
+        for event in trace.events:
+            if event.kind in CHANGES and event.site.startswith(f"{HOST_STORE} in transaction.commit"):
+                break
+            if event.kind in CHANGES:
+                image.apply(event)
+        return image
+
+    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+        """Run a life after which a power failure may take anything back, then open in msync and run a batch."""
+        with open_tiny(disk.path) as store:
+            script = Script(workload, keys, _contents(dump(store, keys.all)))
+        before = disk.image().copy()
+        is_copy = workload.letters == COPY
+        earlier = self._copy(disk, before) if is_copy else self._in_process(disk, before, script)
+        with self._recorder(disk, earlier.after(), f"{workload}, opened") as recorder:
+            store = open_tiny(disk.path)
+            recorder.mark()
+            found = dump(store, keys.all)
+            assert _contents(found) == script.tables
+            script.step("N", store)
+            recorder.mark()
+        with store:
+            dumps = (found, found, dump(store, keys.all))
+        trace = earlier.then(recorder.trace().events)
+        _assert_complete(trace, disk.image())
+        trace = trace.mutated(self._mutation)
+        opened = next(place for place, event in enumerate(trace.events) if event.kind is Kind.MARK)
+        return Run(trace, dumps, len(earlier.events) if is_copy else 0, opened)
+
+    def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
+        """Return the trace of a life in the domain process: nothing is synced, no cache line is written back."""
+        with self._recorder(disk, before, "in process") as recorder:
+            store = open_tiny(disk.path, durability="process")
+            for letter in "NCU":
+                script.step(letter, store)
+        store.close()
+        events = recorder.trace().events
+        return Trace(before, tuple(event for event in events if event.kind is not Kind.WRITE_BACK))
+
+    def _copy(self, disk: Disk, image: Image) -> Trace:
+        """Return the trace of copying files into an empty directory, as `cp` does: nothing is synced."""
+        disk.lay(Image())
+        with self._recorder(disk, Image(), "copied") as recorder:
+            for name, words in image.items():
+                file = os.open(disk.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(file, words.tobytes())
+                os.close(file)
+        return recorder.trace()
+
+    def recovery(self, disk: Disk, state: Image, name: str) -> Trace:
+        """Recover a state; return the trace of it, which ends with a MARK.
+
+        Raises
+        ------
+        GpkvsError
+            If it cannot be opened.
+        """
+        disk.lay(state)
+        with self._recorder(disk, state, name) as recorder:
+            store = open_tiny(disk.path, create=True)
+            recorder.mark()
+        store.close()
+        return recorder.trace().mutated(self._mutation)
+
+    def _finished(self, disk: Disk, recorder: Recorder, dumps: list[Dump]) -> Run:
+        trace = recorder.trace()
+        _assert_complete(trace, disk.image())
+        trace = trace.mutated(self._mutation)
+        marks = [place for place, event in enumerate(trace.events) if event.kind is Kind.MARK]
+        last = marks[-2] + 1 if len(marks) > 1 else 0
+        return Run(trace, tuple(dumps), last, last)
+
+    def _recorder(self, disk: Disk, before: Image, name: str) -> Recorder:
+        return Recorder(disk.path, before, Random(f"{self._seed} {name}"))
+
+    def _base(self, layout: str) -> tuple[Image, Keys]:
+        if layout not in self._bases:
+            path = self._directory / f"base-{layout}"
+            keys = make_base(path, layout)
+            self._bases[layout] = Disk(path).image().copy(), keys
+        return self._bases[layout]
+
+
+def _contents(found: Dump) -> dict[str, dict[bytes, bytes]]:
+    return {name: {key: value for key, value, _ in records} for name, _, records in found.tables}
+
+
+def _assert_complete(trace: Trace, after: Image) -> None:
+    """Raise if a file changed outside of the trace: that would be a hole in every result."""
+    traced = trace.after()
+    assert traced.names.keys() == after.names.keys(), (traced.names, after.names)
+    for name, number in after.names.items():
+        assert (traced.files[traced.names[name]] == after.files[number]).all(), f"{name} changed outside of the trace"

@@ -1,0 +1,202 @@
+"""What runs before a crash: short sequences of batches, each kind of batch one letter.
+
+    N  new SET        two keys that were not there
+    U  update         the key that was written last, and one that was there from the first
+    D  DELETE, hits   the same two keys
+    M  DELETE, misses two keys that are not there: nothing may be stored at all
+    T  the same key twice in a batch: SET and SET of one key, SET and DELETE of another
+    F  a full set     a new key whose two buckets are full: an occupant moves to its other bucket
+
+A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch
+may leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters
+give 6 + 36 + 216 = 258 workloads for each layout. Every pair of letters is also tried as one batch of two requests,
+such as N+U: 36 more.
+
+Beyond these are the workloads of one letter in `EXTRA`:
+
+    J  a joined batch: six requests that insert, update, delete, repeat and displace, in one transaction
+    W  a wide batch: 33 new keys, more than one stripe of the undo log
+    L  large values: records of more lines than a thread can note before it writes back (bytes only)
+    B  a batch over both tables (u64 only: the default table has the layout bytes)
+    C  a table is created
+    X  a table is dropped
+    O  the store is opened
+    I  the store is opened when its incarnations are used up, with a batch to undo; then a batch (bytes only)
+    Z  a store is created (bytes only)
+    P  two lives: in the domain process a batch, a table created, a batch; then the store is opened in msync, a batch
+    K  the store's files are copied, and nothing of the copy is synced; then it is opened in msync, a batch
+
+In the last two, power fails when the store is open in msync, or later: before, nobody promised to survive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from gpkvs.batch import Batch, Op
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
+from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, table_of, value_of
+from gpkvs.store import Store
+
+LETTERS = "NUDMTF"
+EXTRA = "JWLBCXOIZPK"
+TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
+_OF_ONE_LAYOUT = {"L": BYTES_LAYOUT.name, "B": U64_LAYOUT.name, "I": BYTES_LAYOUT.name, "Z": BYTES_LAYOUT.name}
+LENGTH_MAX = 3
+Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+Contents = dict[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Batches before a crash, to a table of one layout."""
+
+    layout: str
+    letters: str
+
+    def __str__(self) -> str:
+        return f"{self.layout}:{self.letters}"
+
+    @property
+    def steps(self) -> list[str]:
+        """The batches: a letter each, or letters joined by a plus."""
+        return [self.letters] if "+" in self.letters else list(self.letters)
+
+    @staticmethod
+    def parse(text: str) -> Workload:
+        """Read ``layout:letters``; raises `ValueError` if it is none."""
+        layout, _, letters = text.partition(":")
+        single = len(letters) == 1 and letters in EXTRA
+        single &= _OF_ONE_LAYOUT.get(letters, layout) == layout
+        usual = all(letter and letter in LETTERS for letter in (letters.split("+") if "+" in letters else letters))
+        if layout not in LAYOUTS or not letters or not (single or usual):
+            raise ValueError(
+                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}, or two of them with a plus between "
+                f"them, or one of {EXTRA}"
+            )
+        return Workload(layout, letters)
+
+
+def all_workloads(depth: int = 1) -> list[Workload]:
+    """Return every workload; at depth 2, sequences of two letters at most and no joined ones."""
+    longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
+    sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
+    sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
+    extra = [(letter, layout) for letter in EXTRA for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
+    return [
+        *(Workload(layout, letters) for letters in sequences for layout in LAYOUTS),
+        *(Workload(layout, letter) for letter, layout in extra),
+    ]
+
+
+class Script:
+    """Runs the letters of a workload, one after the other, and knows what must be there after each.
+
+    Parameters
+    ----------
+    workload
+        Which table its batches go to.
+    keys
+        Of that table.
+    tables
+        What is in each table at first.
+    """
+
+    def __init__(self, workload: Workload, keys: Keys, tables: dict[str, Contents]) -> None:
+        self._layout = workload.layout
+        self._table = table_of(workload.layout)
+        self.tables = {name: dict(contents) for name, contents in tables.items()}
+        self._absent = list(keys.absent)
+        self._full = list(keys.full)
+        # Not those in full buckets: these shall stay full.
+        self._recent = list(keys.present)
+        self._values = 1000
+        self._operations: dict[str, Callable[[], list[Operation]]] = {
+            "N": lambda: self._new(2),
+            "U": lambda: [self._set(self._recent[-1]), self._set(self._recent[0])],
+            "D": lambda: [(Op.DELETE, self._recent[-1]), (Op.DELETE, self._recent[0])],
+            "M": lambda: [(Op.DELETE, key) for key in self._absent[-2:]],
+            "T": self._twice,
+            "F": lambda: [self._set(self._full.pop(0))],
+            "W": lambda: self._new(33),
+            "L": lambda: [self._set(self._absent.pop(0), 3000) for _ in range(2)],
+        }
+        self._steps: dict[str, Callable[[Store], None]] = {
+            "J": self._join,
+            "B": self._both,
+            "C": self._create,
+            "X": self._drop,
+        }
+
+    def step(self, letters: str, store: Store) -> None:
+        """Run one letter, or several that are joined."""
+        if letters in self._steps:
+            self._steps[letters](store)
+            return
+        requests = []
+        for letter in letters.split("+"):
+            requests.append((self._table, self._operations[letter]()))
+            self._note(*requests[-1])
+        self._requests(store, requests)
+
+    def _set(self, key: bytes, size: int = 0) -> Operation:
+        self._values += 1
+        value = value_of(self._layout, self._values)
+        return Op.SET, key, value if self._layout == U64_LAYOUT.name else value.ljust(size, b"+")
+
+    def _new(self, count: int) -> list[Operation]:
+        return [self._set(self._absent.pop(0)) for _ in range(count)]
+
+    def _twice(self) -> list[Operation]:
+        updated, gone = self._recent[-1], self._absent.pop(0)
+        return [self._set(updated), self._set(gone), self._set(updated), (Op.DELETE, gone)]
+
+    def _note(self, table: str, operations: list[Operation]) -> None:
+        for op, key, *value in operations:
+            self._recent = [other for other in self._recent if other != key]
+            if op is Op.SET:
+                self.tables[table][key] = value[0]
+                self._recent.append(key)
+            else:
+                self.tables[table].pop(key, None)
+
+    def _join(self, store: Store) -> None:
+        updated, deleted = self._recent[-1], self._recent[0]
+        operations: list[Operation] = [
+            *self._new(1),
+            self._set(updated),
+            (Op.DELETE, deleted),
+            (Op.DELETE, self._absent[-1]),
+            self._set(updated),
+            self._set(self._full.pop(0)),
+        ]
+        self._note(self._table, operations)
+        self._requests(store, [(self._table, [operation]) for operation in operations])
+
+    def _both(self, store: Store) -> None:
+        key = self._absent.pop(0)
+        default: list[Operation] = [(Op.SET, key, b"in the default table")]
+        requests = [(self._table, self._new(1)), (DEFAULT_TABLE, default)]
+        for request in requests:
+            self._note(*request)
+        self._requests(store, requests)
+
+    def _requests(self, store: Store, requests: list[tuple[str, list[Operation]]]) -> None:
+        tables = [np.array([store.table(name).id], np.uint32) for name, _ in requests]
+        batch = Batch.concatenate([Batch.of(operations) for _, operations in requests])
+        result = store.execute_requests(replace(batch, request_tables=np.concatenate(tables)))
+        assert result.requests == len(requests)
+        assert not result.rejected
+
+    def _create(self, store: Store) -> None:
+        store.create_table(OTHER_TABLE, layout=self._layout, index_bytes=BLOCK_BYTES)
+        self.tables[OTHER_TABLE] = {}
+
+    def _drop(self, store: Store) -> None:
+        store.drop_table(OTHER_TABLE)
+        del self.tables[OTHER_TABLE]

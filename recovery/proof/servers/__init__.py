@@ -1,0 +1,1 @@
+"""Server processes that live and die in a drill."""

@@ -1,0 +1,98 @@
+"""How a server lives and dies in one round of a drill: under the load of clients, and then in its own recovery."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Protocol
+
+from gpkvs.recovery.proof.servers.rounds import SIGKILL, Round
+from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
+
+_FAILPOINT_SECONDS_MAX = 30.0
+
+
+class Clients(Protocol):
+    """Who works while a server lives."""
+
+    last_error: str
+
+    async def run(self, target: str) -> None:
+        """Let all clients work until each has lost its server."""
+
+
+class Lives:
+    """The lives of the servers of one store.
+
+    Parameters
+    ----------
+    path
+        The store's directory.
+    options
+        How servers are started.
+    clients
+        Who works meanwhile.
+    """
+
+    def __init__(self, path: Path, options: ServerOptions, clients: Clients) -> None:
+        self.path = path
+        self._options = options
+        self._clients = clients
+
+    def server(self, armed: str = "") -> ServerProcess:
+        """Start a server, with a failpoint armed or without."""
+        return ServerProcess(self.path, self._options, armed=armed)
+
+    async def die(self, round: Round) -> tuple[str, ...]:
+        """Let a server live under load and die as a round says, in recovery too; return the kills in order.
+
+        Raises
+        ------
+        ServerError
+            If a server did not die, or not of what was planned.
+        """
+        kills = [round.engine_point or SIGKILL]
+        if round.kind == SIGKILL:
+            await self._kill(round.load_seconds)
+        else:
+            await self._die(f"{round.engine_point}:{round.hit}")
+        for _ in range(round.recovery_kills):
+            await self._die_in_recovery(round.kind)
+            kills.append(round.kind)
+        return tuple(kills)
+
+    @asynccontextmanager
+    async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
+        """Start a server and the clients; at the end the server is gone and all clients have noticed."""
+        with closing(self.server(armed)) as server:
+            await server.ready()
+            load = asyncio.create_task(self._clients.run(server.target))
+            try:
+                yield server, load
+            finally:
+                server.close()
+                await load
+
+    async def _kill(self, load_seconds: float) -> None:
+        """Kill the server with SIGKILL at a moment that it does not choose."""
+        async with self._under_load() as (server, load):
+            done, _ = await asyncio.wait([load], timeout=load_seconds)
+            if done or not server.alive:
+                raise server.error(f"the clients lost a server that nobody killed ({self._clients.last_error})")
+            server.kill()
+
+    async def _die(self, armed: str) -> None:
+        """Let the server kill itself at a failpoint."""
+        async with self._under_load(armed) as (server, _):
+            if not await server.dead(_FAILPOINT_SECONDS_MAX):
+                raise server.error(f"failpoint {armed} was not reached in {_FAILPOINT_SECONDS_MAX:.0f} s of load")
+            if not server.killed:
+                raise server.error(f"the server did not die at failpoint {armed}")
+
+    async def _die_in_recovery(self, point: str) -> None:
+        """Start the server with a failpoint armed that it must not survive."""
+        with closing(self.server(point)) as server:
+            if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:
+                raise server.error(f"the server did not die at failpoint {point} while it started")

@@ -1,0 +1,103 @@
+"""A ``gpkvs ycsb`` process: load that comes from another process, as in real life."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from gpkvs.errors import GpkvsError
+from gpkvs.recovery.proof.servers.server_process import GPKVS
+
+_THREADS = 16
+_EXIT_NOT_RUN = 2
+# Records that are lost, and records that are not what was written to them.
+_WRONG = ("Return=NOT_FOUND", "Return=UNEXPECTED_STATE")
+_FIRST_ERROR = re.compile(r"^gpkvs: first (\w+): (.*)$", re.MULTILINE)
+# What operations may fail with while there is no server.
+_WHILE_AWAY = ("OutcomeUnknownError", "UnavailableError", "DeadlineError")
+
+
+class YcsbError(GpkvsError):
+    """YCSB failed, or some of its operations did; what it printed is in the message."""
+
+
+@dataclass(frozen=True)
+class YcsbReport:
+    """What YCSB measured."""
+
+    operations: int  # that succeeded
+    failed: int  # because the server was away
+    verified: int  # records whose every byte was compared with what was loaded
+    operations_per_second: float
+    latency_us_max: int
+
+
+class YcsbProcess:
+    """One phase of YCSB's workload a, running; it verifies what it reads. Leaving the context ends it.
+
+    Parameters
+    ----------
+    phase
+        ``load`` or ``run``.
+    target
+        The server's gRPC address.
+    records, operations
+        YCSB's recordcount and operationcount.
+    """
+
+    def __init__(self, phase: str, target: str, records: int, operations: int) -> None:
+        command = [*GPKVS, "ycsb", phase, "--workload=a", f"--threads={_THREADS}", f"--target={target}", "--json"]
+        for setting in ("dataintegrity=true", f"recordcount={records}", f"operationcount={operations}"):
+            command += ["-p", setting]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """Ask it to stop and report."""
+        self._process.terminate()
+
+    def finish(self) -> YcsbReport:
+        """Wait for its end; return what it measured.
+
+        Raises
+        ------
+        YcsbError
+            If it could not run, missed a record, or read one that was not what had been written.
+        """
+        output, errors = self._process.communicate()
+        if not output or self._process.returncode >= _EXIT_NOT_RUN:
+            raise YcsbError(f"gpkvs ycsb could not run (exit status {self._process.returncode}): {errors}")
+        groups: dict[str, dict[str, Any]] = json.loads(output)
+        wrong = [
+            f"[{name}] {code}: {group[code]}" for name, group in groups.items() for code in _WRONG if group.get(code)
+        ]
+        wrong += [f"{kind}: {text}" for kind, text in _FIRST_ERROR.findall(errors) if kind not in _WHILE_AWAY]
+        if wrong:
+            raise YcsbError("\n  ".join(["YCSB found something wrong:", *wrong]))
+        done = [groups[name] for name in ("INSERT", "READ", "UPDATE") if name in groups]
+        return YcsbReport(
+            operations=sum(group["Operations"] for group in done),
+            failed=sum(group["Operations"] for name, group in groups.items() if name.endswith("-FAILED")),
+            verified=groups.get("VERIFY", {}).get("Return=OK", 0),
+            operations_per_second=groups["OVERALL"]["Throughput(ops/sec)"],
+            latency_us_max=max((group["MaxLatency(us)"] for group in done), default=0),
+        )
+
+    def __enter__(self) -> YcsbProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:
+            self._process.kill()

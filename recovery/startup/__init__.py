@@ -1,0 +1,1 @@
+"""What an opening and `gpkvs check` run: roll back, count, verify, salvage."""

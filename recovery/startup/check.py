@@ -1,0 +1,226 @@
+"""`gpkvs check`: a read-only verifier of every structure of a store, invariant by invariant (`gpkvs.media.layout`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.errors import CorruptStoreError, FormatError
+from gpkvs.media.catalog import TableEntry
+from gpkvs.media.directory import DirectoryLock, access_errors, require_store
+from gpkvs.media.files import StoreFiles, open_files
+from gpkvs.media.layout import (
+    BYTES_LAYOUT,
+    ROOT_OFFSETS,
+    U64_LAYOUT,
+    UNIT_BYTES,
+    VERSION_MAX,
+    BadBytesError,
+    Descriptor,
+    State,
+)
+from gpkvs.media.roots import COPY_NAMES
+from gpkvs.media.transaction import find_descriptor, read_flag
+from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, recount, verify_log
+from gpkvs.recovery.startup.salvage import audit
+
+# The codes of `audit` in kernels/scan.cu.
+_AUDITED = (
+    "",
+    "slot-kind",
+    "slot-bucket",
+    "slot-unique",
+    "slot-reference",
+    "record-checksum",
+    "record-table",
+    "record-key",
+    "record-version",
+)
+_REPORTED_MAX = 20
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One invariant that does not hold, and where."""
+
+    invariant: str
+    file: str
+    offset: int  # bytes
+    message: str
+
+
+@dataclass
+class CheckReport:
+    """What a check found."""
+
+    path: Path
+    needs_recovery: bool = False
+    is_unsafe: bool = False  # in use without an undo log, and not closed
+    records: int = 0
+    slots: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    more_violations: int = 0  # beyond those listed
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every invariant holds, no recovery is due, and no batch may be torn."""
+        return not self.violations and not self.needs_recovery and not self.is_unsafe
+
+    def add(self, invariant: str, path: Path, offset: int, message: str) -> None:
+        """Report a violation; the first ones of each invariant are listed, the others counted."""
+        if sum(violation.invariant == invariant for violation in self.violations) < _REPORTED_MAX:
+            self.violations.append(Violation(invariant, path.name, offset, message))
+        else:
+            self.more_violations += 1
+
+
+def check(path: Path) -> CheckReport:
+    """Verify a store that no process has open; nothing is written.
+
+    Parameters
+    ----------
+    path
+        Its directory.
+
+    Returns
+    -------
+    CheckReport
+        With every violation, or with `needs_recovery` if a batch was in progress (slots are then not looked at).
+
+    Raises
+    ------
+    StoreLockedError
+        If a process has it open.
+    StoreMissingError, StoreAccessError, FormatError
+        If there is nothing that can be read.
+    """
+    with access_errors(path):
+        require_store(path)
+        lock = DirectoryLock(path, write=False)
+        try:
+            return _check_locked(path)
+        finally:
+            lock.release()
+
+
+def _check_locked(path: Path) -> CheckReport:
+    report = CheckReport(path)
+    try:
+        files = open_files(path, None)
+    except FormatError:
+        raise
+    except CorruptStoreError as error:
+        report.add(error.invariant, error.path, error.offset, str(error))
+        return report
+    backend = CpuBackend()
+    report.is_unsafe = files.root.is_unsafe
+    try:
+        _check_roots(files, report)
+        descriptor = _check_flag(files, backend, report)
+        if not report.needs_recovery:
+            _check_tables(files, backend, report, descriptor)
+    finally:
+        files.close()
+        backend.close()
+    return report
+
+
+def _check_roots(files: StoreFiles, report: CheckReport) -> None:
+    first, second = files.root_copies.copies
+    for copy, name, offset in zip((first, second), COPY_NAMES, ROOT_OFFSETS, strict=True):
+        if isinstance(copy, BadBytesError):
+            report.add("root-copy", files.root_region.path, offset, f"copy {name}: {copy}")
+    whole = not isinstance(first, BadBytesError) and not isinstance(second, BadBytesError)
+    if whole and first != second:
+        report.add(
+            "roots-equal",
+            files.root_region.path,
+            ROOT_OFFSETS[0],
+            "the two root copies differ (the newer one counts)",
+        )
+
+
+def _check_flag(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> Descriptor | None:
+    """Check flag, descriptors and an active log; return the current descriptor."""
+    try:
+        state, epoch = read_flag(files)
+        descriptor = find_descriptor(files, epoch)
+        check_tail(files, descriptor)
+        if state is State.ACTIVE:
+            report.needs_recovery = True
+            check_tail(files, previous_descriptor(files, epoch))
+            verify_log(files, backend, descriptor)
+    except CorruptStoreError as error:
+        report.add(error.invariant, error.path, error.offset, str(error))
+        return None
+    return descriptor
+
+
+def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None) -> None:
+    """Audit every slot of every table and its record, then the records against each other."""
+    next_sequence = descriptor.next_sequence if descriptor else VERSION_MAX
+    slots = [
+        _check_bytes_table(files, backend, report, table, next_sequence)
+        for table in files.catalog.tables
+        if table.slot_layout is BYTES_LAYOUT
+    ]
+    for table in files.catalog.tables:
+        if table.slot_layout is U64_LAYOUT:
+            _check_u64_table(files, backend, report, table)
+    records = np.concatenate(slots) if slots else np.empty((0, 4), np.uint64)
+    _check_overlap(files, report, records[:, 2])
+    versions = np.sort(records[:, 3])
+    for version in versions[1:][versions[1:] == versions[:-1]].tolist():
+        report.add("version-unique", files.path, 0, f"version {version & VERSION_MAX} is given twice")
+
+
+def _check_bytes_table(
+    files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry, next_sequence: int
+) -> NDArray[np.uint64]:
+    """Audit a table; return its good slots, four words each."""
+    index, broken = files.indexes[table.id], audit(files, backend, table, next_sequence)
+    slots = index.words(0, table.slots * 4).reshape(-1, 4)
+    for slot in np.flatnonzero(broken).tolist():
+        _, _, reference, meta = slots[slot].tolist()
+        report.add(
+            _AUDITED[broken[slot]],
+            index.path,
+            slot * BYTES_LAYOUT.slot_bytes,
+            f"slot {slot} of table {table.name!r} with record at heap byte {(reference >> 24) * UNIT_BYTES}, version "
+            f"{meta & VERSION_MAX}",
+        )
+    good = np.flatnonzero((slots[:, 3] != 0) & (broken == 0))
+    report.slots += table.slots
+    report.records += len(good)
+    return slots[good]
+
+
+def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry) -> None:
+    index, broken = files.indexes[table.id], audit(files, backend, table, VERSION_MAX)
+    for slot in np.flatnonzero(broken).tolist():
+        report.add(
+            _AUDITED[broken[slot]],
+            index.path,
+            slot * U64_LAYOUT.slot_bytes,
+            f"slot {slot} of table {table.name!r} with key {int(index.words(slot * U64_LAYOUT.slot_bytes, 1)[0])}",
+        )
+    live_units = np.zeros(0, np.uint64)
+    report.slots += table.slots
+    report.records += recount(files, backend, table, live_units)
+
+
+def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:
+    reference = np.sort(reference)
+    offsets, lengths = reference >> np.uint64(24), reference & np.uint64(0xFFFFFF)
+    overlapping = np.flatnonzero(offsets[:-1] + lengths[:-1] > offsets[1:])
+    for record in overlapping.tolist():
+        report.add(
+            "record-overlap",
+            files.heap.path,
+            int(offsets[record + 1]) * UNIT_BYTES,
+            f"the record at byte {int(offsets[record]) * UNIT_BYTES} reaches into the next one",
+        )

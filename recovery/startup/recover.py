@@ -1,0 +1,307 @@
+"""Start-up recovery: the batch in progress, if any, is rolled back before anything is served.
+
+The steps are those of docs/design.md, section 4, and keep I5 (undo is idempotent: a crash in here, any number of times,
+loses nothing) and I6 (the whole log is verified before the first undo store). The undo kernel follows gpKVS (GPM,
+ASPLOS '22, figure 6b); unlike there, the flag is cleared once, after every slot is durable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import U64
+from gpkvs.engine.heap import Heap, Tail
+from gpkvs.errors import CorruptStoreError
+from gpkvs.info import RecoveryReport
+from gpkvs.media.catalog import TableEntry
+from gpkvs.media.directory import RECOVERY_FILE, write_file
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import (
+    BYTES_LAYOUT,
+    LOG_ENTRIES_OFFSET,
+    UNIT_BYTES,
+    Descriptor,
+    LogRun,
+    RunKind,
+    State,
+)
+from gpkvs.media.transaction import (
+    Transaction,
+    begin_incarnation,
+    find_descriptor,
+    read_descriptors,
+    read_flag,
+    store_flag,
+)
+from gpkvs.recovery.startup.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
+from gpkvs.text import counted
+
+_log = logging.getLogger("gpkvs")
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an engine needs to go on."""
+
+    transaction: Transaction
+    heap: Heap
+    records: dict[int, int]  # by table id
+    report: RecoveryReport
+
+
+def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accept_loss: bool = False) -> Recovered:
+    """Bring a store into the state of its last committed batch.
+
+    Parameters
+    ----------
+    files
+        Mapped for writing, the directory locked.
+    backend
+        Runs the undo and recount kernels.
+    on_progress
+        Called with the name of a step and the share of the work done, 0 to 1.
+    accept_loss
+        Drop what cannot be read of a store that was in use without an undo log and was not closed.
+
+    Raises
+    ------
+    UnsafeStoreError
+        If it is such a store and the loss is not accepted; nothing was stored then.
+    CorruptStoreError
+        If flag, descriptors or an active log are damaged; nothing was stored then.
+    """
+    begin = time.perf_counter()
+    require_accepted_loss(files, accept_loss)
+    on_progress("making durable what is there", 0.0)
+    failpoint.hit("before_settle")
+    # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
+    files.fsync()
+    on_progress("reading the transaction flag", 0.1)
+    state, epoch = read_flag(files)
+    undone_entries = 0
+    if files.root.is_unsafe:
+        current = newest_descriptor(files)
+    elif state is State.ACTIVE:
+        current, undone_entries = _roll_back(files, backend, epoch, on_progress)
+    else:
+        current = find_descriptor(files, epoch)
+    check_tail(files, current)
+    if state is State.ACTIVE:
+        # Durable with the roots, which are written next: until then, all of it is done again.
+        store_flag(files, State.IDLE, current.epoch)
+    dropped_slots = salvage(files, backend) if files.root.is_unsafe else 0
+    root, current = begin_incarnation(files, files.root, current)
+    transaction = after_loss(files, root, current) if root.is_unsafe else Transaction(files, root, current)
+    current = transaction.current
+    failpoint.hit("before_recount")
+    on_progress("counting live records", 0.5)
+    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
+    records = {table.id: recount(files, backend, table, live_units) for table in files.catalog.tables}
+    heap = Heap(
+        files.root.segment_bytes,
+        Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES),
+        live_units,
+    )
+    seconds = time.perf_counter() - begin
+    report = RecoveryReport(
+        undone=state is State.ACTIVE,
+        undone_entries=undone_entries,
+        dropped_slots=dropped_slots,
+        root_copy_repaired=files.root_copies.repaired,
+        records=sum(records.values()),
+        heap_live_bytes=heap.live_bytes,
+        seconds=seconds,
+        text=_describe(state, undone_entries, sum(records.values()), files.root_copies.repaired, seconds),
+    )
+    if files.root.is_unsafe:
+        report = replace(report, text=f"{_loss(dropped_slots)}; {report.text}")
+    try:
+        write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
+    except OSError as error:  # a full disk must not keep a store from starting
+        _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
+    on_progress("recovered", 1.0)
+    return Recovered(transaction, heap, records, report)
+
+
+def _describe(state: State, undone_entries: int, records: int, repaired: str, seconds: float) -> str:
+    did = (
+        f"a batch was in progress: {counted(undone_entries, 'slot')} rolled back"
+        if state is State.ACTIVE
+        else "no batch was in progress"
+    )
+    root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
+    return f"{did}; {counted(records, 'record')}{root}; {seconds * 1000:.1f} ms"
+
+
+def _loss(dropped_slots: int) -> str:
+    return (
+        "the store was in use without an undo log and was not closed, the loss was accepted: "
+        f"{counted(dropped_slots, 'slot')} dropped that could not be read"
+    )
+
+
+def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Progress) -> tuple[Descriptor, int]:
+    """Undo the batch of an ACTIVE flag, durably; return the descriptor before it, and how many slots were restored."""
+    descriptor = find_descriptor(files, epoch)
+    before = previous_descriptor(files, epoch)
+    on_progress("verifying the undo log", 0.2)
+    verify_log(files, backend, descriptor)
+    on_progress("rolling back", 0.3)
+    failpoint.hit("before_undo")
+    for run in descriptor.runs:
+        undo(files, backend, run)
+    failpoint.hit("before_undo_persist")
+    for run in descriptor.runs:
+        files.indexes[
+            run.table_id
+        ].persist_unlogged()  # the flag becomes durable with the roots, also in the domain `none`
+    failpoint.hit("before_undo_idle_flag")
+    return before, sum(run.count for run in descriptor.runs)
+
+
+def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
+    """Restore every slot of a run of the log, which was verified; not durable before `Region.persist`."""
+    # In two parts, so that a test can die between them.
+    half = run.count // 2
+    for first, last in ((0, half), (half, run.count)):
+        backend.launch(
+            f"undo_{files.table(run.table_id).layout}",
+            last - first,
+            log=files.run_address(run),
+            first=first,
+            index=files.indexes[run.table_id].address,
+        )
+        if first == 0:
+            failpoint.hit("mid_undo")
+
+
+def previous_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
+    """Return the descriptor that was current before the batch with an ACTIVE flag.
+
+    Raises
+    ------
+    CorruptStoreError
+        If there is none, or it is not older.
+    """
+    for descriptor in read_descriptors(files):
+        if isinstance(descriptor, Descriptor) and descriptor.epoch < epoch:
+            return descriptor
+    raise CorruptStoreError("descriptor", f"the descriptor before epoch {epoch:#x} is damaged", path=files.log.path)
+
+
+def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> None:
+    """Prove the whole log of a descriptor before anything is undone (I6).
+
+    Raises
+    ------
+    CorruptStoreError
+        Naming the entry, if one is wrong; nothing was stored.
+    """
+    total = 0
+    for run in descriptor.runs:
+        _check_run(files, run)
+        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+        table = files.table(run.table_id)
+        backend.launch(
+            f"verify_log_{table.layout}",
+            run.count,
+            log=files.run_address(run),
+            epoch=descriptor.epoch,
+            slots=table.slots,
+            digest=digest,
+            wrong=wrong,
+        )
+        if wrong.any():
+            entry = int(wrong.argmax())
+            raise CorruptStoreError(
+                "undo-log",
+                f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
+                "restore the directory from a backup",
+                path=files.log.path,
+                offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
+            )
+        total += int(digest.sum(dtype=np.uint64))
+    if total % (1 << 64) != descriptor.log_digest:
+        raise CorruptStoreError(
+            "undo-log",
+            "the digest of the entries is not the descriptor's. Nothing was undone; "
+            "restore the directory from a backup",
+            path=files.log.path,
+            offset=LOG_ENTRIES_OFFSET,
+        )
+
+
+def _check_run(files: StoreFiles, run: LogRun) -> None:
+    possible = {
+        (RunKind.UNDO, table.id, table.generation, table.slot_layout.entry_bytes) for table in files.catalog.tables
+    }
+    if (run.kind, run.table_id, run.generation, run.entry_bytes) not in possible or (
+        run.first_word + run.words > files.log_words_max
+    ):
+        raise CorruptStoreError("undo-log", f"the descriptor has a run that cannot be: {run}", path=files.log.path)
+
+
+def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
+    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap."""
+    segments = files.root.heap_bytes // files.root.segment_bytes
+    if descriptor.tail_segment >= segments or descriptor.tail_bytes > files.root.segment_bytes:
+        raise CorruptStoreError(
+            "descriptor",
+            f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
+            path=files.log.path,
+        )
+
+
+def live_units_of(files: StoreFiles, table: TableEntry) -> U64:
+    """Return the live units that a dropped table has in each heap segment, counted by this thread alone."""
+    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
+    if table.slot_layout is BYTES_LAYOUT:
+        backend = CpuBackend(threads=1)
+        try:
+            recount(files, backend, table, live_units)
+        finally:
+            backend.close()
+    return live_units
+
+
+def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:
+    """Stream one table's index; add its live units to those of each heap segment, return its number of records."""
+    records = np.zeros(table.blocks, np.uint32)
+    region = files.indexes[table.id]
+    region.prefetch(0, region.bytes)
+    layout, index = table.slot_layout, region.address
+    if layout is BYTES_LAYOUT:
+        backend.launch(
+            "recount_bytes",
+            table.blocks,
+            keys_per_item=layout.block_slots,
+            index=index,
+            segment_units=files.root.segment_bytes // UNIT_BYTES,
+            segments=len(live_units),
+            live_units=live_units,
+            records=records,
+        )
+    else:
+        key0, key1 = files.root.hash_keys
+        backend.launch(
+            "recount_u64",
+            table.blocks,
+            keys_per_item=layout.block_slots,
+            index=index,
+            buckets=table.buckets,
+            hash_key0=key0,
+            hash_key1=key1,
+            records=records,
+        )
+    return int(records.sum(dtype=np.uint64))

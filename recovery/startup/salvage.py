@@ -1,0 +1,188 @@
+"""Opening a store that was in use without an undo log and was not closed: what cannot be read is dropped.
+
+Without a log nothing says which batches are whole. What is kept is every slot that passes the audit of ``gpkvs check``;
+a batch may be there in part, an older value may have come back, and a torn value of a u64 table is not noticed. The
+UNSAFE mark stays until all is durable, so a crash in here means only that it is done again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Argument, Backend
+from gpkvs.errors import CorruptStoreError, UnsafeStoreError
+from gpkvs.media.catalog import TableEntry
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import BYTES_LAYOUT, UNIT_BYTES, VERSION_MAX, ChangeKind, Descriptor, Root, make_epoch
+from gpkvs.media.roots import write_roots
+from gpkvs.media.transaction import Transaction, read_descriptors
+
+_SLOT_DUPLICATE = 3  # AUDIT_DUPLICATE of kernels/scan.cu
+
+
+def require_accepted_loss(files: StoreFiles, accept_loss: bool) -> None:
+    """Raise `UnsafeStoreError` if the store has the UNSAFE mark and nobody accepts what that means."""
+    if files.root.is_unsafe and not accept_loss:
+        raise UnsafeStoreError(
+            f"{files.path} was in use with durability=none and was not closed: any batch of that time may be lost or "
+            "there in part. Restore it from a backup, or accept the loss and keep what can be read: --accept-loss "
+            "(accept_loss=True in Python)"
+        )
+
+
+def newest_descriptor(files: StoreFiles) -> Descriptor:
+    """Return the newest whole descriptor: without a log, flag and descriptors reach the storage in any order.
+
+    Raises
+    ------
+    CorruptStoreError
+        If there is none.
+    """
+    whole = [descriptor for descriptor in read_descriptors(files) if isinstance(descriptor, Descriptor)]
+    if not whole:
+        raise CorruptStoreError("descriptor", "none is whole: restore the directory from a backup", path=files.log.path)
+    return max(whole, key=lambda descriptor: descriptor.epoch)
+
+
+def salvage(files: StoreFiles, backend: Backend) -> int:
+    """Drop every slot that fails its audit; return how many."""
+    return sum(_salvage_table(files, backend, table) for table in files.catalog.tables)
+
+
+def _salvage_table(files: StoreFiles, backend: Backend, table: TableEntry) -> int:
+    dropped = 0
+    while True:
+        broken = audit(files, backend, table, VERSION_MAX)
+        # An occupant that was on its way to its other bucket is there twice: one stays, and is audited again.
+        twice = np.flatnonzero(broken == _SLOT_DUPLICATE)
+        kept = twice[np.unique(_keys(files, table)[twice], axis=0, return_index=True)[1]]
+        broken[kept] = 0
+        slots = np.flatnonzero(broken).astype(np.uint64)
+        if not len(slots):
+            files.indexes[table.id].persist_unlogged()
+            return dropped
+        _clear(files, backend, table, slots)
+        dropped += len(slots)
+
+
+def _keys(files: StoreFiles, table: TableEntry) -> NDArray[np.uint64]:
+    """Return the words of every slot that say which key it is."""
+    words = table.slot_layout.slot_bytes // 8
+    return files.indexes[table.id].words(0, table.slots * words).reshape(-1, words)[:, : words // 2]
+
+
+def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArray[np.uint64]) -> None:
+    """Store the layout's empty slot, by the kernels that a DELETE runs."""
+    count, layout = len(slots), table.slot_layout
+    nothing = np.zeros(count, np.uint64)
+    key0, key1 = files.root.hash_keys
+    of_layout: dict[str, Argument] = (
+        {"chain_fingerprint0": nothing, "chain_fingerprint1": nothing, "reference": nothing, "first_sequence": 0}
+        if layout is BYTES_LAYOUT
+        else {
+            "keys": np.zeros(0, np.uint8),
+            "values": np.zeros(0, np.uint8),
+            "value_offsets": nothing,
+            "buckets": table.buckets,
+            "hash_key0": key0,
+            "hash_key1": key1,
+        }
+    )
+    changed_slot = np.empty(count, np.uint64)
+    contents = np.empty((count, layout.slot_bytes // 8), np.uint64)
+    backend.launch(
+        f"stage_{layout.name}",
+        count,
+        keys_per_item=1,
+        changed_chain=np.arange(count, dtype=np.uint32),
+        change=np.full(count, ChangeKind.REMOVE, np.uint8),
+        final_op=np.zeros(count, np.uint32),
+        slot=slots,
+        changed_slot=changed_slot,
+        contents=contents,
+        **of_layout,
+    )
+    backend.launch(
+        f"apply_{layout.name}",
+        count,
+        changed_slot=changed_slot,
+        contents=contents,
+        index=files.indexes[table.id].address,
+    )
+
+
+def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence: int) -> NDArray[np.uint8]:
+    """Return for each slot of a table the number of the first invariant that it breaks, 0 if none.
+
+    Parameters
+    ----------
+    next_sequence
+        Versions from here on are not given yet.
+    """
+    broken = np.zeros(table.slots, np.uint8)
+    index = files.indexes[table.id]
+    index.prefetch(0, index.bytes)
+    key0, key1 = files.root.hash_keys
+    arguments: dict[str, Argument] = {
+        "index": index.address,
+        "buckets": table.buckets,
+        "hash_key0": key0,
+        "hash_key1": key1,
+        "broken": broken,
+    }
+    if table.slot_layout is BYTES_LAYOUT:
+        _prefetch_heap(files)
+        arguments |= {
+            "heap": files.heap.address,
+            "heap_bytes": files.heap.bytes,
+            "segment_units": files.root.segment_bytes // UNIT_BYTES,
+            "table_id": table.id,
+            "next_sequence": next_sequence,
+        }
+    backend.launch(f"audit_{table.layout}", table.slots, keys_per_item=1, **arguments)
+    return broken
+
+
+def _prefetch_heap(files: StoreFiles) -> None:
+    """Begin to read the whole heap, if it fits the memory that is free: every record is about to be looked at."""
+    if files.heap.bytes <= os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        files.heap.prefetch(0, files.heap.bytes)
+
+
+def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transaction:
+    """Give the salvaged store a descriptor that fits what it holds, then take the UNSAFE mark away.
+
+    The heap's tail goes to the end of its segment, so that new records go to a free one; versions go on above the
+    highest that is left.
+    """
+    highest = 0
+    for table in files.catalog.tables:
+        if table.slot_layout is BYTES_LAYOUT:
+            metas = files.indexes[table.id].words(0, table.slots * 4)[3::4]
+            highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))
+    transaction = Transaction(files, root, current)
+    following = max(current.next_sequence, highest + 1)
+    fitting = current._replace(
+        epoch=make_epoch(root.incarnation, 0),  # batches count from 1
+        runs=(),
+        log_digest=0,
+        tail_bytes=files.root.segment_bytes,
+        first_sequence=following,
+        next_sequence=following,
+    )
+    transaction.describe(fitting)
+    transaction.commit(fitting)
+    files.log.persist_unlogged()
+    files.root_region.persist_unlogged()
+    transaction.root = set_unsafe(files, root, False)
+    return transaction
+
+
+def set_unsafe(files: StoreFiles, root: Root, unsafe: bool) -> Root:
+    """Put the UNSAFE mark into both root copies or take it away, durably; return the new root."""
+    marked = root.marked(unsafe)
+    write_roots(files.root_region, marked)
+    return marked

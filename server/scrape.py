@@ -1,0 +1,170 @@
+"""A server's metrics, read twice: what it did in between, and how it stands."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from itertools import pairwise
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpkvs.engine.meter import PHASES, WRITE_PHASES
+from gpkvs.errors import GpkvsError
+
+_SECONDS_MAX = 5.0
+_DEVICE_BYTES = "gpkvs_process_written_bytes_total"
+
+
+class ScrapeError(GpkvsError):
+    """The metrics could not be read."""
+
+
+class Scrape:
+    """All samples of one reading.
+
+    Parameters
+    ----------
+    address
+        HOST:PORT of the metrics.
+
+    Raises
+    ------
+    ScrapeError
+        If nothing answers there, or something else than metrics does.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.at_seconds = time.monotonic()
+        self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=_SECONDS_MAX) as response:
+                text = response.read().decode()
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    self._samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+        except urllib.error.URLError as error:
+            raise ScrapeError(f"no metrics at {address}: {error.reason} (--metrics of gpkvs serve?)") from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise ScrapeError(f"no metrics at {address}: {error} (--metrics of gpkvs serve?)") from error
+        if "gpkvs_serving" not in self._samples:
+            raise ScrapeError(f"what answers at {address} is no gpkvs server")
+
+    def labels(self, name: str) -> dict[str, str]:
+        """Return the labels of a metric's only sample; none if it is missing."""
+        samples = self._samples.get(name)
+        return samples[0][0] if samples else {}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a metric of that name."""
+        return name in self._samples
+
+    def value(self, name: str) -> float:
+        """Return the sum of a metric's samples."""
+        return sum(value for _, value in self._samples.get(name, ()))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Return the sums of a metric's samples, by a label's values."""
+        sums: dict[str, float] = {}
+        for labels, value in self._samples.get(name, ()):
+            sums[labels[label]] = sums.get(labels[label], 0.0) + value
+        return sums
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What happened between two readings; a server started anew in between counts from zero."""
+
+    before: Scrape
+    after: Scrape
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.after.at_seconds - self.before.at_seconds
+
+    def growth(self, name: str) -> float:
+        """Return by how much a counter grew."""
+        return _growth(self.before.value(name), self.after.value(name))
+
+    def growth_by(self, name: str, label: str) -> dict[str, float]:
+        """Return by how much a counter grew, by a label's values."""
+        before = self.before.by(name, label)
+        return {key: _growth(before.get(key, 0.0), value) for key, value in self.after.by(name, label).items()}
+
+    def quantile(self, histogram: str, share: float) -> float:
+        """Return a quantile of what a histogram observed, interpolated in its bucket; 0 if that is nothing."""
+        grown = self.growth_by(f"{histogram}_bucket", "le")
+        buckets = [(0.0, 0.0), *sorted((float(bound), count) for bound, count in grown.items())]
+        wanted = share * buckets[-1][1]
+        for (low, under), (high, count) in pairwise(buckets):
+            if count > under and count >= wanted:
+                return low if high == float("inf") else low + (high - low) * (wanted - under) / (count - under)
+        return 0.0
+
+
+def _growth(before: float, after: float) -> float:
+    return after - before if after >= before else after
+
+
+def summarize(interval: Interval) -> dict[str, object]:
+    """Return what `gpkvs top` shows, as JSON has it; rates are a second."""
+    seconds, now = interval.seconds, interval.after
+    batches = interval.growth("gpkvs_batch_seconds_count")
+    spent = interval.growth_by("gpkvs_phase_seconds_total", "phase")
+    kinds = interval.growth_by("gpkvs_transactions_total", "kind")
+    transactions = {phase: kinds["write"] if phase in WRITE_PHASES else sum(kinds.values()) for phase in spent}
+    user_bytes, written = interval.growth("gpkvs_user_bytes_total"), interval.growth("gpkvs_written_bytes_total")
+    # Not every system says what the process wrote.
+    device = interval.growth(_DEVICE_BYTES) if now.has(_DEVICE_BYTES) else None
+    slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
+    bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
+    return {
+        **{name: now.labels("gpkvs_server_info").get(name, "") for name in ("version", "backend", "domain")},
+        "serving": now.value("gpkvs_serving") == 1,
+        "uptime_seconds": time.time() - now.value("process_start_time_seconds"),
+        "interval_seconds": seconds,
+        "operations": {op: n / seconds for op, n in interval.growth_by("gpkvs_operations_total", "op").items()},
+        "refused": {
+            reason: n / seconds for reason, n in interval.growth_by("gpkvs_requests_refused_total", "reason").items()
+        },
+        "batches": batches / seconds,
+        "batch_operations": _ratio(interval.growth("gpkvs_batch_operations_sum"), batches),
+        "batch_requests": _ratio(interval.growth("gpkvs_batch_requests_sum"), batches),
+        "batch_seconds": {f"p{n}": interval.quantile("gpkvs_batch_seconds", n / 100) for n in (50, 99)},
+        "call_seconds": {f"p{n}": interval.quantile("grpc_server_handling_seconds", n / 100) for n in (50, 99)},
+        "engine_busy": sum(spent.values()) / seconds,
+        "phases": {
+            phase: {"busy": spent[phase] / seconds, "seconds": _ratio(spent[phase], transactions[phase])}
+            for phase in PHASES
+            if phase in spent
+        },
+        "user_bytes": user_bytes / seconds,
+        "written_bytes": written / seconds,
+        "write_amplification": _ratio(written, user_bytes),
+        "device_written_bytes": None if device is None else device / seconds,
+        "device_amplification": None if device is None else _ratio(device, user_bytes),
+        "queue_requests": int(now.value("gpkvs_queue_requests")),
+        "memory_bytes": {kind: int(n) for kind, n in now.by("gpkvs_memory_bytes", "kind").items()},
+        "memory_max_bytes": int(now.value("gpkvs_memory_max_bytes")),
+        "heap_bytes": int(now.value("gpkvs_heap_bytes")),
+        "heap_live_bytes": int(now.value("gpkvs_heap_live_bytes")),
+        "heap_free_bytes": int(now.value("gpkvs_heap_free_bytes")),
+        "resident_bytes": int(now.value("process_resident_memory_bytes")),
+        "tables": [
+            {
+                "name": name,
+                "records": int(records),
+                "slots": int(slots[name]),
+                "load_factor": load[name],
+                "bytes_per_key": bytes_per_key[name],
+            }
+            for name, records in now.by("gpkvs_table_records", "table").items()
+        ],
+    }
+
+
+def _ratio(amount: float, count: float) -> float:
+    return amount / count if count else 0.0

@@ -1,0 +1,53 @@
+"""The demo: it tells its story, and fails when something was lost."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gpkvs
+from gpkvs.cli import demo
+from gpkvs.cli.main import app
+from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess
+from tests.conftest import assert_clean
+
+SMALL = ("demo", "--records=300", "--seconds=1")
+
+
+def test_nothing_is_lost(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*GPKVS, *SMALL, f"--data={tmp_path}"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost: 0" in done.stdout
+    assert "recovery: " in done.stdout
+    assert "persistence domain" in done.stdout
+    assert "\x1b" not in done.stdout, "plain text where no terminal is"
+    assert_clean(tmp_path / "store")
+
+
+class Forgetful(demo.Story):
+    """A demo in which one acknowledged write is undone while the server is down."""
+
+    async def _kill(self, server: ServerProcess, load: demo.Load) -> None:
+        await super()._kill(server, load)
+        with gpkvs.open(self._store) as store:
+            store.delete(
+                next(
+                    cell.keys[0]
+                    for cell in self._ledger.cells
+                    if len(cell.keys) == 1 and cell.newest.state[0] and not cell.open
+                )
+            )
+
+
+def test_a_lost_write_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "Story", Forgetful)
+    result = CliRunner().invoke(app, [*SMALL, f"--data={tmp_path}"])
+    assert result.exit_code == 1
+    assert "lost: key b'single-" in result.stderr
+    assert "The demo failed" in result.stdout
+    assert (tmp_path / "store" / "root").exists()

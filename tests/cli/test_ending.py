@@ -1,0 +1,154 @@
+"""Commands that take long are told to end: their directories and processes go with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import gpkvs
+from gpkvs.cli.ending import scratch_directory
+from gpkvs.errors import GpkvsError
+from tests.serving import COMMAND
+
+SECONDS_MAX = 60.0
+# Its directory is in memory wherever that can be had, so the place is told in another way.
+BITFLIP = """
+import sys, gpkvs.recovery.proof.damage.bitflip as bitflip
+from pathlib import Path
+from gpkvs.cli.main import main
+bitflip._MEMORY = Path(sys.argv.pop())
+main()
+"""
+# Told to end in the middle of a transaction.
+IN_A_TRANSACTION = """
+import os, signal, sys, time, gpkvs
+from gpkvs import failpoint
+from gpkvs.cli.ending import ended_by_signals
+failpoint.hit = lambda name: os.kill(os.getpid(), signal.SIGTERM) if name == "before_apply" else None
+with ended_by_signals():
+    store = gpkvs.open(sys.argv[1], index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20)
+    try:
+        store.set(b"key", b"value")
+        time.sleep(60)
+    finally:
+        print("cleaned up")
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return an empty directory in memory, where commands put their own."""
+    with tempfile.TemporaryDirectory(prefix="gpkvs-test-", dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not is_true():
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes that a process has started, and those that these have."""
+    found: set[int] = set()
+    with suppress(OSError):  # a process or a thread that has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether some directory in a folder holds anything; a benchmark removes them between two of its parts."""
+    with suppress(FileNotFoundError):
+        return any(folder.glob("*/*"))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "children"),
+    [
+        (["bench", "engine", "--peer=none", "--records=5000000", "--directory"], 0),
+        (["bench", "server", "--no-redis", "--part=throughput", "--directory"], 1),
+        (["drill", "--rounds=1000"], 1),
+        (["linear", "--operations=10000000"], 1),
+        (["bitflip"], 1),
+        (["demo", "--seconds=1000"], 2),
+    ],
+    ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left(folder: Path, arguments: list[str], children: int, number: int) -> None:
+    command = [*COMMAND, *arguments]
+    if arguments[-1] == "--directory":
+        command.append(str(folder))
+    if arguments[0] == "bitflip":
+        command = [sys.executable, "-c", BITFLIP, *arguments, str(folder)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        wait_until(lambda: holds_files(folder) and len(descendants(process.pid)) >= children, process)
+        started = descendants(process.pid)
+        process.send_signal(number)
+        assert process.wait(SECONDS_MAX) == 128 + number
+    finally:
+        if process.poll() is None:  # the test failed: nothing may go on after it
+            for pid in (*descendants(process.pid), process.pid):
+                os.kill(pid, signal.SIGKILL)
+    assert list(folder.iterdir()) == []
+    assert not any(map(is_running, started))
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "kept"),
+    [
+        (None, "store", False),
+        (SystemExit(143), "store", False),
+        (GpkvsError("lost"), "store", True),
+        (GpkvsError("wrong options"), "", False),
+    ],
+)
+def test_a_directory_is_kept_only_if_it_tells_something(
+    folder: Path, error: BaseException | None, file: str, kept: bool
+) -> None:
+    with suppress(GpkvsError, SystemExit), scratch_directory(None, "x", folder) as directory:
+        if file:
+            (directory / file).touch()
+        if error:
+            raise error
+    assert bool(list(folder.iterdir())) is kept
+
+
+def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
+    with suppress(SystemExit), scratch_directory(folder / "mine", "x") as directory:
+        raise SystemExit
+    assert directory == folder / "mine"
+    assert directory.is_dir()
+
+
+def test_a_transaction_is_not_interrupted(store_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_TRANSACTION, str(store_path)], capture_output=True, check=False, timeout=SECONDS_MAX
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
+    assert done.stdout == b"cleaned up\n"
+    with gpkvs.open(store_path) as store:
+        assert store.get(b"key") == b"value"

@@ -1,0 +1,107 @@
+"""The options of `gpkvs serve`, as far as they are read before anything is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpkvs.cli.main import app
+from gpkvs.cli.quantity import parse_bytes
+from gpkvs.config import Limits
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.server.address import Address, parse_address
+from gpkvs.server.codec import message_limits
+
+# Nothing of the suite's own choice of a backend.
+ENVIRONMENT = {"COLUMNS": "1000", "GPKVS_BACKEND": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lisen = 'x'", ["unknown setting 'lisen'", "listen"]),
+        ("config = 'x'", ["unknown setting 'config'"]),
+        ("listen = [", ["cannot read"]),
+        ("[server]\nlisten = 'x'", ["unknown setting 'server'"]),
+        ("listen = ['x']", ["listen takes one value"]),
+        ("index_bytes = '64 parsecs'", ["'64 parsecs' is no size"]),
+        ("request_ops_max = 0", ["--request-ops-max"]),
+        ("backend = 'abacus'", ["abacus", "cuda"]),
+    ],
+)
+def test_bad_settings_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    file, data = tmp_path / "gpkvs.toml", tmp_path / "store"
+    file.write_text(text)
+    result = CliRunner().invoke(
+        app, ["serve", "--config", str(file), "--data", str(data)], env={"COLUMNS": "1000", "GPKVS_BACKEND": None}
+    )
+    assert result.exit_code == 2
+    for word in words:
+        assert word in result.stderr
+    assert not data.exists()
+
+
+def test_missing_settings_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["serve", "--config", str(tmp_path / "none.toml")], env={"COLUMNS": "1000", "GPKVS_BACKEND": None}
+    )
+    assert result.exit_code == 2
+    assert "No such file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), (4096, 4096), ("1KiB", 1024), ("64 MiB", 64 << 20), ("1.5gib", 3 << 29), ("7B", 7)],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1MB", "1 2", "1e6", "64MiBB"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:7171", Address("127.0.0.1", 7171)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:65535", Address("::1", 65535)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text, "listen") == address
+    assert str(address) == text
+    assert address.is_loopback
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "127.0.0.1", ":7171", "127.0.0.1:65536", "127.0.0.1:x", "::1:7171", "[]:1", "[127.0.0.1]:1"],
+)
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"metrics: .* is not HOST:PORT"):
+        parse_address(text, "metrics")
+
+
+@pytest.mark.parametrize("message_bytes_max", [64 << 10, 1 << 20, 64 << 20, 1 << 30])
+def test_every_answer_fits_one_message(message_bytes_max: int) -> None:
+    limits = message_limits(Limits(), message_bytes_max)
+    largest = limits.result_bytes_max + (1 + 8 + 4) * limits.request_ops_max + 64
+    assert largest <= message_bytes_max
+    assert limits.value_bytes_max <= limits.result_bytes_max
+
+
+def test_a_message_must_hold_something() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"message_bytes_max: .* at least 65,536"):
+        message_limits(Limits(), 65_535)
+
+
+def test_default_limits_are_those_of_the_protocol() -> None:
+    limits = message_limits(Limits(), 64 << 20)
+    assert (limits.key_bytes_max, limits.value_bytes_max, limits.request_ops_max) == (4096, 16 << 20, 1 << 20)

@@ -1,0 +1,256 @@
+"""What lies in deploy/, against a real server, a real Prometheus and its promtool."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpkvs.engine.meter import COMMIT_PHASES, PHASES
+from gpkvs.proto.v1 import kv_pb2
+from tests.server.wire import DELETE, GET, SET, Refused, batch
+from tests.serving import SIZES, Server
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/gpkvs.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+ALERTS = (DEPLOY / "alerts.yml").read_text()
+METRIC = re.compile(r"\b(?:gpkvs|grpc_server|process)_[a-z_]+")
+
+needs_prometheus = pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")),
+    reason="prometheus and promtool are not installed (Debian: apt-get install prometheus)",
+)
+
+
+class Load:
+    """SETs, GETs and DELETEs in a thread, until it is stopped."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            keys = [b"%d" % ((50 * number + i) % 5000) for i in range(50)]
+            operations = [(SET, key, b"value") for key in keys] + [(GET, key) for key in keys]
+            self._server.kv.Batch(batch([*operations, (DELETE, keys[0])]))
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def refuse_one(server: Server) -> None:
+    """Have a request refused, so that this is counted too."""
+    with Refused(grpc.StatusCode.INVALID_ARGUMENT):
+        server.kv.Set(kv_pb2.SetRequest(key=b""))
+
+
+def exported_names(server: Server) -> set[str]:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+def wait_for(what: str, found: Callable[[], Any], seconds_max: float = 30.0) -> Any:
+    """Return the first true answer."""
+    give_up = time.monotonic() + seconds_max
+    while not (answer := found()):
+        assert time.monotonic() < give_up, what
+        time.sleep(0.1)
+    return answer
+
+
+class Prometheus:
+    """A real Prometheus that scrapes one server, with the configuration in deploy/."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        config = (DEPLOY / "prometheus.yml").read_text()
+        for old, new in (("127.0.0.1:9171", server.metrics_address), (": 5s", ": 250ms"), (": 15s", ": 250ms")):
+            assert old in config
+            config = config.replace(old, new)
+        (folder / "prometheus.yml").write_text(config)
+        (folder / "alerts.yml").write_text(ALERTS)
+        self._log = folder / "prometheus.log"
+        options = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["prometheus", *options, "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=log
+            )
+        try:
+            # With port 0 only the log knows the port.
+            self._base = "http://" + wait_for("Prometheus did not listen", self._address)
+            wait_for("Prometheus was not ready", self._is_ready)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _address(self) -> str | None:
+        log = self._log.read_text()
+        assert self._process.poll() is None, log
+        found = re.search(r"address=(127\.0\.0\.1:[1-9]\d*)", log)
+        return found[1] if found else None
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._base}/-/ready", timeout=5) as response:
+                return bool(response.status == 200)
+        except urllib.error.URLError:
+            return False
+
+    def api(self, path: str, **parameters: str) -> Any:
+        with urllib.request.urlopen(
+            f"{self._base}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10
+        ) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the series of an expression, those that are not a number left out."""
+        return [series for series in self.api("query", query=expression)["result"] if series["value"][1] != "NaN"]
+
+    def value(self, expression: str) -> float:
+        (series,) = self.query(expression)
+        return float(series["value"][1])
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@pytest.fixture
+def prometheus(server: Server, tmp_path: Path) -> Iterator[Prometheus]:
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    started = Prometheus(server, folder)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def test_metrics_of_dashboard_and_alerts_exist(server: Server) -> None:
+    server.kv.Set(kv_pb2.SetRequest(key=b"key"))
+    refuse_one(server)
+    exported = exported_names(server)
+    expressions = [*QUERIES, *re.findall(r"expr: (?:\|\n)?((?:.+\n)(?: {10,}.+\n)*)", ALERTS)]
+    assert len(expressions) > 40
+    used = {name for expression in expressions for name in METRIC.findall(expression)}
+    assert {"gpkvs_operations_total", "gpkvs_table_load_factor", "process_start_time_seconds"} < used
+    assert used <= exported, f"not exported: {used - exported}"
+
+
+@needs_prometheus
+@pytest.mark.parametrize("arguments", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
+def test_promtool_accepts(arguments: tuple[str, str]) -> None:
+    kind, name = arguments
+    result = subprocess.run(["promtool", "check", kind, DEPLOY / name], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "SUCCESS" in result.stdout
+
+
+def test_every_alert_says_what_to_do() -> None:
+    rules = ALERTS.split("- alert: ")[1:]
+    assert len(rules) >= 10
+    assert all(re.search(r"^ +action: \S.{40,}$", rule, re.MULTILINE) for rule in rules)
+
+
+@needs_prometheus
+def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prometheus) -> None:
+    refuse_one(server)
+    with Load(server):
+        wait_for(
+            "Prometheus saw no operations", lambda: prometheus.query('rate(gpkvs_operations_total{op="set"}[5s]) > 0')
+        )
+        time.sleep(2)
+        assert prometheus.value('up{job="gpkvs"}') == 1
+        sets, gets = (prometheus.value(f'sum(rate(gpkvs_operations_total{{op="{op}"}}[5s]))') for op in ("set", "get"))
+        assert 0.5 < sets / gets < 2
+        phases = {
+            series["metric"]["phase"]: float(series["value"][1])
+            for series in prometheus.query("sum by (phase) (rate(gpkvs_phase_seconds_total[5s]))")
+        }
+        assert phases.keys() == set(PHASES)
+        assert all(phases[phase] > 0 for phase in ("plan", *COMMIT_PHASES))
+        # The phases are all of the engine's time, and one thread has one second in a second.
+        engine = prometheus.value("rate(gpkvs_batch_seconds_sum[5s])")
+        assert 0.7 < sum(phases.values()) / engine < 1.3
+        assert engine < 1.1
+        # A 4- to 5-byte key and value make a record of 48 bytes, an undo entry of 48 and a slot of 32.
+        amplification = "sum(rate(gpkvs_written_bytes_total[5s])) / sum(rate(gpkvs_user_bytes_total[5s]))"
+        assert 5 < prometheus.value(amplification) < 50
+        empty = [
+            expression
+            for expression in QUERIES
+            if not prometheus.query(expression.replace("$instance", ".*").replace("$__rate_interval", "5s"))
+        ]
+        assert not empty, "these queries of the dashboard find nothing"
+    rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == ALERTS.count("- alert: ")
+    assert {rule["health"] for rule in rules} == {"ok"}, rules
+    firing = {rule["name"] for rule in rules if rule["state"] == "firing"}
+    assert not firing, rules
+
+
+@needs_prometheus
+def test_alert_when_the_server_is_gone(server: Server, prometheus: Prometheus) -> None:
+    def state(name: str) -> str:
+        rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
+        return str(next(rule["state"] for rule in rules if rule["name"] == name))
+
+    wait_for("Prometheus saw no server", lambda: prometheus.query('up{job="gpkvs"} == 1'))
+    assert state("GpkvsDown") == "inactive"
+    server.stop()
+    wait_for("no alert", lambda: state("GpkvsDown") == "pending")
+
+
+def test_commands_of_the_systemd_unit(tmp_path: Path) -> None:
+    """ExecStartPost waits until ExecStart serves, and fails if that has ended."""
+    unit = dict(
+        line.split("=", 1)
+        for line in (DEPLOY / "gpkvs.service").read_text().splitlines()
+        if line.startswith(("ExecStart=", "ExecStartPost="))
+    )
+
+    def command(name: str) -> list[str]:
+        line = unit[name].replace("/var/lib/gpkvs", f"{tmp_path}/store").replace("/run/gpkvs", str(tmp_path))
+        return shlex.split(line)
+
+    program, *arguments = command("ExecStart")
+    assert program == "/opt/gpkvs/bin/gpkvs"
+    options = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *SIZES]
+    main = subprocess.Popen([sys.executable, "-m", "gpkvs.cli.main", *arguments, *options])
+    environment = {"MAINPID": str(main.pid), "PATH": "/usr/bin:/bin"}
+    try:
+        assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 0
+        assert main.poll() is None
+        assert (tmp_path / "ready").read_text().count("127.0.0.1:") == 2
+    finally:
+        main.send_signal(signal.SIGTERM)
+        main.wait(60)
+    assert main.returncode == 0
+    assert not (tmp_path / "ready").exists()
+    assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 1

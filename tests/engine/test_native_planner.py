@@ -1,0 +1,153 @@
+"""Small batches, planned in one call: the same results and the same files as phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.errors import NoMemoryError
+from tests.conftest import assert_clean
+
+TINY = {"index_bytes": 64 << 10, "heap_bytes": 512 << 10, "log_bytes": 256 << 10}
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Iterator[tuple[gpkvs.Store, gpkvs.Store]]:
+    """Return two stores that place keys alike: one takes small batches at once, the other phase by phase."""
+    stores = []
+    with ExitStack() as stack:
+        stack.enter_context(patch("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(count))))
+        stack.enter_context(patch("gpkvs.media.directory.time.time_ns", lambda: 0))
+        for name in ("once", "phases"):
+            store = stack.enter_context(gpkvs.open(tmp_path / name, backend="cpu", durability="process", **TINY))
+            store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+            stores.append(store)
+        stores[0]._backend.host_ops_max = OPS_MAX
+        stores[1]._backend.host_ops_max = 0
+        yield stores[0], stores[1]
+    for name in ("once", "phases"):
+        assert_clean(tmp_path / name)
+
+
+def random_batch(rng: np.random.Generator, store: gpkvs.Store, table: str, keys: int) -> Batch:
+    """Return some requests of random operations on so many different keys."""
+    requests = []
+    for _ in range(int(rng.integers(1, 6))):
+        operations: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]] = []
+        for _ in range(int(rng.integers(1, 40))):
+            number = int(rng.integers(0, keys))
+            key = number.to_bytes(8, "little") + (b"k" * (number % 7) if table == "default" else b"")
+            kind = rng.choice([Op.GET, Op.SET, Op.SET, Op.SET, Op.DELETE])
+            if kind == Op.SET:
+                size = 8 if table == "numbers" else int(rng.integers(0, 50))
+                operations.append((Op.SET, key, rng.bytes(size)))
+            else:
+                operations.append((Op(kind), key))
+        requests.append(Batch.of(operations).on_table(store.table(table).id))
+    return Batch.concatenate(requests)
+
+
+def outcome(result: BatchResult) -> list[object]:
+    """Return what a caller sees of a result."""
+    seen: list[object] = [result.requests]
+    for number in range(result.requests):
+        if number in result.rejected:
+            seen.append(str(result.rejected[number]))
+        else:
+            one = result.request(number)
+            seen.append((one.status.tolist(), one.versions.tolist(), one.value_lengths.tolist(), one.value_list()))
+    return seen
+
+
+@pytest.mark.parametrize("keys", [30, 600, 20_000])
+@pytest.mark.parametrize("table", ["default", "numbers"])
+def test_at_once_and_by_phases_make_the_same_files(
+    twins: tuple[gpkvs.Store, gpkvs.Store], table: str, keys: int
+) -> None:
+    seed = int(np.random.default_rng().integers(1 << 32))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    once, phases = twins
+    planned = []
+    small = once._engine._small[once.table(table).layout]
+    with patch.object(small, "plan", lambda *given: planned.append(type(small).plan(small, *given)) or planned[-1]):
+        for _ in range(200):
+            batch = random_batch(rng, once, table, keys)
+            assert outcome(once.execute_requests(batch)) == outcome(phases.execute_requests(batch))
+            for left, right in zip(once._files.regions, phases._files.regions, strict=True):
+                words = left.bytes // 8
+                assert np.array_equal(left.words(0, words), right.words(0, words)), left.path
+            assert once.info().tables == phases.info().tables
+            assert once._engine.heap.tail == phases._engine.heap.tail
+            assert np.array_equal(once._engine.heap.live_units, phases._engine.heap.live_units)
+            assert once.meter.user_bytes == phases.meter.user_bytes
+            assert once.meter.written_bytes == phases.meter.written_bytes
+    assert any(planned), "nothing was planned at once"
+    if keys == 20_000:
+        assert not all(planned), "nothing was left to the phases: the table is not full enough"
+
+
+def test_the_largest_small_batch(store_path: Path) -> None:
+    with gpkvs.open(store_path, index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
+        for count in (512, 513, OPS_MAX, OPS_MAX + 1):
+            keys = [b"%d" % number for number in range(count)]
+            store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
+            assert store.execute(Batch.of([(Op.GET, key) for key in keys])).value_list() == keys
+            assert store.execute(Batch.of([(Op.DELETE, key) for key in keys])).status.max() == 0
+            assert store.info().tables[0].records == 0
+
+
+def test_records_that_cross_segments_are_placed_at_once(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
+    segments = set()
+    for round_number in range(12):
+        batch = Batch.of([(Op.SET, b"key %d" % (number + 50 * (round_number % 3)), b"v" * 900) for number in range(50)])
+        for store in twins:
+            assert not store.execute_requests(batch).rejected
+        once, phases = (store._engine.heap for store in twins)
+        assert twins[0].meter.phase_seconds["stage"] == 0.0, "it was left to the phases"
+        assert once.tail == phases.tail
+        assert np.array_equal(once.live_units, phases.live_units)
+        segments.add(once.tail.segment)
+    assert len(segments) > 2
+
+
+def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
+    for store in twins:
+        for _ in range(3):
+            store.set(b"key", b"value")
+            assert store._engine.heap.tail.units == 3  # 32 bytes of header, 8 of key and value
+            store.delete(b"key")
+        assert store.info().heap_live_bytes == 0
+
+
+def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store._backend, "host_ops_max", OPS_MAX)  # whatever --backend says
+    keys = [b"%d" % number for number in range(5000)]
+    batch = Batch.of([(Op.SET, key, key) for key in keys])
+    for allowed in range(0, 36, 7):
+        taken = 0
+
+        def refuse(count: int, dtype: object, allowed: int = allowed) -> object:
+            nonlocal taken
+            taken += 1
+            if taken > allowed:
+                raise MemoryError
+            return np.zeros(count, dtype)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("gpkvs.engine.native_planner.np", SimpleNamespace(empty=refuse, uint64=np.uint64))
+            with pytest.raises(NoMemoryError):
+                store.execute(batch)
+        small = store._engine._small["bytes"]
+        assert len(small._columns["ops"]) == len(small._columns["status"]) == small._ops_max
+    store.execute(batch)
+    assert store.get(b"4999") == b"4999"

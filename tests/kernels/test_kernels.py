@@ -1,0 +1,150 @@
+"""The numbers that Python and the kernels must agree on, and the primitives they rest on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpkvs.kernels
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import Op
+from gpkvs.engine.heap import Heap, Tail
+from gpkvs.media import layout
+from gpkvs.media.layout import Root
+from gpkvs.native import crc32c
+
+KERNELS = Path(gpkvs.kernels.__file__).parent
+
+
+def test_crc32c_of_known_strings() -> None:
+    # RFC 3720, appendix B.4.
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+def test_fingerprint_is_siphash_2_4_128() -> None:
+    # The reference vectors of SipHash's authors, key 00..0f; made again with OpenSSL's SIPHASH, size 16.
+    expected = {
+        b"": "a3817f04ba25a8e66df67214c7550293",
+        bytes(range(8)): "3b62a9ba6258f5610f83e264f31497b4",
+        bytes(range(15)): "5493e99933b0a8117e08ec0f97cfc3d9",
+    }
+    lengths = np.array([len(key) for key in expected], np.uint32)
+    low, high = np.empty(len(expected), np.uint64), np.empty(len(expected), np.uint64)
+    backend = CpuBackend(1)
+    backend.launch(
+        "route_bytes",
+        len(expected),
+        keys=np.frombuffer(b"".join(expected) + bytes(8), np.uint8),
+        key_offsets=np.cumsum(lengths, dtype=np.uint64) - lengths,
+        key_lengths=lengths,
+        hash_key0=int.from_bytes(bytes(range(8)), "little"),
+        hash_key1=int.from_bytes(bytes(range(8, 16)), "little"),
+        fingerprint0=low,
+        fingerprint1=high,
+    )
+    backend.close()
+    digests = [
+        (int(a).to_bytes(8, "little") + int(b).to_bytes(8, "little")).hex() for a, b in zip(low, high, strict=True)
+    ]
+    assert digests == list(expected.values())
+
+
+def test_layout_numbers_are_those_of_the_kernels() -> None:
+    source = (KERNELS / "layout.cuh").read_text()
+    constants = dict(re.findall(r"static const u32 (\w+) = (\d+);", source))
+    assert int(constants["WAYS"]) == layout.WAYS
+    assert int(constants["BLOCK_BYTES"]) == layout.BLOCK_BYTES
+    assert int(constants["UNIT_BYTES"]) == layout.UNIT_BYTES
+    assert int(constants["ENTRY_HEADER_WORDS"]) * 8 == layout.BYTES_LAYOUT.entry_bytes - layout.BYTES_LAYOUT.slot_bytes
+    assert int(constants["STRIPE_ENTRIES"]) == layout.STRIPE_ENTRIES
+    assert f"sizeof(RecordHeader) == {layout.RECORD_HEADER_BYTES}" in source
+    assert f"sizeof(BytesSlot) == {layout.BYTES_LAYOUT.slot_bytes}" in source
+    assert f"sizeof(U64Slot) == {layout.U64_LAYOUT.slot_bytes}" in source
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("distinct", [1, 2, 50, 1 << 62])
+@pytest.mark.parametrize("n", [1, 2, 100, 30_000])
+def test_order_is_a_stable_sort(distinct: int, n: int, threads: int) -> None:
+    rng = np.random.default_rng(n + distinct % 1000)
+    fingerprint0 = rng.integers(0, 1 << 63, n, np.uint64) % np.uint64(distinct) * np.uint64(2**64 // distinct - 1)
+    fingerprint1 = rng.integers(0, 2, n).astype(np.uint64)  # equal first halves must not join two keys
+    ops = rng.integers(1, 4, n).astype(np.uint8)
+    backend = CpuBackend(threads)
+    order, chain_of, chain_start, last_write = backend.order(fingerprint0, fingerprint1, ops)
+    backend.close()
+    assert np.array_equal(order, np.lexsort((np.arange(n), fingerprint1, fingerprint0)))
+    keys = list(zip(fingerprint0[order].tolist(), fingerprint1[order].tolist(), strict=True))
+    starts = [p for p in range(n) if p == 0 or keys[p] != keys[p - 1]]
+    assert chain_start.tolist() == [*starts, n]
+    assert np.array_equal(chain_of, np.repeat(np.arange(len(starts)), np.diff([*starts, n])))
+    # A write before the chain counts for none, whichever it is.
+    writes = np.maximum.accumulate(np.where(ops[order] != Op.GET, np.arange(1, n + 1), 0))
+    first = chain_start[chain_of]
+    assert np.array_equal(np.where(last_write > first, last_write, 0), np.where(writes > first, writes, 0))
+
+
+def test_launch_refuses_arguments_of_another_type() -> None:
+    backend = CpuBackend(1)
+    with pytest.raises(AssertionError, match="digest"):
+        backend.launch(
+            "verify_log_bytes",
+            1,
+            log=0,
+            epoch=0,
+            slots=0,
+            digest=np.zeros(1, np.uint32),
+            wrong=np.zeros(1, np.uint8),
+        )
+    with pytest.raises(AssertionError, match="takes"):
+        backend.launch("verify_log_bytes", 1, log=0)
+    backend.close()
+
+
+def test_structures_survive_packing() -> None:
+    root = Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9)
+    assert Root.unpack(root.pack()) == root
+    run = layout.LogRun(1, 2, 3, 48, 0, 9)
+    descriptor = layout.Descriptor(7, (run,), 1, 2, 3, 4, 5, 6, 2**64 - 1)
+    assert layout.Descriptor.unpack(descriptor.pack()) == descriptor
+    for state in layout.State:
+        epoch = layout.make_epoch(2**22 - 1, 2**24 - 1)
+        assert layout.unpack_flag(layout.pack_flag(state, epoch)) == (state, epoch)
+
+
+def test_every_bit_of_a_structure_is_checked() -> None:
+    root = Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9).pack()
+    flag = layout.pack_flag(layout.State.ACTIVE, 12345)
+    for packed, unpack in ((root, Root.unpack), (flag, layout.unpack_flag)):
+        for bit in range(8 * len(packed)):
+            flipped = bytearray(packed)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(layout.BadBytesError):
+                unpack(bytes(flipped))
+
+
+def test_units_of_references_are_counted_alike_by_kernel_and_heap() -> None:
+    rng = np.random.default_rng(8)
+    heap = Heap(1 << 20, Tail(0, 0), np.zeros(7, np.uint64))
+    length = rng.integers(2, 40, 300_000, np.uint64)
+    offset = rng.integers(0, 9 * heap.segment_units, len(length), np.uint64)  # two segments are outside
+    reference = offset << np.uint64(24) | length
+    expected = [int(length[offset // np.uint64(heap.segment_units) == segment].sum()) for segment in range(7)]
+    assert heap.units_by_segment(reference).tolist() == expected
+    assert heap.units_by_segment(reference[:0]).tolist() == [0] * 7
+    backend, units = CpuBackend(3), np.zeros(9, np.uint64)
+    backend.launch(
+        "count_units",
+        len(reference),
+        reference=reference,
+        segment_units=heap.segment_units,
+        segments=7,
+        units=units,
+    )
+    backend.close()
+    assert units.tolist() == [*expected, 0, 0]

@@ -1,0 +1,134 @@
+"""A small part of `gpkvs linear`, and proof that it finds a server that forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpkvs.batch import Op
+from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
+from gpkvs.recovery.proof.consistency.consistency import LinearOptions, NotSerializableError, linear
+from gpkvs.recovery.proof.consistency.history import History, Outcome
+from gpkvs.recovery.proof.consistency.serial import judge
+from gpkvs.recovery.proof.servers.lives import Lives
+from gpkvs.recovery.proof.servers.server_process import ServerOptions
+from tests.serving import error_line, run_gpkvs
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Return the history of clients of a server that was killed once."""
+    path, seed = tmp_path_factory.mktemp("linear"), secrets.randbelow(1 << 32)
+    print(f"seed {seed}")
+
+    async def run() -> History:
+        clients = LinearClients(ClientOptions(keys=60), seed)
+        lives = Lives(path / "store", ServerOptions(), clients)
+        for life in range(2):
+            with closing(lives.server()) as server:
+                await server.ready()
+                load = asyncio.create_task(clients.run(server.target))
+                while clients.recorder.operations < 8000 * (life + 1) and not load.done():
+                    await asyncio.wait([load], timeout=0.01)
+                if life == 0:
+                    server.kill()
+                clients.stopping = life == 1
+                await load
+                if life == 1:
+                    await clients.read_back(server.target)
+        assert not clients.strange
+        return clients.recorder.history()
+
+    return asyncio.run(run())
+
+
+def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path) -> None:
+    seed = secrets.randbelow(1 << 32)
+    done = run_gpkvs(
+        "linear", "--operations=20000", "--faults=4", f"--seed={seed}", f"--data={tmp_path / 'l'}", "--json"
+    )
+    assert done.returncode == 0, f"seed {seed}: {done.stderr.decode()}"
+    report = json.loads(done.stdout)
+    assert report["seed"] == seed
+    assert report["operations"] >= 20000
+    assert sum(report["kills"].values()) >= 4
+    assert report["requests_writing"] > 100
+    assert report["requests_reading"] > 100
+    assert report["anomalies"] == []
+
+
+def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
+    assert judge(recorded).is_serializable, judge(recorded).anomalies
+    unknown = recorded.outcome == Outcome.UNKNOWN
+    assert 0 < unknown.sum() < len(unknown) / 4
+    lengths = np.diff(recorded.first_op)
+    assert lengths.max() > 10  # batches
+    assert set(recorded.op.tolist()) == {Op.GET, Op.SET, Op.DELETE}
+
+
+def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
+    """Else a SET whose answer was lost could be done without a trace, but for a DELETE that found it."""
+    lengths = np.diff(recorded.first_op)
+    request = np.repeat(np.arange(len(lengths)), lengths)
+    single = recorded.key[(recorded.op == Op.SET) & (lengths[request] == 1) & (recorded.key < 60)]
+    deleted = recorded.key[recorded.op == Op.DELETE]
+    assert len(single)
+    assert len(deleted)
+    assert not set(single.tolist()) & set(deleted.tolist())
+
+
+@pytest.mark.parametrize("column", ["value", "version"])
+def test_no_answer_may_be_another(recorded: History, column: str) -> None:
+    """Change one answer at a time of a real history."""
+    seed = secrets.randbelow(1 << 32)
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    request = np.repeat(np.arange(len(recorded.outcome)), np.diff(recorded.first_op))
+    answered = (recorded.outcome == Outcome.OK)[request]
+    found = np.flatnonzero(answered & (recorded.op == Op.GET) & recorded.found)
+    for at in rng.choice(found, 10, replace=False):
+        others = getattr(recorded, column)[found]
+        other = rng.choice(others[others != getattr(recorded, column)[at]])
+        changed = {column: np.where(np.arange(len(recorded.op)) == at, other, getattr(recorded, column))}
+        assert not judge(replace(recorded, **changed)).is_serializable, at
+
+
+def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:
+    """Between two lives, the store is replaced by an older copy of itself."""
+    seed = secrets.randbelow(1 << 32)
+    options = LinearOptions(6000, 2, seed, tmp_path, ServerOptions(), ClientOptions(keys=60))
+    copies = [tmp_path / "copy"]
+
+    def forget(kills: int, _operations: int, death: str) -> None:
+        if death == "SIGTERM":  # nobody reads it any more
+            return
+        if kills and not copies[0].exists():
+            shutil.copytree(tmp_path / "store", copies[0])
+        elif kills and copies[0].exists():
+            shutil.rmtree(tmp_path / "store")
+            shutil.copytree(copies[0], tmp_path / "store")
+
+    with pytest.raises(NotSerializableError) as found:
+        asyncio.run(linear(replace(options, faults=6), forget))
+    assert f"seed {seed}" in str(found.value)
+    again = run_gpkvs("linear", "--history", str(tmp_path / "history.npz"))
+    assert again.returncode == 1
+    assert b"request" in again.stdout
+
+
+def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"nonsense")
+    assert "cannot be read as a history" in error_line(run_gpkvs("linear", f"--history={tmp_path / 'file'}"), 1)
+
+
+def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    assert "is not empty" in error_line(run_gpkvs("linear", f"--data={tmp_path}"), 1)

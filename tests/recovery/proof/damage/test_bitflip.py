@@ -1,0 +1,125 @@
+"""Damaged stores: a small part of `gpkvs bitflip`, and proof that it notices what it is there to notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery import bitflip_worker, specimen
+from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
+from gpkvs.recovery.proof.damage.damage import Damage
+from gpkvs.recovery.proof.damage.worker import Judge, Outcome
+from gpkvs.recovery.startup.check import CheckReport
+from tests.serving import error_line, run_gpkvs
+
+
+def test_nothing_is_missed(tmp_path: Path) -> None:
+    done = run_gpkvs("bitflip", "--bits=600", "--bursts=150", "--every=100", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    assert report["damages"] >= 600 + 150 + 2 * 8 * (4 * 512 + 8 + 2560) // 100 - 2
+    outcomes = report["outcomes"]
+    assert outcomes.pop("missed") == 0
+    assert min(outcomes.values()) > 20, f"an outcome hardly ever came up: {outcomes}"
+    # What DESIGN promises to check is never just harmless: a root copy or an active log is refused or repaired.
+    assert report["by_file"]["catalog-1.json"]["harmless"] == 0
+    assert report["by_file"]["LOCK"]["refused"] == 0
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    return Judge(tmp_path_factory.mktemp("bitflip"))
+
+
+def first_record(judge: Judge) -> Damage:
+    """Damage the value of a record that is live."""
+    contents = specimen.contents("idle").bytes_table
+    value = max(contents.values(), key=len)
+    return Damage("idle", "heap", judge.specimens["idle"].files["heap"].index(value), b"\x01")
+
+
+def test_the_specimen_is_the_same_each_time(judge: Judge, tmp_path: Path) -> None:
+    for image in specimen.IMAGES:
+        again = specimen.make(tmp_path / image, image)
+        for name in set(again.files) - {"LOCK", "recovery.json"}:
+            assert again.files[name] == judge.specimens[image].files[name]
+
+
+@pytest.mark.parametrize(
+    ("damage", "outcome"),
+    [
+        ("idle:root:8195:01", Outcome.REFUSED),
+        ("active:log:8192:01", Outcome.REFUSED),
+        ("idle:log:8192:01", Outcome.HARMLESS),
+        ("idle:root:20:01", Outcome.REPORTED),
+        ("active:catalog-1.json:0:01", Outcome.REFUSED),
+        ("idle:LOCK:0:01", Outcome.HARMLESS),
+    ],
+)
+def test_outcomes(judge: Judge, damage: str, outcome: Outcome) -> None:
+    assert judge.judge(Damage.parse(damage)).outcome is outcome
+
+
+def test_a_wrong_value_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, value = next(iter(specimen.contents("idle").bytes_table.items()))
+    readers = judge._readers["idle"]
+    values = [[value + b"!" if value == v else v for v in table] for table in readers._values]
+    monkeypatch.setattr(readers, "_values", values)
+    verdict = judge.judge(Damage.parse("idle:LOCK:0:01"))
+    assert verdict.outcome is Outcome.MISSED
+    assert repr(key) in verdict.detail
+
+
+def test_damage_that_check_does_not_name_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge.judge(first_record(judge)).outcome is Outcome.REPORTED
+    monkeypatch.setattr(bitflip_worker, "check", CheckReport)
+    assert judge.judge(first_record(judge)).outcome is Outcome.MISSED
+    assert judge.judge(Damage.parse("idle:root:8195:01")).outcome is Outcome.MISSED
+
+
+def test_a_refused_store_that_was_written_to_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(path: Path) -> object:
+        (path / "heap").write_bytes(b"")
+        return specimen.open_specimen(path)
+
+    monkeypatch.setattr(bitflip_worker, "open_specimen", careless)
+    verdict = judge.judge(Damage.parse("idle:root:8195:01"))
+    assert verdict.outcome is Outcome.MISSED
+    assert "wrote to the store" in verdict.detail
+
+
+def test_a_worker_that_dies_has_missed_and_the_others_go_on(tmp_path: Path) -> None:
+    options = BitflipOptions(bits=5, bursts=0, seed=1, directory=tmp_path, structures=2000, workers=1)
+    deadly = Damage("idle", "no such file", 0, b"\x01")
+    damages = plan(options)
+    report = bitflip(options, [deadly, *damages])
+    assert [verdict.damage for verdict in report.missed] == [str(deadly)]
+    assert "KeyError" in report.missed[0].detail
+    assert report.outcomes.total() == len(damages) + 1
+
+
+def test_a_seed_repeats_the_plan(tmp_path: Path) -> None:
+    options = BitflipOptions(bits=50, bursts=50, seed=1, directory=tmp_path, structures=3000)
+    first = [damage for damage in plan(options) if damage.file != "recovery.json"]
+    assert first == [damage for damage in plan(options) if damage.file != "recovery.json"]
+    assert first != [damage for damage in plan(replace(options, seed=2)) if damage.file != "recovery.json"]
+
+
+def test_one_damage_can_be_repeated() -> None:
+    done = run_gpkvs("bitflip", "--only", "active:log:8192:01", "--json")
+    assert json.loads(done.stdout)["outcomes"]["refused"] == 1
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("text", ["nonsense", "idle:root:x:01", "no:root:0:01", "idle:root:0:", "idle:root:-1:01"])
+def test_what_is_no_damage_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="IMAGE:FILE:OFFSET:MASK"):
+        Damage.parse(text)
+
+
+def test_on_the_command_line() -> None:
+    assert "IMAGE:FILE:OFFSET:MASK" in error_line(run_gpkvs("bitflip", "--only", "nonsense"), 1)

@@ -1,0 +1,217 @@
+"""Clients that mean harm, by hand over HTTP/2: what no gRPC library would send.
+
+Run as a process: it attacks until its standard input ends, then prints what became of its calls, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+
+from gpkvs.proto.v1 import kv_pb2
+from tests.server.wire import DELETE
+
+MIB = 1 << 20
+
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
+_FRAME_BYTES = 16_384
+_STREAMS_MAX = 100
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _headers(fields: dict[str, str]) -> bytes:
+    """Write headers as HPACK allows it without tables and codes."""
+    parts = []
+    for name, value in fields.items():
+        parts.append(b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode())
+    return b"".join(parts)
+
+
+class Hostile:
+    """One connection; it opens no window, so that no answer can be sent to it."""
+
+    def __init__(self, target: str, outcomes: Counter[str]) -> None:
+        host, port = target.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)))
+        self._outcomes = outcomes
+        self._received = bytearray()
+        self._next = 1
+        self._window = 65_535  # of the connection, then of each stream
+        self._first_window = 65_535
+        self._windows: dict[int, int] = {}
+        self._unsent: dict[int, memoryview] = {}
+        self._ends: dict[int, bool] = {}
+        settings = struct.pack(">HIHI", _HEADER_TABLE_SIZE, 0, _INITIAL_WINDOW_SIZE, 0)
+        self._out = bytearray(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._windows)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._out) + sum(map(len, self._unsent.values()))
+
+    def call(self, path: str, data: bytes | memoryview, *, ends: bool = True, encoding: str = "identity") -> None:
+        """Begin a call that will send this, and say that it is all, or not."""
+        stream, self._next = self._next, self._next + 2
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "hostile",
+            "te": "trailers",
+            "content-type": "application/grpc",
+            "grpc-encoding": encoding,
+        }
+        self._out += _frame(_HEADERS, _END_HEADERS, stream, _headers(fields))
+        self._windows[stream] = self._first_window
+        self._unsent[stream] = memoryview(data)
+        self._ends[stream] = ends
+
+    def step(self) -> None:
+        """Send what the windows allow, and take in what came."""
+        for stream in list(self._unsent):
+            while len(self._out) < MIB and self._send_some(stream):
+                pass
+        readable, writable, _ = select.select([self._socket], [self._socket] if self._out else [], [], 0.01)
+        if writable:
+            del self._out[: self._socket.send(self._out)]
+        if readable:
+            data = self._socket.recv(MIB)
+            if not data:
+                raise ConnectionError("closed by the server")
+            self._received += data
+            self._take_frames()
+
+    def _send_some(self, stream: int) -> bool:
+        unsent = self._unsent[stream]
+        size = min(len(unsent), self._window, self._windows[stream], _FRAME_BYTES)
+        if size <= 0:
+            return False
+        is_last = size == len(unsent)
+        self._out += _frame(_DATA, _END_STREAM if is_last and self._ends[stream] else 0, stream, bytes(unsent[:size]))
+        self._window -= size
+        self._windows[stream] -= size
+        self._unsent[stream] = unsent[size:]
+        if is_last:
+            del self._unsent[stream]
+        return not is_last
+
+    def _take_frames(self) -> None:
+        received, start = self._received, 0
+        while len(received) - start >= 9:
+            size = int.from_bytes(received[start : start + 3], "big")
+            if len(received) - start < 9 + size:
+                break
+            kind, flags, stream = struct.unpack_from(">BBI", received, start + 3)
+            self._take(kind, flags, stream, bytes(received[start + 9 : start + 9 + size]))
+            start += 9 + size
+        del received[:start]
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _SETTINGS and not flags & _ACK:
+            for key, value in struct.iter_unpack(">HI", payload):
+                if key == _INITIAL_WINDOW_SIZE:
+                    for number in self._windows:
+                        self._windows[number] += value - self._first_window
+                    self._first_window = value
+            self._out += _frame(_SETTINGS, _ACK, 0)
+        elif kind == _PING and not flags & _ACK:
+            self._out += _frame(_PING, _ACK, 0, payload)
+        elif kind == _WINDOW:
+            size = int.from_bytes(payload, "big")
+            if stream == 0:
+                self._window += size
+            elif stream in self._windows:
+                self._windows[stream] += size
+        elif kind == _RST:
+            self._ended(stream, f"reset {int.from_bytes(payload, 'big')}")
+        elif kind == _HEADERS and flags & _END_STREAM:
+            executed = b"gpkvs-executed\x02no" in payload
+            full = b"gpkvs-full" in payload
+            self._ended(stream, ("not executed" if executed else "unnamed") + (", full" if full else ""))
+
+    def _ended(self, stream: int, outcome: str) -> None:
+        if self._windows.pop(stream, None) is not None:
+            self._outcomes[outcome] += 1
+            self._unsent.pop(stream, None)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def message(data: bytes, *, size: int | None = None, is_compressed: bool = False) -> bytes:
+    """Put the five bytes of gRPC before a message, or before a part of it."""
+    return struct.pack(">BI", is_compressed, len(data) if size is None else size) + data
+
+
+def missing_deletes(count: int, key_bytes: int = 1) -> bytes:
+    """Return a request whose answer is larger than itself."""
+    return kv_pb2.BatchRequest(
+        ops=bytes([DELETE]) * count, keys=bytes(count * key_bytes), key_size=key_bytes
+    ).SerializeToString()
+
+
+def _attack(
+    target: str, connections: int, call: Callable[[Hostile], None], calls_each: int, stop: threading.Event
+) -> Counter[str]:
+    """Keep so many calls open on each connection, until it is enough."""
+    outcomes: Counter[str] = Counter()
+    hostiles: list[Hostile] = []
+    while not stop.is_set():
+        while len(hostiles) < connections:
+            hostiles.append(Hostile(target, outcomes))
+        for hostile in list(hostiles):
+            while hostile.open_calls < calls_each:
+                call(hostile)
+            try:
+                hostile.step()
+            except OSError:
+                outcomes["connection closed"] += 1
+                hostile.close()
+                hostiles.remove(hostile)
+                time.sleep(0.05)
+    for hostile in hostiles:
+        hostile.close()
+    return outcomes
+
+
+def main(kind: str, target: str, message_bytes: int) -> None:
+    batch = "/gpkvs.v1.KV/Batch"
+    deletes = message(missing_deletes(min(message_bytes // 64, 80_000)))
+    zeros = kv_pb2.SetRequest(key=b"k", value=bytes(message_bytes - 100)).SerializeToString()
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = message(packer.compress(zeros) + packer.flush(), is_compressed=True)
+    large = message(missing_deletes(message_bytes // 2 // 4096, 4096))
+    part = message(bytes(message_bytes - 1001), size=message_bytes - 1000)
+    attacks: dict[str, tuple[int, int, Callable[[Hostile], None]]] = {
+        "answers": (2, _STREAMS_MAX, lambda hostile: hostile.call(batch, deletes)),
+        "bombs": (2, _STREAMS_MAX, lambda hostile: hostile.call("/gpkvs.v1.KV/Set", bomb, encoding="gzip")),
+        "queue": (2, _STREAMS_MAX, lambda hostile: hostile.call(batch, large)),
+        "streams": (2, _STREAMS_MAX, lambda hostile: hostile.call(batch, part, ends=False)),
+        "connections": (20, 5, lambda hostile: hostile.call(batch, part, ends=False)),
+        "health": (2, _STREAMS_MAX, lambda hostile: hostile.call("/grpc.health.v1.Health/Check", part, ends=False)),
+        "pipelines": (2, _STREAMS_MAX, lambda hostile: hostile.call("/gpkvs.v1.KV/Pipeline", part, ends=False)),
+    }
+    connections, calls_each, call = attacks[kind]
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
+    print(json.dumps(_attack(target, connections, call, calls_each, stop)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

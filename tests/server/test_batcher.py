@@ -1,0 +1,391 @@
+"""Batching while busy, bounded, in arrival order; cancelled and late work is dropped. The store is a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import NoSpaceError
+from gpkvs.server import codec
+from gpkvs.server.batcher import Batcher, DeadlineError
+from gpkvs.server.bounds import bounds_of
+from gpkvs.server.codec import Answer
+from gpkvs.server.gate import NotServingError
+from gpkvs.server.memory import Account, Memory
+from tests.server import wire
+
+LIMITS = Limits()
+
+
+def set_one(key: bytes, value: bytes = b"") -> codec.Request:
+    return codec.one(Op.SET, key, value, LIMITS)
+
+
+@dataclass
+class Watched:
+    """A store whose engine can be held, and what the batcher did with it."""
+
+    store: gpkvs.Store
+    go: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[list[bytes]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def execute(self, batch: Batch) -> BatchResult:
+        ends = batch.key_lengths.cumsum().tolist()
+        starts = [0, *ends[:-1]]
+        keys = batch.keys.tobytes()
+        self.batches.append([keys[start:end] for start, end in zip(starts, ends, strict=True)])
+        self.entered.release()
+        assert self.go.wait(60)
+        return self.store.execute_requests(batch)
+
+    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+        assert requests == result.requests
+        assert seconds > 0
+
+    def request_dropped(self, reason: str) -> None:
+        self.dropped.append(reason)
+
+    async def wait_entered(self) -> None:
+        await asyncio.to_thread(self.entered.acquire)
+
+
+class OneConnection(Batcher):
+    """A batcher whose requests all come in one call; a test says when answers are read."""
+
+    account: Account
+
+    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:  # type: ignore[override]
+        return super().submit(request, self.account, seconds_left)
+
+
+@asynccontextmanager
+async def running(
+    store: gpkvs.Store, memory: Memory | None = None, **config: int
+) -> AsyncIterator[tuple[OneConnection, Watched]]:
+    watched = Watched(store)
+    memory = memory or Memory(1 << 40, 1)
+    bounds = bounds_of(ServerConfig(**config), LIMITS, 64 << 20, 16 << 30)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as engine:
+        batcher = OneConnection(watched.execute, engine, bounds, memory, watched)
+        batcher.account = Account(memory.connection("one"))
+        try:
+            yield batcher, watched
+        finally:
+            watched.go.set()
+
+
+Test = Callable[[gpkvs.Store], Awaitable[None]]
+
+
+def asynchronous(test: Test) -> Callable[[gpkvs.Store], None]:
+    """Run a test in an event loop."""
+
+    def run(store: gpkvs.Store) -> None:
+        asyncio.run(test(store))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@asynchronous
+async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        first = [batcher.submit(set_one(b"a")), batcher.submit(set_one(b"b"))]
+        await watched.wait_entered()
+        later = [batcher.submit(set_one(b"%d" % i)) for i in range(100)]
+        await asyncio.sleep(0.01)
+        assert batcher.queue_requests == 100
+        watched.go.set()
+        versions = [int.from_bytes((await answer).versions, "little") for answer in [*first, *later]]
+    assert watched.batches == [[b"a", b"b"], [b"%d" % i for i in range(100)]]
+    assert versions == sorted(versions)
+    assert batcher.queue_requests == 0
+
+
+@asynchronous
+async def test_what_comes_after_an_idle_moment_starts_a_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        for i in range(3):
+            await asyncio.wait_for(batcher.submit(set_one(b"%d" % i)), 30)
+            await asyncio.sleep(0.01)  # nothing waits
+    assert watched.batches == [[b"0"], [b"1"], [b"2"]]
+
+
+@asynchronous
+async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -> None:
+    def request(name: bytes, count: int) -> codec.Request:
+        return codec.decode(wire.batch([(2, name + b"%d" % i, b"12345678") for i in range(count)]), LIMITS)
+
+    async with running(store, batch_ops_max=5, batch_bytes_max=1000) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        answers = [batcher.submit(request(name, count)) for name, count in ((b"a", 2), (b"b", 3), (b"c", 9), (b"d", 1))]
+        answers += [batcher.submit(set_one(b"e", bytes(990))), batcher.submit(set_one(b"f", bytes(10)))]
+        watched.go.set()
+        await asyncio.gather(busy, *answers)
+    assert [[key[:1] for key in keys] for keys in watched.batches] == [
+        [b"b"],
+        [b"a"] * 2 + [b"b"] * 3,
+        [b"c"] * 9,  # more than a batch should hold, but it is one request
+        [b"d"],
+        [b"e"],
+        [b"f"],
+    ]
+
+
+@asynchronous
+async def test_full_queue_refuses_and_recovers(store: gpkvs.Store) -> None:
+    async with running(store, queue_requests_max=3) as (batcher, watched):
+        accepted = [batcher.submit(set_one(b"busy"))]
+        await watched.wait_entered()
+        accepted += [batcher.submit(set_one(key)) for key in (b"a", b"c", b"d")]
+        with pytest.raises(NoSpaceError, match=r"queue full: 3 requests wait.*queue_requests_max"):
+            batcher.submit(set_one(b"e"))
+        watched.go.set()
+        await asyncio.gather(*accepted)
+        await batcher.submit(set_one(b"b", bytes(200)))
+    assert store.get(b"e") is None
+    assert store.get(b"b") == bytes(200)
+
+
+@asynchronous
+async def test_a_connection_does_not_wait_for_all_that_another_sent(store: gpkvs.Store) -> None:
+    """Each has a request in the next batch; those of one connection stay in their order."""
+    async with running(store, batch_ops_max=4) as (batcher, watched):
+        other = Account(Memory(1 << 40, 1).connection("another"))
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        answers = [busy, *(batcher.submit(set_one(b"%d" % i)) for i in range(6))]
+        answers += [Batcher.submit(batcher, set_one(b"x%d" % i), other) for i in range(3)]
+        watched.go.set()
+        await asyncio.gather(*answers)
+    assert watched.batches == [[b"busy"], [b"0", b"x0", b"1", b"x1"], [b"2", b"x2", b"3", b"4"], [b"5"]]
+
+
+@asynchronous
+async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        in_batch = batcher.submit(set_one(b"in batch"))
+        await watched.wait_entered()
+        cancelled = batcher.submit(set_one(b"cancelled"))
+        late = batcher.submit(set_one(b"late"), 0.01)
+        in_time = batcher.submit(set_one(b"in time"), 60.0)
+        cancelled.cancel()
+        in_batch.cancel()
+        await asyncio.sleep(0.02)
+        watched.go.set()
+        await in_time
+        with pytest.raises(DeadlineError):
+            await late
+    assert watched.dropped == ["cancelled", "deadline"]
+    assert watched.batches == [[b"in batch"], [b"in time"]]
+    assert store.get(b"in batch") == b""  # a batch commits whole, whoever still waits for it
+
+
+@asynchronous
+async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        value = bytes(500_000)
+        answers = [batcher.submit(set_one(b"%d" % i, value)) for i in range(40)]  # 20 MB into a heap of 16 MiB
+        answers.append(batcher.submit(codec.one(Op.GET, b"busy", b"", LIMITS)))
+        watched.go.set()
+        await busy
+        results = await asyncio.gather(*answers, return_exceptions=True)
+    refused = [i for i, result in enumerate(results) if isinstance(result, NoSpaceError)]
+    assert len(watched.batches) == 2
+    assert 5 < len(refused) < 35
+    assert results[-1].status == b"\x00"  # type: ignore[union-attr]
+    assert [i for i in range(40) if store.get(b"%d" % i) is None] == refused
+
+
+@asynchronous
+async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None:
+    """The store cuts a batch whose answers are too large; the rest keeps its place."""
+    store.set(b"large", bytes(2 << 20 >> 2))
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        # 150 x 512 KiB = 75 MiB: more than the 64 MiB of values that one transaction may read.
+        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
+        watched.go.set()
+        await busy
+        lengths = {len((await answer).values) for answer in answers}
+    assert lengths == {2 << 20 >> 2}
+    # Cut by what the records take, which is some bytes more than the values: 127 of them surely fit.
+    assert [len(keys) for keys in watched.batches] == [1, 150, 150 - 127]
+
+
+@asynchronous
+async def test_what_the_engine_leaves_over_keeps_the_order_of_arrival(store: gpkvs.Store) -> None:
+    """Each request writes one key and reads so much that the store cuts the batch: the last write must stay."""
+    store.set(b"large", bytes(1 << 19))
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        requests = [codec.decode(wire.batch([(2, b"k", b"%d" % i), (1, b"large")]), LIMITS) for i in range(150)]
+        answers = [batcher.submit(request) for request in requests]
+        watched.go.set()
+        await busy
+        versions = [int.from_bytes((await answer).versions[:8], "little") for answer in answers]
+    assert len(watched.batches) == 3, "nothing was left over"
+    assert versions == sorted(versions)
+    assert store.get(b"k") == b"149"
+
+
+@asynchronous
+async def test_who_has_gone_does_not_take_the_answers_of_others(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        gone, stays = batcher.submit(set_one(b"gone")), batcher.submit(set_one(b"stays"))
+        await watched.wait_entered()
+        gone.cancel()
+        watched.go.set()
+        assert int.from_bytes((await asyncio.wait_for(stays, 30)).versions, "little") == 2
+    assert watched.batches == [[b"gone", b"stays"]]
+
+
+@asynchronous
+async def test_a_failing_engine_fails_its_batch_only(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        await batcher.submit(set_one(b"a"))
+        store.close()
+        with pytest.raises(gpkvs.GpkvsError, match="is closed"):
+            await batcher.submit(set_one(b"b"))
+        with pytest.raises(gpkvs.GpkvsError, match="is closed"):
+            await batcher.submit(set_one(b"c"))
+
+
+@asynchronous
+async def test_a_failing_engine_tells_everybody_in_the_batch(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        answers = [batcher.submit(set_one(b"%d" % i)) for i in range(3)]
+        await watched.wait_entered()
+        store.close()
+        watched.go.set()
+        results = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
+    assert len(watched.batches) == 1
+    assert all(isinstance(result, gpkvs.GpkvsError) for result in results)
+
+
+@asynchronous
+async def test_abandoned_work_fails_with_the_reason(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        waiting = batcher.submit(set_one(b"waiting"))
+        batcher.abandon(NotServingError("stopping"))
+        watched.go.set()
+        await busy
+        with pytest.raises(NotServingError, match="stopping"):
+            await waiting
+    assert store.get(b"waiting") is None
+
+
+@asynchronous
+async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpkvs.Store) -> None:
+    """One connection may hold as much as it leaves free; another one is served; what was read makes room."""
+    size = 1_000_000
+    store.set(b"large", bytes(size))
+    read = codec.one(Op.GET, b"large", b"", LIMITS)
+    memory = Memory(21 * size, 1)
+    async with running(store, memory) as (batcher, watched):
+        watched.go.set()
+        for _ in range(6):  # gRPC keeps a copy of each answer: 6 of 2 MB are more than half
+            await batcher.submit(read)
+        with pytest.raises(NoSpaceError, match=r"memory full.*--memory-max"):
+            await batcher.submit(read)
+        assert 12 * size < memory.bytes < 13 * size
+        with pytest.raises(NoSpaceError):
+            await batcher.submit(set_one(b"k"))  # answers of writes count too
+        other = Account(memory.connection("another"))
+        assert len((await Batcher.submit(batcher, read, other)).values) == size
+        other.close()
+
+        batcher.account.answer(-3 * size)
+        assert len((await batcher.submit(read)).values) == size
+
+
+@asynchronous
+async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
+    """What GETs bring is known afterwards: the answers of one transaction may pass the bound, then none runs."""
+    size = 1_000_000
+    store.set(b"large", bytes(size))
+    both = codec.decode(wire.batch([(2, b"k", b"v"), (1, b"large")]), LIMITS)
+    async with running(store, Memory(3 * size, 1)) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        together = [batcher.submit(both) for _ in range(5)]
+        watched.go.set()
+        await busy
+        assert {len((await answer).values) for answer in together} == {size}
+        store.delete(b"k")
+        with pytest.raises(NoSpaceError, match="memory full"):
+            await batcher.submit(both)
+    assert store.get(b"k") is None
+
+
+@asynchronous
+async def test_requests_and_planned_answers_count_until_they_are_done(store: gpkvs.Store) -> None:
+    """Of any kind, cancelled or not, and with the fields that nobody knows: they take memory all the same."""
+    memory = Memory(100_000, 1)
+    async with running(store, memory) as (batcher, watched):
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        before = memory.by_kind["requests"]
+        waiting = batcher.submit(codec.one(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
+        assert 10_000 < memory.by_kind["requests"] - before < 13_000
+        assert memory.by_kind["answers"] > 0
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert memory.by_kind["requests"] - before > 10_000  # the queue still has it
+        many = codec.decode(wire.batch([(3, b"%d" % i) for i in range(1000)]), LIMITS)
+        with pytest.raises(NoSpaceError, match=r"memory full: this connection holds .* and asks for"):
+            batcher.submit(many)
+        assert memory.by_kind["batch"] > 0
+        watched.go.set()
+        await busy
+        await batcher.submit(set_one(b"behind it"))
+        batcher.account.close()
+    assert memory.by_kind == {"calls": 0, "requests": 0, "answers": 0, "batch": 0}
+    assert watched.dropped == ["cancelled"]
+
+
+def test_an_account_gives_back_what_it_took() -> None:
+    memory = Memory(1 << 30, 1)
+    first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
+    first.answer(3000)
+    second.admit(0, 4000)
+    first.answer(-1000)
+    first.close()
+    first.answer(50_000)  # a call that has ended holds nothing
+    assert 8000 <= memory.bytes == memory.connection("peer").bytes < 40_000
+    second.close()
+    second.close()
+    assert (memory.bytes, memory.connection("peer").bytes) == (0, 0)
+
+
+def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
+    """However many there are and whatever they ask for: the bound is kept, and a newcomer finds room."""
+    memory = Memory(100_000_000, 1)
+    for number in range(10):
+        account = Account(memory.connection(str(number)))
+        for size in (40_000_000, 9_000_000, 1_000_000, 100_000, 10_000):
+            with suppress(NoSpaceError):
+                while True:
+                    account.admit(size, 0)
+    assert 90_000_000 < memory.bytes <= 100_000_000
+    Account(memory.connection("newcomer")).admit(10_000, 1000)

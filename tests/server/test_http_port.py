@@ -1,0 +1,225 @@
+"""The port for operators, asked over real sockets: well, badly, slowly, and by many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server.address import Address
+from gpkvs.server.gate import Gate
+from gpkvs.server.http_port import CONNECTIONS_MAX, HttpPort
+from tests.serving import Server, StartServer
+
+IDLE = 200
+assert IDLE > CONNECTIONS_MAX
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return one server for the whole module: nothing here changes it."""
+    folder = tmp_path_factory.mktemp("http")
+    server = Server(folder / "store", folder)
+    try:
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+    assert "Traceback" not in server.log.read_text()
+
+
+def connect(server: Server) -> socket.socket:
+    host, port = server.metrics_address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def ask(
+    server: Server, method: str, path: str, headers: dict[str, str] | None = None
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection(server.metrics_address, timeout=30)
+    try:
+        connection.request(method, path, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, response.read(), response.headers
+    finally:
+        connection.close()
+
+
+def raw(server: Server, data: bytes) -> bytes:
+    """Return all that comes back for some bytes."""
+    with connect(server) as client, client.makefile("rb") as answer:
+        client.sendall(data)
+        return answer.read()
+
+
+def threads(server: Server) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/metrics", 200, b"gpkvs_serving 1"),
+        ("/metrics?name[]=gpkvs_serving", 200, b"gpkvs_serving 1"),
+        ("/healthz", 200, b"alive\n"),
+        ("/readyz", 200, b"serving\n"),
+        ("/", 404, b"/metrics, /healthz, /readyz"),
+        ("/healthz/", 404, b"/healthz"),
+        ("/metrics2", 404, b"/metrics"),
+    ],
+)
+def test_get_and_head(shared: Server, path: str, status: int, word: bytes) -> None:
+    got = ask(shared, "GET", path)
+    assert got[0] == status
+    assert word in got[1]
+    head = ask(shared, "HEAD", path)
+    assert head[:2] == (status, b"")
+    assert int(head[2]["Content-Length"]) > 0
+    assert head[2]["Content-Type"] == got[2]["Content-Type"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_other_methods(shared: Server, method: str, path: str) -> None:
+    status, _, headers = ask(shared, method, path)
+    assert status == 405
+    assert headers["Allow"] == "GET, HEAD"
+
+
+def test_metrics_in_the_form_that_is_asked_for(shared: Server) -> None:
+    headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+    status, body, answered = ask(shared, "GET", "/metrics", headers)
+    assert (status, answered["Content-Encoding"]) == (200, "gzip")
+    assert answered["Content-Type"].startswith("application/openmetrics-text")
+    assert gzip.decompress(body).endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"\r\n\r\n",
+        b"GET /metrics\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000,
+    ],
+)
+def test_what_is_no_request(shared: Server, data: bytes) -> None:
+    try:
+        assert raw(shared, data).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    except ConnectionResetError:
+        assert len(data) > 10_000  # nobody reads the rest of what is too long
+    assert ask(shared, "GET", "/healthz")[0] == 200
+
+
+def test_idle_connections_take_no_thread_and_keep_nobody_out(shared: Server) -> None:
+    ask(shared, "GET", "/metrics")  # makes the scraper's thread
+    before = threads(shared)
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(shared)) for _ in range(IDLE)]
+        for client in idle[::2]:  # half of them have begun to send
+            client.sendall(b"GET /metrics HT")
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert ask(shared, "GET", path)[0] == 200
+        assert threads(shared) <= before
+        # The oldest made room; those still open are no more than the limit.
+        assert idle[0].recv(1) == b""
+        stays = 0
+        for client in idle:
+            client.setblocking(False)
+            try:
+                assert client.recv(1) == b""
+            except BlockingIOError:
+                stays += 1
+            except ConnectionResetError:
+                pass
+        assert stays <= CONNECTIONS_MAX
+
+
+def test_not_ready_while_it_stops(start_server: StartServer) -> None:
+    server = start_server("--batch-ops-max", "1")
+    calls = [server.kv.Set.future(kv_pb2.SetRequest(key=b"%d" % i)) for i in range(200)]
+    calls[0].result()
+    assert ask(server, "GET", "/readyz")[0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    seen = set()
+    with suppress(OSError, http.client.HTTPException):
+        while True:
+            seen.add(ask(server, "GET", "/readyz")[:2])
+            assert ask(server, "GET", "/healthz")[0] == 200
+    assert (503, b"the server is stopping: try again elsewhere or later\n") in seen
+    assert server.process.wait(60) == 0
+
+
+async def answers_while_it_recovers() -> None:
+    port = HttpPort(CollectorRegistry(), Gate())
+    address = await port.listen(Address("127.0.0.1", 0))
+    try:
+        for path, begin, end in (
+            ("healthz", b"HTTP/1.1 200 ", b"alive\n"),
+            ("readyz", b"HTTP/1.1 503 ", b"the store is recovering: try again soon\n"),
+            ("metrics", b"HTTP/1.1 200 ", b"\r\n\r\n"),
+        ):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(b"GET /%s HTTP/1.1\r\n\r\n" % path.encode())
+            answer = await reader.read()
+            assert answer.startswith(begin)
+            assert answer.endswith(end)
+            writer.close()
+    finally:
+        port.close()
+
+
+def test_alive_and_not_ready_while_it_recovers() -> None:
+    asyncio.run(asyncio.wait_for(answers_while_it_recovers(), 60))
+
+
+async def slow_clients() -> None:
+    """A port with a short deadline, in this process; too slow are a sender, one that sends nothing, and a reader."""
+    registry = CollectorRegistry()
+    counter = Counter("filler", "Fills what nobody reads", ["number"], registry=registry)
+    for number in range(30_000):
+        counter.labels("x" * 100 + str(number))
+    port = HttpPort(registry, Gate(), connection_seconds_max=0.5)
+    address = await port.listen(Address("127.0.0.1", 0))
+    loop = asyncio.get_running_loop()
+    clients = []
+    try:
+        for _ in range(3):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, (address.host, address.port))
+            clients.append(client)
+        silent, slow, unread = clients
+        await loop.sock_sendall(unread, b"GET /metrics HTTP/1.1\r\n\r\n")
+        with suppress(ConnectionResetError, BrokenPipeError):
+            while True:  # a byte now and then does not prolong the deadline
+                await loop.sock_sendall(slow, b"x")
+                await asyncio.sleep(0.05)
+        assert await loop.sock_recv(silent, 1) == b""
+        received = 0
+        try:
+            while data := await loop.sock_recv(unread, 1 << 16):
+                received += len(data)
+        except ConnectionResetError:
+            pass
+        assert received < 5_000_000  # of more
+    finally:
+        for client in clients:
+            client.close()
+        port.close()
+
+
+def test_slow_clients_are_given_up() -> None:
+    asyncio.run(asyncio.wait_for(slow_clients(), 60))

@@ -1,0 +1,344 @@
+"""Opening, locking, creating; the embedded API."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, Op, Status
+from gpkvs.config import Sizes
+from gpkvs.engine.engine import Engine
+from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
+from gpkvs.errors import (
+    BackendError,
+    InvalidArgumentError,
+    NoMemoryError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+    StoreMissingError,
+    UnknownTableError,
+)
+from gpkvs.media.directory import write_file
+from gpkvs.recovery.startup.check import check
+from gpkvs.server.status import status_of
+from tests.conftest import SMALL, assert_clean
+
+HOLD = "import sys, time, gpkvs; gpkvs.open(sys.argv[1]); print('open', flush=True); time.sleep(60)"
+
+
+def test_set_get_delete(store: gpkvs.Store) -> None:
+    assert store.get(b"key") is None
+    assert store.set(b"key", b"value") == 1
+    assert store.get(b"key") == b"value"
+    assert store.set(b"key", b"") == 2
+    assert store.get(b"key") == b""
+    assert store.delete(b"key") is True
+    assert store.delete(b"key") is False
+    assert store.get(b"key") is None
+
+
+def test_a_batch_sees_its_own_writes_in_order(store: gpkvs.Store) -> None:
+    result = store.execute(
+        Batch.of([(Op.SET, b"k", b"1"), (Op.GET, b"k"), (Op.DELETE, b"k"), (Op.GET, b"k"), (Op.SET, b"k", b"2")])
+    )
+    assert result.status.tolist() == [Status.OK, Status.OK, Status.OK, Status.NOT_FOUND, Status.OK]
+    assert result.versions.tolist() == [1, 1, 1, 0, 5]
+    assert result.value_list() == [b"1", b""]
+    assert store.get(b"k") == b"2"
+
+
+def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a reply may be wanting; after the commit nothing may fail."""
+    store.set(b"old", b"value")
+    kernels: list[str] = []
+    launch = store._backend.launch
+
+    def listed(kernel: str, items: int, /, **arguments: Any) -> None:
+        kernels.append(kernel)
+        launch(kernel, items, **arguments)
+
+    monkeypatch.setattr(store._backend, "launch", listed)
+    monkeypatch.setattr(store._backend, "host_ops_max", 0)
+    result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
+    assert result.value_list() == [b"value"]
+    assert kernels.count("gather_bytes") == 1
+    assert kernels.index("gather_bytes") < kernels.index("record") < kernels.index("apply_bytes")
+
+
+def test_bytes_stored_are_counted_where_a_segment_begins_again(store: gpkvs.Store) -> None:
+    before = store.meter.written_bytes["heap"]
+    for _ in range(3):
+        store.set(b"key", b"x" * 1000)
+        store.delete(b"key")  # nothing in the tail's segment is live: the next record goes to its beginning
+    assert store.meter.written_bytes["heap"] - before == 3 * 1040
+
+
+def test_versions_are_never_reused(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL) as store:
+        first = store.set(b"k", b"1")
+        result = store.execute(Batch.of([(Op.SET, b"x", b"1"), (Op.DELETE, b"x")]))
+        assert result.versions.tolist() == [first + 1, first + 1]
+    with gpkvs.open(store_path) as store:
+        assert store.set(b"k", b"2") > first + 1
+
+
+def test_second_process_is_refused_with_the_pid_of_the_first(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL):
+        with pytest.raises(StoreLockedError) as refused:
+            gpkvs.open(store_path)
+        assert refused.value.pid == os.getpid()
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+            check(store_path)
+
+
+def test_removing_the_lock_file_lets_nobody_in(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL):
+        (store_path / "LOCK").unlink()
+        with pytest.raises(StoreLockedError):
+            gpkvs.open(store_path)
+
+
+def test_lock_left_by_a_kill_does_not_hinder(store_path: Path) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(store_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    with pytest.raises(StoreLockedError) as refused:
+        gpkvs.open(store_path)
+    assert refused.value.pid == process.pid
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    gpkvs.open(store_path).close()
+
+
+def test_a_process_that_ended_is_not_named(store_path: Path) -> None:
+    """`gpkvs check` locks a store without writing its number: the one that is there may be of a process long gone."""
+    gpkvs.open(store_path, **SMALL).close()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (store_path / "LOCK").write_text(f"{ended.pid:<20}\n")
+    directory = os.open(store_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with pytest.raises(StoreLockedError, match="another process") as refused:
+            gpkvs.open(store_path)
+        assert refused.value.pid is None
+    finally:
+        os.close(directory)
+
+
+def test_a_small_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "catalog-7.json"
+    synced: list[tuple[str, bool]] = []
+
+    def fsync(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink().name, path.exists()))
+
+    monkeypatch.setattr("gpkvs.media.directory.os.fsync", fsync)
+    write_file(path, b"all of it")
+    assert path.read_bytes() == b"all of it"
+    (content, had_name), *names = synced
+    assert content != path.name
+    assert not had_name
+    assert names == [(tmp_path.name, True)]
+
+
+def test_closed_store(store_path: Path) -> None:
+    store = gpkvs.open(store_path, **SMALL)
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.get(b"key")
+    with pytest.raises(StoreClosedError):
+        store.info()
+
+
+def test_no_store_without_create(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StoreMissingError, match="there is no store"):
+            gpkvs.open(path, create=False)
+        with pytest.raises(StoreMissingError):
+            check(path)
+
+
+def test_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("do not lose")
+    with pytest.raises(StoreError, match="holds no store"):
+        gpkvs.open(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "do not lose"
+
+
+def test_interrupted_creation_begins_again(store_path: Path) -> None:
+    store_path.mkdir()
+    (store_path / "CREATING").touch()
+    (store_path / "heap").write_bytes(b"half")
+    with gpkvs.open(store_path, **SMALL) as store:
+        assert store.get(b"key") is None
+    assert not (store_path / "CREATING").exists()
+
+
+def test_path_that_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(StoreAccessError):
+        gpkvs.open(path)
+
+
+def test_no_write_permission(tmp_path: Path) -> None:
+    """As a user without rights: root is refused nothing."""
+    home = tmp_path / "closed"
+    home.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and folder not in (Path("/"), Path("/tmp")):
+            folder.chmod(0o755)
+    code = (
+        "import os, sys, gpkvs.store\n"
+        "from gpkvs.errors import StoreAccessError\n"
+        "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+        "else: os.chmod(sys.argv[1], 0o555)\n"
+        "try: gpkvs.open(sys.argv[1] + '/store')\n"
+        "except StoreAccessError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=False)
+    assert "give this user read and write permission" in done.stdout, done.stderr
+    assert list(home.iterdir()) == []
+
+
+def test_disk_full_at_creation_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NoSpaceError, match=r"disk full: a store of .* choose smaller --index-bytes"):
+        gpkvs.open(tmp_path / "store", heap_bytes=1 << 43)
+    assert [file.name for file in (tmp_path / "store").iterdir()] == ["LOCK"]
+    gpkvs.open(tmp_path / "store", **SMALL).close()
+    assert_clean(tmp_path / "store")
+
+
+@pytest.mark.parametrize("size", [{"index_bytes": 1}, {"heap_bytes": 1}, {"log_bytes": 1}, {"heap_bytes": 1 << 60}])
+def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(size))):
+        gpkvs.open(tmp_path / "store", **size)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
+)
+@pytest.mark.parametrize(("where", "name"), [(Engine, "_plan"), (NativePlanner, "plan"), (Batch, "check_size")])
+def test_memory_that_is_not_given_is_a_refusal(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, refuse)
+        patched.setattr(store._backend, "host_ops_max", 0 if where is Engine else OPS_MAX)
+        with pytest.raises(NoMemoryError, match="nothing was written") as refused:
+            store.set(b"key", b"value")
+    assert isinstance(refused.value, MemoryError)
+    assert status_of(refused.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "memory_full")
+    assert store.get(b"key") is None
+    assert store.set(b"key", b"value") == 1
+
+
+def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SystemError("bad argument to internal function")
+
+    monkeypatch.setattr(Engine, "_runs", fail)
+    with pytest.raises(SystemError, match="bad argument"):
+        store.set(b"key", b"value")
+
+
+def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpkvs.open(store_path, **SMALL).close()
+    gpkvs.open(store_path).close()
+    gpkvs.open(store_path, **{**SMALL, "log_bytes": SMALL["log_bytes"] - 1}).close()  # rounded up, it is the same
+    assert "has no effect" not in caplog.text
+    gpkvs.open(store_path, index_bytes=Sizes.index_bytes, heap_bytes=1 << 20).close()
+    for name, asked in (("index_bytes", Sizes.index_bytes), ("heap_bytes", 1 << 20)):
+        assert f"{name}={asked} has no effect: the store was created with {SMALL[name]}" in caplog.text
+    assert "log_bytes" not in caplog.text
+    with pytest.raises(InvalidArgumentError, match="log_bytes"):
+        gpkvs.open(store_path, log_bytes=1)
+
+
+def test_a_backend_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "gpkvs.backends.cuda.backend", raising=False)
+    with pytest.raises(BackendError, match="--backend cpu"):
+        gpkvs.open(tmp_path / "store", backend="cuda")
+
+
+def test_unknown_table(store: gpkvs.Store) -> None:
+    with pytest.raises(UnknownTableError, match="no table 'users'; there are default"):
+        store.get(b"key", table="users")
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (Batch.of([]), "at least one operation"),
+        (Batch.of([(Op.GET, b"")]), "operation 0, keys: a key of 0 bytes"),
+        (Batch.of([(Op.GET, b"ok"), (Op.GET, b"x" * 4097)]), "operation 1, keys: a key of 4,097 bytes"),
+    ],
+)
+def test_bad_batches(store: gpkvs.Store, batch: Batch, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        store.execute(batch)
+
+
+def test_msync_domain_is_found_on_a_disk_and_process_on_tmpfs(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "store", durability="msync", **SMALL) as store:
+        store.set(b"k", b"v")
+        assert store.domain.name == "msync"
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        pytest.skip("no tmpfs at /dev/shm")
+    path = shared / f"gpkvs-test-{os.getpid()}"
+    try:
+        with gpkvs.open(path, **SMALL) as store:
+            assert store.domain.found == "process"
+            assert "NOT power loss" in store.info().domain_note
+        with gpkvs.open(path, durability="msync") as store:
+            assert "forced, unverified" in store.info().domain_note
+        assert_clean(path)
+    finally:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+
+
+def test_lengths_that_are_one_number_are_those_written_out(tmp_path: Path) -> None:
+    """A SET and a GET in one batch of records: every kernel that reads lengths."""
+    keys, values = np.frombuffer(b"aabbaa", np.uint8), np.frombuffer(b"xyz123", np.uint8)
+    constant = np.broadcast_to(np.uint32(2), 3), np.broadcast_to(np.uint32(3), 2)
+    ops = np.array([Op.SET, Op.SET, Op.GET], np.uint8)
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        assert store.execute(Batch(ops, keys, constant[0], values, constant[1])).value_list() == [b"xyz"]
+        assert store.get(b"bb") == b"123"
+
+
+@pytest.mark.parametrize("name", ["keys", "values"])
+def test_a_column_with_gaps_is_refused_and_the_process_lives(tmp_path: Path, name: str) -> None:
+    wide = np.frombuffer(b"a_b_a_", np.uint8)
+    columns = {"keys": np.frombuffer(b"aba", np.uint8), "values": np.frombuffer(b"xyz", np.uint8), name: wide[::2]}
+    ones = np.ones(3, np.uint32)
+    batch = Batch(np.full(3, Op.SET, np.uint8), columns["keys"], ones, columns["values"], ones)
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        with pytest.raises(InvalidArgumentError, match=f"{name}: its elements do not lie side by side"):
+            store.execute(batch)
+        assert store.get(b"a") is None
