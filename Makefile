@@ -56,7 +56,7 @@ docs: install-test  ## every block of README and documents, as a reader runs it
 docs-all: install-test  ## the same on a fresh installation, with the slow blocks
 	$(BIN)/python -m pytest -q tests/docs --docs-all
 
-nightly: install-dev  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash linear" SEED=...)
+nightly: install-dev  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 SECONDS ?= 30

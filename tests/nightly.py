@@ -41,7 +41,12 @@ STEPS = (
     ),
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
     Step("bitflip", "gpkvs bitflip --json --seed $SEED", "gpkvs bitflip --json --bits 200 --bursts 50 --every 400", 90),
-    Step("linear", "gpkvs linear --json --seed $SEED", "gpkvs linear --json --operations 3000 --faults 2", 60),
+    Step(
+        "consistency",
+        "gpkvs consistency --json --seed $SEED",
+        "gpkvs consistency --json --operations 3000 --faults 2",
+        60,
+    ),
     Step("drill", "gpkvs drill --json --rounds 100 --seed $SEED", "gpkvs drill --json --rounds 2 --seed $SEED", 45),
     Step("faults", "make faults", "make faults FAULTS=17", 45),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),

@@ -1,4 +1,4 @@
-"""gpkvs linear: concurrent clients of a server that is killed again and again; their history must be serializable."""
+"""gpkvs consistency: concurrent clients of a server that is killed again and again must see one order of requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.recovery.proof.consistency.consistency import LinearOptions, LinearReport, linear
+from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, ConsistencyReport, check_consistency
 from gpkvs.recovery.proof.consistency.history import History
 from gpkvs.recovery.proof.consistency.serial import judge
 from gpkvs.recovery.proof.servers.rounds import SIGKILL
@@ -25,7 +25,7 @@ from gpkvs.text import counted
 
 
 @exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
-def linear_command(
+def consistency_command(
     operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
     faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
     seed: Annotated[
@@ -54,15 +54,15 @@ def linear_command(
     their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
     read does not.
 
-    Example: gpkvs linear --operations 50000 --faults 5
+    Example: gpkvs consistency --operations 50000 --faults 5
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if history:
         with failures_exit(1):
             _judge_again(history)
         return
-    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-linear-") as directory:
-        options = LinearOptions(
+    with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-consistency-") as directory:
+        options = ConsistencyOptions(
             operations,
             faults,
             secrets.randbelow(1 << 32) if seed is None else seed,
@@ -80,7 +80,7 @@ def linear_command(
                 markup=False,
             )
 
-        report = asyncio.run(linear(options, show))
+        report = asyncio.run(check_consistency(options, show))
     if as_json:
         print_json(_as_json(report))
     else:
@@ -101,7 +101,7 @@ def _judge_again(file: Path) -> None:
     )
 
 
-def _as_json(report: LinearReport) -> dict[str, object]:
+def _as_json(report: ConsistencyReport) -> dict[str, object]:
     found = report.judgement
     return {
         "seed": report.seed,
@@ -123,7 +123,7 @@ def _as_json(report: LinearReport) -> dict[str, object]:
     }
 
 
-def _print(report: LinearReport) -> None:
+def _print(report: ConsistencyReport) -> None:
     console = Console(highlight=False, soft_wrap=True)
     found, kills = report.judgement, report.kills
     rows = (

@@ -39,8 +39,8 @@ class Gpkvs(LazyGroup):
             "gpkvs.cli.drill:drill_command",
             "Kill a real server under load, restart it, and check what it still holds; again and again.",
         ),
-        "linear": (
-            "gpkvs.cli.consistency:linear_command",
+        "consistency": (
+            "gpkvs.cli.consistency:consistency_command",
             "Prove that what clients were told is strictly serializable, while the server is killed under them.",
         ),
         "bitflip": (

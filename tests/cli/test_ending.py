@@ -89,7 +89,7 @@ def holds_files(folder: Path) -> bool:
         (["bench", "engine", "--peer=none", "--records=5000000", "--directory"], 0),
         (["bench", "server", "--no-redis", "--part=throughput", "--directory"], 1),
         (["drill", "--rounds=1000"], 1),
-        (["linear", "--operations=10000000"], 1),
+        (["consistency", "--operations=10000000"], 1),
         (["bitflip"], 1),
         (["demo", "--seconds=1000"], 2),
     ],

@@ -35,7 +35,7 @@ EXEMPTIONS = (
             "gpkvs crash",
             "gpkvs crash --depth 2",
             "gpkvs crash --mutate",
-            "gpkvs linear",
+            "gpkvs consistency",
             "gpkvs bitflip",
             "make faults",
             "make mutants",

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class LinearOptions:
+class ConsistencyOptions:
     """What a run does.
 
     Parameters
@@ -54,7 +54,7 @@ class LinearOptions:
 
 
 @dataclass
-class LinearReport:
+class ConsistencyReport:
     """What was done, and what was made of it."""
 
     judgement: Judgement
@@ -80,7 +80,9 @@ class NotSerializableError(GpkvsError):
         )
 
 
-async def linear(options: LinearOptions, on_life: Callable[[int, int, str], None] = lambda *_: None) -> LinearReport:
+async def check_consistency(
+    options: ConsistencyOptions, on_life: Callable[[int, int, str], None] = lambda *_: None
+) -> ConsistencyReport:
     """Run clients and faults, then judge the history.
 
     Parameters
@@ -113,7 +115,7 @@ async def linear(options: LinearOptions, on_life: Callable[[int, int, str], None
         raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
 
     history, judged = clients.recorder.history(), time.monotonic()
-    report = LinearReport(
+    report = ConsistencyReport(
         judge(history),
         options.seed,
         operations=len(history.op),

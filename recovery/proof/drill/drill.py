@@ -1,9 +1,9 @@
 """The crash drill: a real server is killed under load, again and again, and each time must come back whole.
 
-A round starts a server process. Concurrent clients write and remember what was acknowledged (witness.py). The drill kills
-the server (servers/rounds.py says how), restarts it, and compares what it holds with what was acknowledged (ledger.py).
-Then it stops the server with SIGTERM and runs ``gpkvs check`` on the directory. A store lives for several rounds, so
-damage that does not show at once can add up.
+A round starts a server process. Concurrent clients write, and remember what was acknowledged (witness.py). The drill
+kills the server (servers/rounds.py says how), restarts it, and compares what it holds with what was acknowledged
+(ledger.py). Then it stops the server with SIGTERM and runs ``gpkvs check`` on the directory. A store lives for several
+rounds, so damage that does not show at once can add up.
 
 The seed fixes what is done, not what the scheduler makes of it.
 """

@@ -1,4 +1,4 @@
-"""A small part of `gpkvs linear`, and proof that it finds a server that forgets."""
+"""A small part of `gpkvs consistency`, and proof that it finds a server that forgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from gpkvs.batch import Op
 from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
-from gpkvs.recovery.proof.consistency.consistency import LinearOptions, NotSerializableError, linear
+from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, NotSerializableError, check_consistency
 from gpkvs.recovery.proof.consistency.history import History, Outcome
 from gpkvs.recovery.proof.consistency.serial import judge
 from gpkvs.recovery.proof.servers.lives import Lives
@@ -26,7 +26,7 @@ from tests.serving import error_line, run_gpkvs
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
     """Return the history of clients of a server that was killed once."""
-    path, seed = tmp_path_factory.mktemp("linear"), secrets.randbelow(1 << 32)
+    path, seed = tmp_path_factory.mktemp("consistency"), secrets.randbelow(1 << 32)
     print(f"seed {seed}")
 
     async def run() -> History:
@@ -53,7 +53,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
 def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path) -> None:
     seed = secrets.randbelow(1 << 32)
     done = run_gpkvs(
-        "linear", "--operations=20000", "--faults=4", f"--seed={seed}", f"--data={tmp_path / 'l'}", "--json"
+        "consistency", "--operations=20000", "--faults=4", f"--seed={seed}", f"--data={tmp_path / 'l'}", "--json"
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr.decode()}"
     report = json.loads(done.stdout)
@@ -104,7 +104,7 @@ def test_no_answer_may_be_another(recorded: History, column: str) -> None:
 def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:
     """Between two lives, the store is replaced by an older copy of itself."""
     seed = secrets.randbelow(1 << 32)
-    options = LinearOptions(6000, 2, seed, tmp_path, ServerOptions(), ClientOptions(keys=60))
+    options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ClientOptions(keys=60))
     copies = [tmp_path / "copy"]
 
     def forget(kills: int, _operations: int, death: str) -> None:
@@ -117,18 +117,18 @@ def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> No
             shutil.copytree(copies[0], tmp_path / "store")
 
     with pytest.raises(NotSerializableError) as found:
-        asyncio.run(linear(replace(options, faults=6), forget))
+        asyncio.run(check_consistency(replace(options, faults=6), forget))
     assert f"seed {seed}" in str(found.value)
-    again = run_gpkvs("linear", "--history", str(tmp_path / "history.npz"))
+    again = run_gpkvs("consistency", "--history", str(tmp_path / "history.npz"))
     assert again.returncode == 1
     assert b"request" in again.stdout
 
 
 def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"nonsense")
-    assert "cannot be read as a history" in error_line(run_gpkvs("linear", f"--history={tmp_path / 'file'}"), 1)
+    assert "cannot be read as a history" in error_line(run_gpkvs("consistency", f"--history={tmp_path / 'file'}"), 1)
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    assert "is not empty" in error_line(run_gpkvs("linear", f"--data={tmp_path}"), 1)
+    assert "is not empty" in error_line(run_gpkvs("consistency", f"--data={tmp_path}"), 1)

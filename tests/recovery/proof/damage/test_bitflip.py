@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.recovery import bitflip_worker, specimen
+from gpkvs.recovery.proof.damage import specimen, worker
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
 from gpkvs.recovery.proof.damage.damage import Damage
 from gpkvs.recovery.proof.damage.worker import Judge, Outcome
@@ -76,7 +76,7 @@ def test_a_wrong_value_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) 
 
 def test_damage_that_check_does_not_name_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge.judge(first_record(judge)).outcome is Outcome.REPORTED
-    monkeypatch.setattr(bitflip_worker, "check", CheckReport)
+    monkeypatch.setattr(worker, "check", CheckReport)
     assert judge.judge(first_record(judge)).outcome is Outcome.MISSED
     assert judge.judge(Damage.parse("idle:root:8195:01")).outcome is Outcome.MISSED
 
@@ -86,7 +86,7 @@ def test_a_refused_store_that_was_written_to_is_missed(judge: Judge, monkeypatch
         (path / "heap").write_bytes(b"")
         return specimen.open_specimen(path)
 
-    monkeypatch.setattr(bitflip_worker, "open_specimen", careless)
+    monkeypatch.setattr(worker, "open_specimen", careless)
     verdict = judge.judge(Damage.parse("idle:root:8195:01"))
     assert verdict.outcome is Outcome.MISSED
     assert "wrote to the store" in verdict.detail
