@@ -26,6 +26,9 @@ class KernelSymbol(ctypes.Structure):
         ("args_bytes", ctypes.c_uint64),
         ("fields", ctypes.c_char_p),
         ("run", ctypes.c_void_p),
+        ("lanes", ctypes.c_uint32),
+        ("stores_to_pm", ctypes.c_uint32),
+        ("is_serial", ctypes.c_uint32),
     ]
 
 
@@ -68,6 +71,8 @@ library.gpkvs_write_back_on.argtypes = [ctypes.c_uint32]
 library.gpkvs_write_back_on.restype = None
 library.gpkvs_lines_written_back.argtypes = []
 library.gpkvs_lines_written_back.restype = ctypes.c_uint64
+library.gpkvs_audits.argtypes = []
+library.gpkvs_audits.restype = ctypes.c_char_p
 library.gpkvs_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
 library.gpkvs_crc32c.restype = ctypes.c_uint32
 library.gpkvs_mapped.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p]
@@ -81,6 +86,11 @@ library.gpkvs_filesystem.restype = ctypes.c_uint64
 def kernel_symbol(name: str) -> KernelSymbol:
     """Return what the library exports for the kernel `name`."""
     return KernelSymbol.in_dll(library, f"gpkvs_kernel_{name}")
+
+
+def audits() -> tuple[str, ...]:
+    """Return the names of the audits by their numbers; number 0 is none."""
+    return ("", *library.gpkvs_audits().decode().split(";")[:-1])
 
 
 def crc32c(data: bytes) -> int:

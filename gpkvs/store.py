@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +32,6 @@ from gpkvs.engine.schema import (
     reserve_index,
 )
 from gpkvs.engine.table import Table
-from gpkvs.engine.table_bytes import BytesTable
-from gpkvs.engine.table_u64 import U64Table
 from gpkvs.errors import (
     CorruptRecordError,
     InvalidArgumentError,
@@ -41,7 +40,6 @@ from gpkvs.errors import (
 )
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
-from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import (
     DirectoryLock,
     Progress,
@@ -55,13 +53,14 @@ from gpkvs.media.directory import (
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.pm.domain import Domain, find_domain
-from gpkvs.pm.region import Region
 from gpkvs.process_io import process_io
-from gpkvs.recovery.startup.recover import live_units_of, recover
+from gpkvs.recovery.startup.recover import recover
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.text import counted, no_such, quoted
 
 _log = logging.getLogger("gpkvs")
+
+_STEP_BYTES = 1 << 20  # of an index, that one step of maintenance looks at
 
 U64Array = NDArray[np.uint64]
 _NO_BYTES = np.empty(0, np.uint8)
@@ -143,7 +142,7 @@ class Store:
             self._files.close()
             raise
         remove_orphans(self._files)
-        reserve_catalog(self._files, recovered.transaction.root)
+        reserve_catalog(self._files)
         self.recovery = recovered.report
         self._quota = Quota(config.tables_max, config.tables_bytes_max)
         self.limits = _limits_of(self._files, config.limits)
@@ -151,8 +150,7 @@ class Store:
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
         )
         tables = {
-            entry.id: self._table(entry, self._files.indexes[entry.id], recovered.records[entry.id])
-            for entry in self._files.catalog.tables
+            table_id: Table(index, recovered.records[table_id]) for table_id, index in self._files.indexes.items()
         }
         self._engine = Engine(
             self._backend,
@@ -160,6 +158,7 @@ class Store:
             tables,
             recovered.heap,
             recovered.transaction,
+            self.limits.result_bytes_max,
             max(config.batch_result_bytes_max, self.limits.result_bytes_max),
             self.meter,
             logged=self.domain.is_logged,
@@ -171,13 +170,9 @@ class Store:
 
     def _attach(self) -> None:
         """Make the files that kernels store to reachable for the backend; records stay with the host."""
-        self._backend.attach(self._files.log, slots=None)
-        for table in self._files.catalog.tables:
-            self._backend.attach(self._files.indexes[table.id], slots=table.slot_layout)
-
-    def _table(self, entry: TableEntry, index: Region, records: int) -> Table:
-        kind = U64Table if entry.slot_layout is U64_LAYOUT else BytesTable
-        return kind(self._backend, self._files, entry, index, self.limits.result_bytes_max, records, self.meter)
+        self._backend.attach(self._files.log)
+        for index in self._files.indexes.values():
+            self._backend.attach_index(index)
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
@@ -352,9 +347,8 @@ class Store:
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
             with self._mutex, access_errors(self.path):
-                transaction = self._engine.transaction
-                transaction.root, index = create_table(self._files, transaction.root, self._backend, self.domain, entry)
-                table = self._engine.tables[entry.id] = self._tables[name] = self._table(entry, index, 0)
+                index = create_table(self._files, self._backend, self.domain, entry)
+                table = self._engine.tables[entry.id] = self._tables[name] = Table(index, 0)
             return _describe(table, 0.0)
 
     def drop_table(self, name: str) -> None:
@@ -372,27 +366,31 @@ class Store:
             table = self._tables[self.table(name).name]
             check_drop(table.entry)
             with self._mutex, access_errors(self.path):
-                transaction = self._engine.transaction
-                transaction.root = drop_table(self._files, transaction.root, table.entry)
+                drop_table(self._files, table.entry)
                 del self._engine.tables[table.entry.id], self._tables[name]
-            freed = self._units_of_dropped(table)
+                if table.records:
+                    self._engine.release(table.index)
+            self._maintain(table)
             with self._mutex:
-                if freed is not None:
-                    self._engine.heap.live_units -= freed
                 remove_index(self._files, self._backend, table.entry)
 
-    def _units_of_dropped(self, table: Table) -> U64Array | None:
-        """Count what a dropped table had in the heap. Nobody looks at its index any more, so that batches may run.
+    def _maintain(self, dropped: Table) -> None:
+        """Let the engine count what a dropped table had in the heap, step by step; batches run between the steps.
 
-        The table is gone: a failure here is no refusal. What it had then counts as live until the next opening.
+        The table is gone: a failure here is no refusal. Its records then count as live until the next opening.
         """
-        if not table.records:
-            return None
-        try:
-            return live_units_of(self._files, table.entry)
-        except (MemoryError, OSError) as error:
-            _log.warning("what table %s had in the heap is free after the next opening: %r", table.entry.name, error)
-            return None
+        more = True
+        while more:
+            began = time.perf_counter()
+            try:
+                with self._mutex:
+                    more = self._engine.maintain(_STEP_BYTES)
+            except (MemoryError, OSError) as error:
+                name = dropped.entry.name
+                _log.warning("the records of table %s are freed at the next opening: %r", name, error)
+                return
+            if more:  # as much time for batches as the step took
+                time.sleep(time.perf_counter() - began)
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -449,8 +447,7 @@ class Store:
             self._lock.release()
 
     def _set_unsafe(self, unsafe: bool) -> None:
-        transaction = self._engine.transaction
-        transaction.root = set_unsafe(self._files, transaction.root, unsafe)
+        set_unsafe(self._files, unsafe)
 
     def __enter__(self) -> Self:
         self._origin.require()
@@ -471,7 +468,7 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
         layout=entry.layout,
         records=table.records,
         slots=entry.slots,
-        index_bytes=table.index.bytes,
+        index_bytes=table.index.region.bytes,
         load_factor=table.records / entry.slots,
         bytes_per_key=entry.slot_layout.slot_bytes + heap_bytes if table.records else 0.0,
     )

@@ -80,7 +80,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "benchmark": "gpu",
             **describe_run(folder),
             "device": bench.device,
-            "driver": import_module("gpkvs.backends.cuda.backend").driver(),
+            "driver": import_module("gpkvs.backends.cuda.compiler").driver(),
             "options": asdict(options),
             "limits": bench.limits.as_dict(),
             "limit_log_and_slots_m_per_s": bench.limits.log_and_slots_m_per_s(U64_LAYOUT.entry_bytes),
@@ -149,7 +149,7 @@ class GpuBench:
 
     @property
     def index(self) -> Any:
-        """The table's mapped index."""
+        """The table's index."""
         files = self.store._files
         return files.indexes[self.store.table(_TABLE).id]
 
@@ -185,7 +185,7 @@ class GpuBench:
         return int(self.store._files.log.address) + LOG_ENTRIES_OFFSET
 
     def _random(self, rng: np.random.Generator) -> Any:
-        column = self.backend.pinned(self._options.batch, np.uint64)
+        column = self.backend.result_column(self._options.batch, np.uint64)
         column[:] = rng.integers(0, 1 << 64, len(column), np.uint64)
         return column
 
@@ -266,8 +266,8 @@ class GpuBench:
                     keys=key_bytes,
                     fingerprint0=word0,
                     fingerprint1=word1,
-                    index=index.address,
-                    buckets=index.bytes // U64_LAYOUT.bucket_bytes,
+                    index=index,
+                    buckets=index.buckets,
                     status=status,
                     source_word=found,
                 ),

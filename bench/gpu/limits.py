@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.backends.cuda.backend import CudaBackend, HostMemory, compile_kernels
+from gpkvs.backends.cuda.backend import CudaBackend
+from gpkvs.backends.cuda.compiler import compile_kernels
+from gpkvs.backends.cuda.host_memory import HostMemory
 
 _REPEATS = 7
 _SLOT_BYTES = 16

@@ -28,6 +28,7 @@ from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions, Progress
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.tables import Rows
+from gpkvs.media.index import Index
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.native import library
 
@@ -50,7 +51,7 @@ class _Modes:
         self._registered = dict(self._backend._registered)
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
-        self._staging = [self._backend.pinned(_CHUNK_BYTES, np.uint8) for _ in range(2)]
+        self._staging = [self._backend.result_column(_CHUNK_BYTES, np.uint8) for _ in range(2)]
         self.mode = "GPM"
 
     def __enter__(self) -> _Modes:
@@ -76,7 +77,9 @@ class _Modes:
         elif self.mode == "GPM-NDP":
             self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
             download = self._backend.download
-            on_host = {name: value if isinstance(value, int) else download(value) for name, value in arguments.items()}
+            on_host = {
+                name: value if isinstance(value, (int, Index)) else download(value) for name, value in arguments.items()
+            }
             self._backend.host.launch(kernel, items, keys_per_item=keys_per_item, **on_host)
         elif kernel == "apply_u64":  # CAP: no log, as in the paper
             self._backend.mirror_only(kernel, items, arguments)
@@ -84,7 +87,7 @@ class _Modes:
 
     def _persist_table(self) -> None:
         """Bring the whole table to the host, chunk by chunk, and store it."""
-        mirror, region = self._backend.mirror(self._index.address), self._index
+        mirror, region = self._backend.mirror(self._index), self._index.region
         for number, first in enumerate(range(0, region.bytes, _CHUNK_BYTES)):
             staging = self._staging[number % 2]
             mirror[first : first + _CHUNK_BYTES].get(out=staging)
@@ -96,7 +99,7 @@ class _Modes:
 
     def _store(self, staging: Any, first: int, at: int, count: int) -> None:
         if self.mode == "CAP-fs":
-            os.pwrite(self._index._file, staging[at : at + count].data, first + at)
+            os.pwrite(self._index.region._file, staging[at : at + count].data, first + at)
         else:
             data = staging[at : at + count]
             library.gpkvs_pm_store(self._index.address + first + at, data.ctypes.data_as(_CHARS), count // 8)
@@ -118,7 +121,7 @@ def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "benchmark": "paper",
             **describe_run(folder),
             "device": bench.device,
-            "driver": import_module("gpkvs.backends.cuda.backend").driver(),
+            "driver": import_module("gpkvs.backends.cuda.compiler").driver(),
             "limits": bench.limits.as_dict(),
             **found,
         }
@@ -161,8 +164,8 @@ def _compare(bench: GpuBench, options: GpuOptions, progress: Progress) -> dict[s
         "log_speedup": min(log["conventional"].values()) / log["coalesced"],
         "set_speedup_by_log": (set_ms - log["coalesced"] + min(log["conventional"].values())) / set_ms,
         "write_amplification": {
-            "of the table over slots and log": bench.index.bytes / stored,
-            "of the table over slots": bench.index.bytes / (options.batch * U64_LAYOUT.slot_bytes),
+            "of the table over slots and log": bench.index.region.bytes / stored,
+            "of the table over slots": bench.index.region.bytes / (options.batch * U64_LAYOUT.slot_bytes),
         },
         "restoration": {"undo_ms": undo_ms, "batch_ms": set_ms, "share": undo_ms / set_ms},
         "paper": _PAPER,
@@ -173,8 +176,8 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
     """Time the coalesced log and a conventional one, for the same slots; milliseconds."""
     backend = bench.backend
     xp = backend.xp
-    slots = xp.asarray(np.sort(np.random.default_rng(5).integers(0, bench.index.bytes // 16, count, np.uint64)))
-    log, index = bench.log_address, bench.index.address
+    slots = xp.asarray(np.sort(np.random.default_rng(5).integers(0, bench.index.region.bytes // 16, count, np.uint64)))
+    log, index = bench.log_address, bench.index
     digest = xp.empty(count, np.uint64)
     device_seconds = import_module("gpkvs.bench.gpu.limits").device_seconds
     coalesced = device_seconds(
@@ -184,7 +187,7 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
         ),
         5,
     )
-    cuda = import_module("gpkvs.backends.cuda.backend")
+    cuda = import_module("gpkvs.backends.cuda.compiler")
     code = cuda.compile_kernels((Path(__file__).parent / "conventional_log.cu").read_text())
     kernel = code.get_function("conventional_log")
     conventional = {}

@@ -30,26 +30,32 @@ _COPY_BYTES = 256 * MIB
 
 @dataclass
 class HostKernels:
-    """Times what a backend runs on the host's threads, by kernel."""
+    """Times what a store runs on the host's threads, by kernel."""
 
-    backend: Any
+    store: Any
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        launch = self.backend.host.launch
+        launch, stores = self.store._backend.host.launch, self.store._engine._committer._host
+        store_records = stores.records
 
         def timed(kernel: str, items: int, /, **arguments: Any) -> None:
             begin = perf_counter()
             launch(kernel, items, **arguments)
             self.seconds[kernel] = self.seconds.get(kernel, 0.0) + perf_counter() - begin
 
-        self.backend.host.launch = timed
+        def timed_records(*arguments: Any) -> None:
+            begin = perf_counter()
+            store_records(*arguments)
+            self.seconds["record"] = self.seconds.get("record", 0.0) + perf_counter() - begin
+
+        self.store._backend.host.launch, stores.records = timed, timed_records
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del self.backend.host.launch
+        del self.store._backend.host.launch, self.store._engine._committer._host.records
 
 
 def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measurement], dict[str, Any]]:
@@ -84,7 +90,7 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
             for number in range(_WARM_UP * _BATCHES if which == 0 else _BATCHES):
                 store.execute_requests(batches[number % _BATCHES][which])
             before, runs = dict(store.meter.phase_seconds), []
-            with HostKernels(backend) as host:
+            with HostKernels(store) as host:
                 for number in range(_TIMED * _BATCHES):
                     begin = perf_counter()
                     store.execute_requests(batches[number % _BATCHES][which])
@@ -109,7 +115,10 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
 def _batches(backend: Any, count: int, seed: int) -> tuple[Batch, Batch]:
     """Return SETs of random keys and values, and GETs of the keys, in memory that crosses the link at full speed."""
     rng = np.random.default_rng(seed)
-    keys, values = backend.pinned(count * _KEY_BYTES, np.uint8), backend.pinned(count * _VALUE_BYTES, np.uint8)
+    keys, values = (
+        backend.result_column(count * _KEY_BYTES, np.uint8),
+        backend.result_column(count * _VALUE_BYTES, np.uint8),
+    )
     for column in (keys, values):
         column[:] = rng.integers(0, 256, len(column), np.uint8)
     key_lengths, value_lengths = constant(np.uint32(_KEY_BYTES), count), constant(np.uint32(_VALUE_BYTES), count)

@@ -46,13 +46,13 @@ def _attach_steps(store: gpkvs.Store) -> dict[str, float]:
     """Let the GPU go of the index and take it again, step by step."""
     backend: Any = store._backend
     index = store._files.indexes[store.table(_TABLE).id]
-    backend.detach(index)
+    backend.detach_index(index)
     begin = perf_counter()
-    memory = import_module("gpkvs.backends.cuda.backend").HostMemory(index.address, index.bytes)
+    memory = import_module("gpkvs.backends.cuda.host_memory").HostMemory(index.address, index.region.bytes)
     registered = perf_counter()
     memory.close()
     again = perf_counter()
-    backend.attach(index, slots=U64_LAYOUT)
+    backend.attach_index(index)
     attached = perf_counter() - again
     return {
         "of_that_register_with_cuda": registered - begin,

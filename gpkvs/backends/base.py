@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch
-from gpkvs.media.layout import SlotLayout
+from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
 
-Argument = NDArray[np.generic] | int
+Argument = NDArray[np.generic] | int | Index
 Column = TypeVar("Column", bound=NDArray[Any])
 
 
@@ -30,8 +30,10 @@ class Backend(Protocol):
         The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
+    host
+        The backend of the host's threads; on a CPU it is this one.
     host_ops_max
-        Operations of the largest batch that is better off on the host, in few calls (`gpkvs.engine.native_planner`).
+        Operations of the largest batch that is better off on the host.
     host_threads
         The address of the native pool of the host's threads.
     """
@@ -39,6 +41,9 @@ class Backend(Protocol):
     name: str
     host_ops_max: int
     host_threads: int
+
+    @property
+    def host(self) -> Backend: ...  # noqa: D102 - above
 
     @property
     def description(self) -> str: ...  # noqa: D102 - above
@@ -74,8 +79,8 @@ class Backend(Protocol):
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
 
-    def begin(self, batch: Batch, /) -> None:
-        """Begin a transaction: all scratch columns may be used again, and `xp` may change."""
+    def begin(self) -> None:
+        """Begin a transaction: all scratch columns may be used again, those of the host too."""
 
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
@@ -86,19 +91,14 @@ class Backend(Protocol):
             If its memory is out of reach.
         """
 
-    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
-        """Make a file of a store reachable for kernels, before the first one that is given its address.
+    def attach(self, region: Region, /) -> None:
+        """Make a file of a store reachable for kernels, before the first one that is given its address."""
 
-        Parameters
-        ----------
-        region
-            Mapped for writing.
-        slots
-            Of an index, of which a backend may keep a copy for its kernels to read; `None` for other files.
-        """
+    def attach_index(self, index: Index, /) -> None:
+        """Make an index reachable for kernels; a backend may keep a read image of its own."""
 
-    def detach(self, region: Region, /) -> None:
-        """Let go of a file, before it is unmapped."""
+    def detach_index(self, index: Index, /) -> None:
+        """Let go of an index, before it is unmapped."""
 
     def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
         """Run a kernel over `items` items, after those launched before.
@@ -114,15 +114,15 @@ class Backend(Protocol):
         keys_per_item
             How many keys one item stands for, where it is more than one (a block, say); it sizes the shares of threads.
         **arguments
-            Every field of the kernel's arguments, by name: an array (also one of the host), an address in PM (an index:
-            of its region), or a number.
+            Every field of the kernel's arguments, by name: an array (also one of the host), an index, an address in PM,
+            or a number.
         """
 
     def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
-        """Do the same, but what it stored to PM is there only when a column that it fills is downloaded, or its sum."""
+        """Run a kernel as `launch` does, unawaited: its stores to PM are complete once an output is downloaded."""
 
-    def host_stored(self, index: int, slots: U64, /) -> None:
-        """Take note that the host stored to slots of the index at an address, without a kernel launched here."""
+    def host_stored(self, index: Index, slots: U64, /) -> None:
+        """Take note that the host's threads stored to slots of an index."""
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """Sort operations by fingerprint, in arrival order inside a key.

@@ -29,11 +29,25 @@ class Field:
 
 
 class KernelFields:
-    """What a kernel takes, in the order of its struct of 8-byte words."""
+    """What a kernel takes, in the order of its struct of 8-byte words, and what it is, as the library exports it.
+
+    Attributes
+    ----------
+    lanes
+        Threads of a GPU that one item takes.
+    stores_to_pm
+        Whether it does.
+    is_serial
+        Whether it is one item, for a thread of the host.
+    """
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
-        self.fields = tuple(_field(text) for text in kernel_symbol(kernel).fields.decode().rstrip(";").split(";"))
+        symbol = kernel_symbol(kernel)
+        self.fields = tuple(_field(text) for text in symbol.fields.decode().rstrip(";").split(";"))
+        self.lanes: int = symbol.lanes
+        self.stores_to_pm = bool(symbol.stores_to_pm)
+        self.is_serial = bool(symbol.is_serial)
 
     @cached_property
     def names(self) -> set[str]:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
 from gpkvs.config import MIB
+from gpkvs.engine.heap import Heap
 from gpkvs.engine.plan import Plan
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.catalog import TableEntry
+from gpkvs.media.layout import UNIT_BYTES
 from gpkvs.text import counted, quoted
 
 # What an index takes of random keys for certain, even if all come in one batch.
@@ -45,6 +47,17 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
         f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
         f"{records / table.slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full: delete "
         f"keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
+    )
+
+
+def heap_full(heap: Heap) -> NoSpaceError:
+    """Return why new records are refused."""
+    total = len(heap.live_units) * heap.segment_units * UNIT_BYTES
+    return NoSpaceError(
+        "heap",
+        f"no free segment left for new records ({heap.live_bytes:,} of {total:,} bytes are live; a segment is free "
+        "again when nothing in it is live): delete keys, or create a store with a larger --heap-bytes and copy the "
+        "data",
     )
 
 

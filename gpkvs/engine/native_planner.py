@@ -1,31 +1,33 @@
-"""Small batches: all phases before the commit in one native call, and each step of the commit in one more.
+"""The native planner: one call plans a batch on one table, all phases of it.
 
-The phases are those of `gpkvs.engine.table` and the kernels are the same (gpkvs/kernels/small.hpp); only Python is
-missing between them, which for one operation takes fifty times what the kernels do, and for thousands as much.
+The phases are those of `gpkvs.engine.phases`, the kernels are the same (``kernels/native_planner.hpp``), and so are the
+bytes that follow. Only Python is missing between the kernels: it takes fifty times what they take for one operation,
+and as much as they do for thousands.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U8, Batch, RequestResult, constant
+from gpkvs.batch import U8, Batch, BatchPart, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
-from gpkvs.media.catalog import TableEntry
+from gpkvs.engine.plan import FIRST_REQUEST, Planned
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, UNIT_BYTES, SlotLayout
+from gpkvs.media.layout import BYTES_LAYOUT, LAYOUTS, SlotLayout
 from gpkvs.native import kernel_symbol
-from gpkvs.pm.region import Region
 
-OPS_MAX = 65_536  # of a small batch: with more, Python takes a few percent, and columns kept for it much memory
+OPS_MAX = 65_536  # of a batch: with more, Python takes a few percent, and columns kept for it much memory
 
 # Up to so many operations, and bytes, a call keeps Python's lock: to hand it over takes longer than they do.
 _LOCKED_OPS_MAX = 512
@@ -35,40 +37,97 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "live_units", "tail_segment", "tail_units", "table_id", "index", "buckets"),
+    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "buckets"),
 )
-# Columns with more than one element an operation: a slot that changes may displace another one, chains have an end.
-_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
-_COUNTS = 14  # `SmallCount` in gpkvs/kernels/small.hpp
+# Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
+# each record there may be a segment and its units.
+_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2, "filled_segment": 2}
+_PLANNED_COUNT = 6  # `Planned` in kernels/native_planner.hpp
+# The columns that the committer reads.
+_OF_WRITES = (
+    *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
+    *("value_offsets", "value_lengths", "freed_reference", "filled_segment"),
+)
 
 
 class NativePlanner:
-    """Plans and stores small batches on tables of one layout; what it holds is of the last one planned (`Writes`).
+    """Plans batches of the host on one table, up to `OPS_MAX` operations, where all of the batch fits.
 
     Parameters
     ----------
-    files
-        The mapped store.
-    layout
-        Of the tables.
-    backend
-        Whose host threads do the work, and which is told what they stored.
-    result_bytes_max
-        Values that one transaction may read; what may be more is left to the phases.
+    files, backend, heap
+        Of the store; the host's threads plan.
+    result_bytes_max, batch_result_bytes_max
+        Values that one request, and one transaction, may read.
     """
 
-    entry: TableEntry
-    index: Region
-
-    def __init__(self, files: StoreFiles, layout: SlotLayout, backend: Backend, result_bytes_max: int) -> None:
+    def __init__(
+        self, files: StoreFiles, backend: Backend, heap: Heap, result_bytes_max: int, batch_result_bytes_max: int
+    ) -> None:
+        self._files = files
         self._backend = backend
+        self._result_bytes_max = result_bytes_max
+        self._of_layout = {
+            name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
+            for name, layout in LAYOUTS.items()
+        }
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is kept for the columns of the next batch."""
+        return sum(planner.kept_bytes for planner in self._of_layout.values())
+
+    def plan(self, batch: Batch, table: Table | None, first_sequence: int) -> Planned | None:
+        """Plan a batch whose first request is on a table; PM is only read.
+
+        Returns
+        -------
+        Planned or None
+            `None` if the phase planner must do it.
+        """
+        if table is None or not self._takes(batch):
+            return None
+        planner = self._of_layout[table.entry.layout]
+        if not planner.plan(batch, table, first_sequence):
+            return None
+        runs = log_runs([planner.writes])
+        if planner.result_bytes > self._result_bytes_max or runs[0].words > self._files.log_words_max:
+            return None
+        requests = len(batch.request_ops)
+        numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
+        parts = (BatchPart(numbers, batch, planner.result()),)
+        write_set = None
+        if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
+            write_set = WriteSet([planner.writes], runs, planner.tail, (planner.tail.segment,))
+        return Planned(parts, {}, requests, write_set)
+
+    def _takes(self, batch: Batch) -> bool:
+        """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
+        tables = batch.request_tables
+        return (
+            len(batch) <= min(OPS_MAX, self._backend.host_ops_max, self._files.log_entries_max)
+            and isinstance(batch.keys, np.ndarray)
+            and isinstance(batch.values, np.ndarray)
+            and (len(tables) == 1 or bool((tables == tables[0]).all()))
+            and not failpoint.armed_among(failpoint.PLANNING)
+        )
+
+
+class _LayoutPlanner:
+    """Plans batches on tables of one layout; what it holds is of the last one planned."""
+
+    def __init__(
+        self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int
+    ) -> None:
         self._layout = layout
+        self._heap = heap
         self._has_records = layout is BYTES_LAYOUT
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
-        self._fields = KernelFields(f"small_plan_{layout.name}").fields
+        self._fields = KernelFields(f"plan_{layout.name}").fields
         self._words = (ctypes.c_uint64 * len(self._fields))()
         self._at = {field.name: at for at, field in enumerate(self._fields)}
         assert tuple(self._at)[: len(_OF_BATCH)] == _OF_BATCH
+        self.writes = TableWrites(files, backend, heap)
         hash_key0, hash_key1 = files.root.hash_keys
         self._set(
             pool=backend.host_threads,
@@ -76,34 +135,28 @@ class NativePlanner:
             hash_key1=hash_key1,
             heap=files.heap.address,
             heap_bytes=files.heap.bytes,
-            segment_units=files.root.segment_bytes // UNIT_BYTES,
-            segments=files.root.heap_bytes // files.root.segment_bytes,
+            segment_units=files.segment_units,
+            segments=files.segments,
+            live_units=address_of(heap.live_units),
             result_bytes_max=result_bytes_max,
+            writes=self.writes.address,
         )
-        self._functions = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
-        self._live_units: NDArray[np.uint64] | None = None
-        self._live_units_at = 0
+        self._calls = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
         self._make_columns(_OPS_MIN)
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that is kept for the columns of the next batch."""
         return sum(column.nbytes for column in self._columns.values())
 
     def _set(self, **words: int) -> None:
         for name, word in words.items():
             self._words[self._at[name]] = word
 
-    def _bind(self, function_type: Callable[..., Any]) -> dict[str, Callable[[int, int], None]]:
-        """Return the native steps, which give Python's lock away (CFUNCTYPE) or keep it."""
+    def _bind(self, function_type: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Return the native calls (plan, values), which give Python's lock away (CFUNCTYPE) or keep it."""
         signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-        steps = ["plan", "result", "log", "apply", *(["record", "count_live"] if self._has_records else [])]
-        return {
-            step: partial(
-                signature(kernel_symbol(f"small_{step}_{self._layout.name}").run), ctypes.addressof(self._words)
-            )
-            for step in steps
-        }
+        plan, values = (signature(kernel_symbol(f"{call}_{self._layout.name}").run) for call in ("plan", "values"))
+        return plan, values
 
     def _make_columns(self, ops_max: int) -> None:
         """Make the columns that the phases hand on, for so many operations: all of them, or none."""
@@ -115,35 +168,19 @@ class NativePlanner:
         addresses = {name: address_of(column) for name, column in columns.items()}
         self._columns, self._ops_max = columns, ops_max
         self._set(**addresses)
+        self.writes.set(**{name: addresses[name] for name in _OF_WRITES})
+        self.writes.changed_slot = columns["changed_slot"]
 
-    def plan(self, batch: Batch, entry: TableEntry, index: Region, first_sequence: int, heap: Heap) -> bool:
-        """Do all phases before the commit; PM is only read.
-
-        Parameters
-        ----------
-        batch
-            On one table.
-        entry, index
-            The table's catalogue entry and its mapped index.
-        first_sequence
-            The version of its first operation.
-        heap
-            Where new records go.
-
-        Returns
-        -------
-        bool
-            False if the phases one by one must do it, because something does not fit.
-        """
-        self.entry, self.index = entry, index
-        self.operations = len(batch)
-        if self.operations > self._ops_max:
-            self._make_columns(1 << (self.operations - 1).bit_length())
-        payload = len(batch.keys) + len(batch.values)
-        self._call = self._functions[self._keeps_lock and self._is_short(payload)]
-        tail = heap.tail
+    def plan(self, batch: Batch, table: Table, first_sequence: int) -> bool:
+        """Do all phases; return whether all of the batch fits."""
+        writes, count = self.writes, len(batch)
+        writes.index, writes.operations = table.index, count
+        if count > self._ops_max:
+            self._make_columns(1 << (count - 1).bit_length())
+        writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
+        tail, entry = self._heap.tail, table.entry
         self._words[: len(_OF_BATCH)] = [
-            self.operations,
+            count,
             _address(batch.ops),
             batch.ops.strides[0],
             _address(batch.keys),
@@ -153,40 +190,27 @@ class NativePlanner:
             _address(batch.value_lengths),
             batch.value_lengths.strides[0] // 4,
             first_sequence,
-            self._live_units_address(heap),
             tail.segment,
             tail.units,
             entry.id,
-            index.address,
+            table.index.address,
             entry.buckets,
         ]
-        self._call["plan"](0, 1)
-        (
-            left,
-            self.sets,
-            self._gets,
-            self.result_bytes,
-            self.user_bytes,
-            self.slots,
-            new_keys,
-            removed_keys,
-            self.records,
-            self.heap_units,
-            tail_segment,
-            tail_units,
-            *_,
-        ) = self._columns["counts"][:_COUNTS].tolist()
-        self.gained = new_keys - removed_keys
+        self._calls[writes.is_short][0](ctypes.addressof(self._words), 0, 1)
+        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units = self._columns["planned"][
+            :_PLANNED_COUNT
+        ].tolist()
+        writes.read_counters()
         self.tail = Tail(tail_segment, tail_units)
         return not left
 
     def result(self) -> RequestResult:
         """Return the results of the planned batch."""
-        count, gets, columns = self.operations, self._gets, self._columns
+        count, gets, columns = self.writes.operations, self._gets, self._columns
         values: U8 = np.empty(self.result_bytes, np.uint8)
         if self.result_bytes:
             self._set(out=address_of(values))
-            self._functions[self._keeps_lock and self._is_short(self.result_bytes)]["result"](0, 1)
+            self._calls[self._is_short(self.result_bytes)][1](ctypes.addressof(self._words), 0, 1)
         return RequestResult(
             columns["status"][:count].copy(),
             columns["versions"][:count].copy() if self._has_records else constant(np.uint64(0), count),
@@ -194,37 +218,8 @@ class NativePlanner:
             values,
         )
 
-    def _live_units_address(self, heap: Heap) -> int:
-        """Return where the live units are: a batch that is not small makes new ones."""
-        if heap.live_units is not self._live_units:
-            self._live_units, self._live_units_at = heap.live_units, address_of(heap.live_units)
-        return self._live_units_at
-
     def _is_short(self, payload: int) -> bool:
-        return self.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX
-
-    def store_records(self, first: int, last: int) -> None:
-        """See `Writes.store_records`."""
-        self._call["record"](first, last)
-
-    def store_log(self, epoch: int, address: int, first: int, last: int) -> None:
-        """See `Writes.store_log`."""
-        self._set(epoch=epoch, log=address)
-        self._call["log"](first, last)
-
-    def log_digest(self) -> int:
-        """See `Writes.log_digest`."""
-        return int(self._columns["counts"][_COUNTS - 1])
-
-    def apply(self, first: int, last: int) -> None:
-        """See `Writes.apply`."""
-        self._call["apply"](first, last)
-        self._backend.host_stored(self.index.address, self._columns["changed_slot"][first:last])
-
-    def count_live(self) -> None:
-        """Count the records that are live now, and those that are no longer; cannot fail."""
-        if self._has_records:
-            self._call["count_live"](0, 1)
+        return self._keeps_lock and self.writes.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX
 
 
 def _address(column: NDArray[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What a transaction is going to do to one table: the columns that its phases hand on to each other.
+"""What a planner returns, and the columns that the phases of one table hand on to each other.
 
 Columns live where the backend's kernels run, in its array module (`Backend.xp`).
 """
@@ -13,7 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult
+from gpkvs.batch import U8, U32, U64, Batch, BatchPart, Op, RequestResult, constant
+from gpkvs.engine.write_set import WriteSet
+from gpkvs.errors import GpkvsError
+
+FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch as planned: its results, which nobody may see before the write set is durable.
+
+    Parameters
+    ----------
+    parts, rejected, requests
+        As in `BatchResult`.
+    write_set
+        What to commit; `None` if nothing changes and no version was given.
+    """
+
+    parts: tuple[BatchPart, ...]
+    rejected: dict[int, GpkvsError]
+    requests: int
+    write_set: WriteSet | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,25 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Records:
+    """The records that one table appends to the heap; the columns lie on the host."""
+
+    op: U32  # the SET of each, in arrival order
+    reference: U64
+    units: int  # what all of them take
+    filled_segment: U64  # pairs: a segment of the heap, and the units that they take of it
+
+    @property
+    def segments(self) -> list[int]:
+        """The segments that they go to."""
+        numbers: list[int] = self.filled_segment[::2].tolist()
+        return numbers
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(frozen=True)
 class SlotChanges:
     """The slots that change: those of the chains, then those that displaced occupants move to."""
 
@@ -115,8 +156,7 @@ class Plan:
     result_bytes: int  # of the values of all GETs
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order
-    put_reference: U64  # their new records
-    put_units: int  # what these take, in units of the heap
+    records: Records  # their new records
     changes: SlotChanges
     result: RequestResult
 
@@ -169,6 +209,11 @@ class Plan:
     def host_key_lengths(self) -> U32:
         """Of every operation, on the host, written out even if they are one number."""
         return self._backend.download(self.key_lengths)
+
+    @cached_property
+    def host_value_lengths(self) -> U32:
+        """Of every operation, on the host, written out."""
+        return self._backend.download(self.value_lengths)
 
     @cached_property
     def key_lengths(self) -> U32:

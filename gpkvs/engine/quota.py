@@ -46,7 +46,7 @@ def require_room_for_table(files: StoreFiles, index_bytes: int, quota: Quota) ->
             "tables",
             f"there are {tables:,}, as many as tables_max (--tables-max) allows: drop one, or raise the limit",
         )
-    held = sum(region.bytes for region in files.indexes.values())
+    held = sum(index.region.bytes for index in files.indexes.values())
     if quota.bytes_max is not None and held + index_bytes > quota.bytes_max:
         raise NoSpaceError(
             "tables_bytes",

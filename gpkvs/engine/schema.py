@@ -20,8 +20,8 @@ from gpkvs.fatal import stop_process
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import INDEX_BYTES_MAX, reserve_file, reserve_next, round_up, write_file
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT, Root
-from gpkvs.media.roots import write_roots
+from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT
 from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
@@ -75,15 +75,13 @@ def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
         raise
 
 
-def create_table(
-    files: StoreFiles, root: Root, backend: Backend, domain: Domain, entry: TableEntry
-) -> tuple[Root, Region]:
-    """Make an empty table, whose file is reserved; return the new root and its index.
+def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: TableEntry) -> Index:
+    """Make an empty table, whose file is reserved; return its index.
 
     Parameters
     ----------
-    files, root
-        The open store and its current root.
+    files
+        The open store.
     backend
         Writes the empty markers of a u64 index.
     domain
@@ -96,78 +94,74 @@ def create_table(
     OSError
         If the file system refuses or has no space; nothing was changed then.
     """
-    index: Region | None = None
+    index: Index | None = None
     try:
-        index = Region(files.path / entry.file_name, domain)
-        backend.attach(index, slots=entry.slot_layout)
-        if entry.slot_layout is U64_LAYOUT:
-            key0, key1 = root.hash_keys
-            backend.launch("mark_empty", 2, index=index.address, buckets=entry.buckets, hash_key0=key0, hash_key1=key1)
-            index.persist()
+        index = Index(entry, Region(files.path / entry.file_name, domain), files.root.hash_keys)
+        backend.attach_index(index)
+        if index.layout is U64_LAYOUT:
+            key0, key1 = index.hash_keys
+            backend.launch("mark_empty", 2, index=index, buckets=index.buckets, hash_key0=key0, hash_key1=key1)
+            index.region.persist()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
-        changed = _write_catalog(files, root, catalog)
+        named = _write_catalog(files, catalog)
     except (OSError, MemoryError, BackendError):
         if index:
-            backend.detach(index)
-            index.close()
+            backend.detach_index(index)
+            index.region.close()
         _remove(files.path / entry.file_name)
         raise
-    _switch_to(files, changed, catalog)
+    _switch_to(files, named, catalog)
     files.indexes[entry.id] = index
-    return changed, index
+    return index
 
 
-def drop_table(files: StoreFiles, root: Root, entry: TableEntry) -> Root:
-    """Take a table out of the catalogue; return the new root. Its id is never given again.
+def drop_table(files: StoreFiles, entry: TableEntry) -> None:
+    """Take a table out of the catalogue. Its id is never given again.
 
     Its index is still mapped and nobody uses it any more: `remove_index` is what remains to be done.
     """
     tables = tuple(table for table in files.catalog.tables if table is not entry)
     catalog = replace(files.catalog, tables=tables)
-    changed = _write_catalog(files, root, catalog)
-    _switch_to(files, changed, catalog)
-    return changed
+    _switch_to(files, _write_catalog(files, catalog), catalog)
 
 
 def remove_index(files: StoreFiles, backend: Backend, entry: TableEntry) -> None:
     """Unmap the index of a table that was dropped and remove its file."""
     index = files.indexes.pop(entry.id)
-    backend.detach(index)
-    index.close()
-    _remove(index.path)
+    backend.detach_index(index)
+    index.region.close()
+    _remove(index.region.path)
 
 
-def _write_catalog(files: StoreFiles, root: Root, catalog: Catalog) -> Root:
-    """Write a catalogue's file, durably; return the root that will name it. Until it does, the file is worthless."""
+def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
+    """Write a catalogue's file, durably; return the fields of the root that will name it.
+
+    Until the root does, the file is worthless.
+    """
     packed = catalog.pack()
-    changed = replace(
-        root,
-        sequence=root.sequence + 1,
-        catalog_generation=root.catalog_generation + 1,
-        catalog_bytes=len(packed),
-        catalog_crc=crc32c(packed),
-    )
+    generation = files.root.catalog_generation + 1
     failpoint.hit("before_catalog")
-    write_file(files.path / catalog_file_name(changed.catalog_generation), packed)
-    return changed
+    write_file(files.path / catalog_file_name(generation), packed)
+    return {"catalog_generation": generation, "catalog_bytes": len(packed), "catalog_crc": crc32c(packed)}
 
 
-def _switch_to(files: StoreFiles, root: Root, catalog: Catalog) -> None:
-    """Make a root durable that names a new catalogue. From its first store on, nothing is a refusal any more."""
+def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog) -> None:
+    """Make a root durable that names a new catalogue. From its first store on, a failure ends the process."""
     try:
         failpoint.hit("before_catalog_root")
-        write_roots(files.root_region, root)
+        files.roots.change(**named)
         failpoint.hit("after_catalog_root")
-        _remove(files.path / catalog_file_name(root.catalog_generation - 1))
+        _remove(files.path / catalog_file_name(files.root.catalog_generation - 1))
         files.catalog = catalog
-        reserve_catalog(files, root)
+        reserve_catalog(files)
     except BaseException as error:  # noqa: BLE001 - whatever it is
         # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
         stop_process("the roots could not be written", error)
 
 
-def reserve_catalog(files: StoreFiles, root: Root) -> None:
+def reserve_catalog(files: StoreFiles) -> None:
     """Reserve room for the next catalogue, so that tables can be dropped on a full disk: one fewer needs no more."""
+    root = files.root
     reserve_next(files.path / catalog_file_name(root.catalog_generation + 1), root.catalog_bytes)
 
 

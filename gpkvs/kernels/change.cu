@@ -35,19 +35,13 @@ GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
     }
 }
 
-// stage_moved: a displaced occupant, into its other bucket. `vacated` is the slot that its successor takes.
-#define STAGE_MOVED_ARGS(F, Slot)                                                           \
-    F(const u64*, vacated) F(const u64*, moved_to) F(const Slot*, index) F(u64*, changed_slot) F(Slot*, contents)
-#define STAGE_MOVED_BYTES_ARGS(F) STAGE_MOVED_ARGS(F, BytesSlot)
-#define STAGE_MOVED_U64_ARGS(F) STAGE_MOVED_ARGS(F, U64Slot)
+// load_slots: slots as they are, for displaced occupants, which move as they are.
+#define LOAD_SLOTS_ARGS(F, Slot) F(const u64*, slot) F(const Slot*, index) F(Slot*, contents)
+#define LOAD_SLOTS_BYTES_ARGS(F) LOAD_SLOTS_ARGS(F, BytesSlot)
+#define LOAD_SLOTS_U64_ARGS(F) LOAD_SLOTS_ARGS(F, U64Slot)
 
-template <class Args>
-GPKVS_DEVICE void stage_moved_slot(const Args& a, u64 i) {
-    a.changed_slot[i] = a.moved_to[i];
-    a.contents[i] = a.index[a.vacated[i]];
-}
-GPKVS_KERNEL(stage_moved_bytes, STAGE_MOVED_BYTES_ARGS) { stage_moved_slot(a, i); }
-GPKVS_KERNEL(stage_moved_u64, STAGE_MOVED_U64_ARGS) { stage_moved_slot(a, i); }
+GPKVS_KERNEL(load_slots_bytes, LOAD_SLOTS_BYTES_ARGS) { a.contents[i] = a.index[a.slot[i]]; }
+GPKVS_KERNEL(load_slots_u64, LOAD_SLOTS_U64_ARGS) { a.contents[i] = a.index[a.slot[i]]; }
 
 template <class Slot>
 struct Entry {

@@ -1,7 +1,7 @@
 // The kernels compiled for the CPU, with what a GPU brings by itself: threads, a sort, a scan.
 //
 // The host calls through ctypes, which releases Python's global lock for the length of a call, but for short ones of
-// small.hpp.
+// native_planner.hpp.
 #include <sys/vfs.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -12,12 +12,16 @@
 #include "fold.cu"
 #include "order.cu"
 #include "place.cu"
-#include "pool.hpp"
 #include "read.cu"
 #include "record.cu"
 #include "route.cu"
 #include "scan.cu"
-#include "small.hpp"
+
+// After the kernels, which they run.
+#include "admit.hpp"
+#include "heap.hpp"
+#include "native_planner.hpp"
+#include "write_set.hpp"
 
 extern "C" {
 
@@ -65,6 +69,10 @@ void gpkvs_write_back_on(u32 how) { pm_write_back = how; }
 
 // How many cache lines were written back since the process began.
 u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }
+
+// The names of the audits (scan.cu), in the order of their numbers from 1 on, each with a semicolon after it.
+#define AUDIT_NAME(code, name) name ";"
+const char* gpkvs_audits() { return AUDITS(AUDIT_NAME); }
 
 // CRC32C of whole words, for the structures that the host writes.
 u32 gpkvs_crc32c(const u8* data, u64 words) {

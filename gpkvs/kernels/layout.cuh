@@ -44,8 +44,10 @@ GPKVS_DEVICE u64 slot_version(u64 meta) { return meta & ((1ull << 60) - 1); }
 GPKVS_DEVICE u64 record_meta(u64 version) { return ((u64)KIND_RECORD << 60) | version; }
 
 static const u32 UNIT_BYTES = 16;
-GPKVS_DEVICE u64 reference_offset(u64 reference) { return reference >> 24; }       // units
-GPKVS_DEVICE u64 reference_length(u64 reference) { return reference & 0xFFFFFF; }  // units
+static const u32 REFERENCE_LENGTH_BITS = 24;
+GPKVS_DEVICE u64 reference_offset(u64 reference) { return reference >> REFERENCE_LENGTH_BITS; }  // units
+GPKVS_DEVICE u64 reference_length(u64 reference) { return reference & ((1ull << REFERENCE_LENGTH_BITS) - 1); }  // units
+GPKVS_DEVICE u64 make_reference(u64 offset, u64 length) { return offset << REFERENCE_LENGTH_BITS | length; }
 
 // A record: this header, the key, the value, zeros up to a whole unit. The CRC covers all of it but itself.
 struct RecordHeader {

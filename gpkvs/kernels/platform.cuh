@@ -6,9 +6,10 @@
 //     GPKVS_KERNEL(copy, COPY_ARGS) { a.target[i] = a.source[i]; }
 //
 // Every argument is 8 bytes, a pointer or a u64; the host fills them by name, so their order means nothing to it.
-//   GPKVS_KERNEL     one thread an item, volatile memory only
-//   GPKVS_PM_KERNEL  the same, and it stores to PM: every storing thread fences its own stores before it ends
+//   GPKVS_KERNEL        one thread an item, volatile memory only
+//   GPKVS_PM_KERNEL     the same, and it stores to PM: every storing thread fences its own stores before it ends
 //   GPKVS_GROUP_KERNEL  eight lanes an item on a GPU: match8 and empty8 look at a whole bucket; leader() stores
+//   GPKVS_SERIAL_KERNEL one item, which a thread of the host runs, whatever the backend (the .hpp files)
 //   ..._SOON         with a function that is told on a CPU which item comes soon, and asks for the cache lines it will
 //                    read (`prefetch`): one item waits for memory while the ones before it run. A GPU's other warps do that.
 #pragma once
@@ -60,8 +61,6 @@ GPKVS_DEVICE u32 way_mask8(bool mine) {
 }
 #define GPKVS_WAYS8(way, condition) ([&]() { const u32 way = threadIdx.x & 7; return way_mask8(condition); }())
 GPKVS_DEVICE bool leader() { return (threadIdx.x & 7) == 0; }
-// What the leader stored in volatile memory is seen by the other lanes after this.
-GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
@@ -84,11 +83,15 @@ GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
 #define GPKVS_DEVICE static inline __attribute__((always_inline))
 
-// What the host needs to run a kernel: the names and types of its arguments, and the loop over a range of items.
+// What the host must know of a kernel: the names and types of its arguments, the loop over a range of items, and what every
+// backend asks of it (`KernelSymbol` in gpkvs/native.py).
 struct Kernel {
     u64 args_bytes;
     const char* fields;
     void (*run)(const void* args, u64 first, u64 last);
+    u32 lanes;         // of an item, on a GPU
+    u32 stores_to_pm;  // 1: it does
+    u32 is_serial;     // 1: it is one item, for a thread of the host
 };
 
 #define GPKVS_NAME(type, name) #type " " #name ";"
@@ -123,22 +126,24 @@ GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
 #define GPKVS_TRACED(kind, at, word)
 #endif
 
-#define GPKVS_DEFINE(name, LIST, soon, AT_END)                                              \
+#define GPKVS_DEFINE(name, LIST, soon, AT_END, LANES, STORES_TO_PM, IS_SERIAL)               \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
     GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {            \
         const name##_args a = *(const name##_args*)args;                                    \
         GPKVS_ITEMS(name, soon, AT_END)                                                     \
     }                                                                                       \
-    extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run}; \
+    extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run, LANES, \
+                                                   STORES_TO_PM, IS_SERIAL};                \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
 
-#define GPKVS_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
-#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
-#define GPKVS_PM_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, pm_persist())
-#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, pm_persist())
-#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, )
-#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, )
+#define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, , 1, 0, 0)
+#define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, pm_persist(), 1, 1, 0)
+#define GPKVS_GROUP_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, , 8, 0, 0)
+#define GPKVS_KERNEL(name, LIST) GPKVS_KERNEL_SOON(name, LIST, nothing_soon)
+#define GPKVS_PM_KERNEL(name, LIST) GPKVS_PM_KERNEL_SOON(name, LIST, nothing_soon)
+#define GPKVS_GROUP_KERNEL(name, LIST) GPKVS_GROUP_KERNEL_SOON(name, LIST, nothing_soon)
+#define GPKVS_SERIAL_KERNEL(name, LIST) GPKVS_DEFINE(name, LIST, nothing_soon, , 1, 0, 1)
 
 GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }
@@ -157,7 +162,6 @@ GPKVS_DEVICE u64 load_unaligned(const u8* at) {
         return mask;                                               \
     }())
 GPKVS_DEVICE bool leader() { return true; }
-GPKVS_DEVICE void group_sync() {}
 
 // Write-back (the domain `flush`): how a stored cache line leaves the cache, 0 where the cache itself is durable or does
 // not matter. Set before the first store that needs it, and never back, so that kernels need no lock to read it.

@@ -70,7 +70,7 @@ class Pool {
     void run_parts(u64 parts, Function function) {
         const Kernel kernel = {0, "", [](const void* args, u64 first, u64 last) {
                                    for (u64 part = first; part < last; part++) (*(const Function*)args)(part);
-                               }};
+                               }, 1, 0, 0};
         run(&kernel, &function, parts, ITEMS_PER_THREAD);
     }
 

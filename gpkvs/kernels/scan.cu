@@ -1,32 +1,28 @@
 // Kernels that stream a whole index: at creation, at start-up and for `gpkvs check`.
+#include "heap.cuh"
 #include "probe.cuh"
 #include "record.cuh"
 
-// recount_bytes: live bytes of each heap segment and the number of records. One item a block.
-#define RECOUNT_BYTES_ARGS(F)                                                               \
-    F(const BytesBucket*, index) F(u64, segment_units) F(u64, segments) F(u64*, live_units) F(u32*, records)
+// recount_bytes: live units of each heap segment and the number of records. One item a block, from `first_block` on.
+#define RECOUNT_BYTES_ARGS(F) F(const BytesBucket*, index) F(u64, first_block) SEGMENTS_ARGS(F) F(u32*, records)
 
 GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     const u32 in_block = BytesBucket::IN_BLOCK * WAYS;
-    const BytesSlot* slot = a.index[i * BytesBucket::IN_BLOCK].ways;
+    const BytesSlot* slot = a.index[(a.first_block + i) * BytesBucket::IN_BLOCK].ways;
     u32 records = 0;
     for (u32 s = 0; s < in_block; s++, slot++) {
         // Whatever is not empty counts, also what is damaged: `find` sees it, and its removal is subtracted.
         if (slot_kind(slot->meta) == KIND_EMPTY) continue;
         records++;
-        const u64 segment = reference_offset(slot->reference) / a.segment_units;
-        if (segment < a.segments) atomic_add(&a.live_units[segment], reference_length(slot->reference));
+        count_reference(a, slot->reference);
     }
     a.records[i] = records;
 }
 
-// count_units: the same of references, for a GPU; they are many for few segments. One item a reference.
-#define COUNT_UNITS_ARGS(F) F(const u64*, reference) F(u64, segment_units) F(u64, segments) F(u64*, units)
+// count_units: the units of references on a GPU. One item a reference.
+#define COUNT_UNITS_ARGS(F) F(const u64*, reference) SEGMENTS_ARGS(F)
 
-GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) {
-    const u64 segment = reference_offset(a.reference[i]) / a.segment_units;
-    if (segment < a.segments) atomic_add(&a.units[segment], reference_length(a.reference[i]));
-}
+GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) { count_reference(a, a.reference[i]); }
 
 // recount_u64: the number of records. One item a block.
 #define RECOUNT_U64_ARGS(F)                                                                 \
@@ -40,18 +36,13 @@ GPKVS_GROUP_KERNEL(recount_u64, RECOUNT_U64_ARGS) {
     if (leader()) a.records[i] = records;
 }
 
-// audit: the first invariant that a slot breaks, by its number; 0 if none (recovery/startup/check.py names them). One item a slot.
-enum Audit {
-    AUDIT_OK = 0,
-    AUDIT_KIND = 1,
-    AUDIT_BUCKET = 2,
-    AUDIT_DUPLICATE = 3,
-    AUDIT_REFERENCE = 4,
-    AUDIT_CHECKSUM = 5,
-    AUDIT_TABLE = 6,
-    AUDIT_KEY = 7,
-    AUDIT_VERSION = 8,
-};
+// audit: the first invariant that a slot breaks, by its number; 0 if none. One item a slot. The names are those of
+// gpkvs/media/layout.py; the host asks the library for this list.
+#define AUDITS(F)                                                                           \
+    F(KIND, "slot-kind") F(BUCKET, "slot-bucket") F(DUPLICATE, "slot-unique") F(REFERENCE, "slot-reference") \
+    F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version")
+#define AUDIT_NUMBER(code, name) AUDIT_##code,
+enum Audit { AUDIT_OK, AUDITS(AUDIT_NUMBER) };
 
 template <class Slot>
 GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, const Slot& key) {

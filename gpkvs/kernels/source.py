@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
-_KERNEL = re.compile(r"^GPKVS_(PM_|GROUP_|)KERNEL(?:_SOON)?\((\w+),", re.MULTILINE)
 
 
 def translation_unit() -> str:
@@ -19,21 +17,6 @@ def translation_unit() -> str:
     """
     seen: set[str] = set()
     return "".join(_file(path.name, seen) for path in sorted(_FOLDER.glob("*.cu")))
-
-
-def group_kernels() -> frozenset[str]:
-    """Return the kernels that take eight lanes an item."""
-    return _of_kind("GROUP_")
-
-
-def pm_kernels() -> frozenset[str]:
-    """Return the kernels that store to PM."""
-    return _of_kind("PM_")
-
-
-@cache
-def _of_kind(wanted: str) -> frozenset[str]:
-    return frozenset(name for kind, name in _KERNEL.findall(translation_unit()) if kind == wanted)
 
 
 def _file(name: str, seen: set[str]) -> str:

@@ -10,6 +10,7 @@ from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_above, sync_path
+from gpkvs.media.index import Index
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     BYTES_LAYOUT,
@@ -17,11 +18,12 @@ from gpkvs.media.layout import (
     ROOT_FILE_BYTES,
     RUNS_MAX,
     STRIPE_ENTRIES,
+    UNIT_BYTES,
     BadBytesError,
     LogRun,
     Root,
 )
-from gpkvs.media.roots import RootCopies
+from gpkvs.media.roots import Roots
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
@@ -30,19 +32,33 @@ _log = logging.getLogger("gpkvs")
 
 @dataclass
 class StoreFiles:
-    """Every file of a store, mapped; `root` is what the newer root copy said when they were opened.
+    """Every file of a store, mapped.
 
     Tables come and go: `gpkvs.engine.schema` changes `catalog` and `indexes`.
     """
 
     path: Path
-    root: Root
-    root_copies: RootCopies
+    roots: Roots
     catalog: Catalog
     root_region: Region
     log: Region
     heap: Region
-    indexes: dict[int, Region]  # by table id
+    indexes: dict[int, Index]  # by table id
+
+    @property
+    def root(self) -> Root:
+        """The root as it is now."""
+        return self.roots.current
+
+    @property
+    def segments(self) -> int:
+        """Segments of the heap."""
+        return self.root.heap_bytes // self.root.segment_bytes
+
+    @property
+    def segment_units(self) -> int:
+        """Units of a segment of the heap."""
+        return self.root.segment_bytes // UNIT_BYTES
 
     def table(self, table_id: int) -> TableEntry:
         """Return the catalogue entry of a table that exists."""
@@ -66,7 +82,7 @@ class StoreFiles:
     @property
     def regions(self) -> tuple[Region, ...]:
         """Every mapped file."""
-        return (self.root_region, self.log, self.heap, *self.indexes.values())
+        return (self.root_region, self.log, self.heap, *(index.region for index in self.indexes.values()))
 
     def fsync(self) -> None:
         """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
@@ -77,7 +93,7 @@ class StoreFiles:
         self.log.fsync()
         self.heap.fsync()
         for index in self.indexes.values():
-            index.fsync()
+            index.region.fsync()
         sync_path(self.path / catalog_file_name(self.root.catalog_generation))
         sync_path(self.path)
         sync_above(self.path)
@@ -121,18 +137,20 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
 
     try:
         root_region = region(ROOT_FILE, ROOT_FILE_BYTES)
-        copies = RootCopies.read(root_region)
-        root = copies.current(root_region)
+        roots = Roots(root_region)
+        root = roots.current
         catalog = _read_catalog(path, root)
         return StoreFiles(
             path=path,
-            root=root,
-            root_copies=copies,
+            roots=roots,
             catalog=catalog,
             root_region=root_region,
             log=region(LOG_FILE, root.log_bytes),
             heap=region(HEAP_FILE, root.heap_bytes),
-            indexes={table.id: region(table.file_name, table.blocks * BLOCK_BYTES) for table in catalog.tables},
+            indexes={
+                table.id: Index(table, region(table.file_name, table.blocks * BLOCK_BYTES), root.hash_keys)
+                for table in catalog.tables
+            },
         )
     except BaseException:
         for mapped in opened:
@@ -150,7 +168,7 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     """
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
-    has = Sizes(index.bytes, files.root.heap_bytes, files.root.log_bytes)
+    has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes)
     for name in ("index_bytes", "heap_bytes", "log_bytes"):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import binascii
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpkvs.native import crc32c
 
@@ -76,7 +76,8 @@ LAYOUTS: Final = {layout.name: layout for layout in (BYTES_LAYOUT, U64_LAYOUT)}
 
 UNIT_BYTES: Final = 16
 RECORD_HEADER_BYTES: Final = 32
-RECORD_UNITS_MAX: Final = (1 << 24) - 1
+REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
+RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 HEAP_UNITS_MAX: Final = 1 << 40
 
 STRIPE_ENTRIES: Final = 32
@@ -93,6 +94,16 @@ LOG_ENTRIES_OFFSET: Final = 2 * PAGE_BYTES
 
 NO_SLOT: Final = (1 << 64) - 1
 NO_OP: Final = (1 << 32) - 1
+
+
+def reference_offset(reference: Any) -> Any:
+    """Return where a record begins in the heap, in units; of one reference, or of a column of them."""
+    return reference >> REFERENCE_LENGTH_BITS
+
+
+def reference_length(reference: Any) -> Any:
+    """Return how long a record is, in units."""
+    return reference & RECORD_UNITS_MAX
 
 
 class ChangeKind(IntEnum):
@@ -198,10 +209,6 @@ class Root:
     def is_unsafe(self) -> bool:
         """Whether the store is, or was when it last crashed, in use without an undo log."""
         return bool(self.flags & UNSAFE)
-
-    def marked(self, unsafe: bool) -> Root:
-        """Return the next root, with or without the UNSAFE mark."""
-        return replace(self, sequence=self.sequence + 1, flags=self.flags & ~UNSAFE | UNSAFE * unsafe)
 
     @property
     def hash_keys(self) -> tuple[int, int]:

@@ -6,7 +6,8 @@ copy is whole and durable while the other one is stored over, and no batch start
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError, FormatError
@@ -70,16 +71,52 @@ class RootCopies:
         return COPY_NAMES[0] if first.sequence < second.sequence else COPY_NAMES[1]
 
 
-def write_roots(region: Region, root: Root) -> None:
-    """Write both copies, each durable before the next step, as the domain asks (`Region.persist_unlogged`).
+class Roots:
+    """The root of an open store, and the one place that changes it.
 
-    The older or damaged copy goes first: until it is durable, the other one, which is durable already
-    (`StoreFiles.fsync`), alone says what the store is.
+    Parameters
+    ----------
+    region
+        The file of the root copies.
+
+    Attributes
+    ----------
+    found
+        The two copies as they were when the store was opened.
+    current
+        The root as it is now.
+
+    Raises
+    ------
+    FormatError, CorruptStoreError
+        As `RootCopies.current` does.
     """
-    stale = COPY_NAMES.index(RootCopies.read(region).repaired or "A")
-    first, second = ROOT_OFFSETS[stale], ROOT_OFFSETS[1 - stale]
-    region.store(first, root.pack())
-    region.persist_unlogged()
-    failpoint.hit("between_roots")
-    region.store(second, root.pack())
-    region.persist_unlogged()
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self.found = RootCopies.read(region)
+        self.current = self.found.current(region)
+
+    def change(self, **fields: Any) -> None:
+        """Write the next root, with other values in some fields; both copies are durable before this returns.
+
+        The older or damaged copy goes first. Until it is durable, the other one alone says what the store is; that one
+        is durable already (`StoreFiles.fsync`). The domain says how copies become durable (`Region.persist_unlogged`).
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write; either root may be durable then.
+        """
+        self.write(replace(self.current, sequence=self.current.sequence + 1, **fields))
+
+    def write(self, root: Root) -> None:
+        """Write both copies of a root, as `change` does."""
+        stale = COPY_NAMES.index(RootCopies.read(self._region).repaired or "A")
+        first, second = ROOT_OFFSETS[stale], ROOT_OFFSETS[1 - stale]
+        self._region.store(first, root.pack())
+        self._region.persist_unlogged()
+        failpoint.hit("between_roots")
+        self._region.store(second, root.pack())
+        self._region.persist_unlogged()
+        self.current = root

@@ -7,8 +7,6 @@ durable; I7 the log and D(e) are stored over only after that. The engine calls t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.files import StoreFiles
@@ -20,13 +18,11 @@ from gpkvs.media.layout import (
     STRUCTURE_BYTES,
     BadBytesError,
     Descriptor,
-    Root,
     State,
     make_epoch,
     pack_flag,
     unpack_flag,
 )
-from gpkvs.media.roots import write_roots
 
 
 def read_flag(files: StoreFiles) -> tuple[State, int]:
@@ -77,7 +73,7 @@ def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
     )
 
 
-def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tuple[Root, Descriptor]:
+def begin_incarnation(files: StoreFiles, current: Descriptor) -> Descriptor:
     """Make the next incarnation durable in both root copies, before the first store of its epochs.
 
     The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`). A crash may keep
@@ -85,17 +81,16 @@ def begin_incarnation(files: StoreFiles, root: Root, current: Descriptor) -> tup
 
     Returns
     -------
-    Root, Descriptor
-        Those that are current now.
+    Descriptor
+        The one that is current now.
     """
     failpoint.hit("before_incarnation")
-    incarnation = root.incarnation + 1
+    incarnation = files.root.incarnation + 1
     if incarnation > INCARNATION_MAX or current.epoch >= make_epoch(incarnation, 0):
         current = renew_epochs(files, current)
         incarnation = 1
-    raised = replace(root, sequence=root.sequence + 1, incarnation=incarnation)
-    write_roots(files.root_region, raised)
-    return raised, current
+    files.roots.change(incarnation=incarnation)
+    return current
 
 
 def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
@@ -128,16 +123,13 @@ class Transaction:
     Parameters
     ----------
     files
-        The store's files.
-    root
-        With the incarnation of this opening.
+        The store's files; the root has the incarnation of this opening.
     current
         The descriptor of the last committed batch.
     """
 
-    def __init__(self, files: StoreFiles, root: Root, current: Descriptor) -> None:
+    def __init__(self, files: StoreFiles, current: Descriptor) -> None:
         self._files = files
-        self.root = root
         self.current = current
         self._counter = 0
         self._current_copy = read_descriptors(files).index(current)
@@ -145,11 +137,11 @@ class Transaction:
     def next_epoch(self) -> int:
         """Return an epoch that no batch had since epochs were renewed, whatever becomes of this one."""
         if self._counter + 1 >= 1 << COUNTER_BITS:
-            self.root, self.current = begin_incarnation(self._files, self.root, self.current)
+            self.current = begin_incarnation(self._files, self.current)
             self._current_copy = read_descriptors(self._files).index(self.current)
             self._counter = 0
         self._counter += 1
-        return make_epoch(self.root.incarnation, self._counter)
+        return make_epoch(self._files.root.incarnation, self._counter)
 
     def describe(self, descriptor: Descriptor) -> None:
         """Store D(e) over the older of the two descriptors and make it durable, with the log (I1)."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import DirectoryLock, access_errors, require_store
@@ -22,24 +23,15 @@ from gpkvs.media.layout import (
     BadBytesError,
     Descriptor,
     State,
+    reference_length,
+    reference_offset,
 )
 from gpkvs.media.roots import COPY_NAMES
 from gpkvs.media.transaction import find_descriptor, read_flag
-from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, recount, verify_log
+from gpkvs.native import audits
+from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
 from gpkvs.recovery.startup.salvage import audit
 
-# The codes of `audit` in kernels/scan.cu.
-_AUDITED = (
-    "",
-    "slot-kind",
-    "slot-bucket",
-    "slot-unique",
-    "slot-reference",
-    "record-checksum",
-    "record-table",
-    "record-key",
-    "record-version",
-)
 _REPORTED_MAX = 20
 
 
@@ -130,7 +122,7 @@ def _check_locked(path: Path) -> CheckReport:
 
 
 def _check_roots(files: StoreFiles, report: CheckReport) -> None:
-    first, second = files.root_copies.copies
+    first, second = files.roots.found.copies
     for copy, name, offset in zip((first, second), COPY_NAMES, ROOT_OFFSETS, strict=True):
         if isinstance(copy, BadBytesError):
             report.add("root-copy", files.root_region.path, offset, f"copy {name}: {copy}")
@@ -183,15 +175,15 @@ def _check_bytes_table(
 ) -> NDArray[np.uint64]:
     """Audit a table; return its good slots, four words each."""
     index, broken = files.indexes[table.id], audit(files, backend, table, next_sequence)
-    slots = index.words(0, table.slots * 4).reshape(-1, 4)
+    slots = index.region.words(0, table.slots * 4).reshape(-1, 4)
     for slot in np.flatnonzero(broken).tolist():
         _, _, reference, meta = slots[slot].tolist()
         report.add(
-            _AUDITED[broken[slot]],
-            index.path,
+            audits()[broken[slot]],
+            index.region.path,
             slot * BYTES_LAYOUT.slot_bytes,
-            f"slot {slot} of table {table.name!r} with record at heap byte {(reference >> 24) * UNIT_BYTES}, version "
-            f"{meta & VERSION_MAX}",
+            f"slot {slot} of table {table.name!r} with record at heap byte {reference_offset(reference) * UNIT_BYTES}, "
+            f"version {meta & VERSION_MAX}",
         )
     good = np.flatnonzero((slots[:, 3] != 0) & (broken == 0))
     report.slots += table.slots
@@ -202,20 +194,21 @@ def _check_bytes_table(
 def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport, table: TableEntry) -> None:
     index, broken = files.indexes[table.id], audit(files, backend, table, VERSION_MAX)
     for slot in np.flatnonzero(broken).tolist():
+        offset = slot * U64_LAYOUT.slot_bytes
         report.add(
-            _AUDITED[broken[slot]],
-            index.path,
-            slot * U64_LAYOUT.slot_bytes,
-            f"slot {slot} of table {table.name!r} with key {int(index.words(slot * U64_LAYOUT.slot_bytes, 1)[0])}",
+            audits()[broken[slot]],
+            index.region.path,
+            offset,
+            f"slot {slot} of table {table.name!r} with key {int(index.region.words(offset, 1)[0])}",
         )
     live_units = np.zeros(0, np.uint64)
     report.slots += table.slots
-    report.records += recount(files, backend, table, live_units)
+    report.records += recount(files, backend, index, live_units)
 
 
 def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:
     reference = np.sort(reference)
-    offsets, lengths = reference >> np.uint64(24), reference & np.uint64(0xFFFFFF)
+    offsets, lengths = reference_offset(reference), reference_length(reference)
     overlapping = np.flatnonzero(offsets[:-1] + lengths[:-1] > offsets[1:])
     for record in overlapping.tolist():
         report.add(

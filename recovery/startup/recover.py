@@ -17,16 +17,13 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.backends.cpu.backend import CpuBackend
-from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
-from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import RECOVERY_FILE, write_file
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
-    BYTES_LAYOUT,
     LOG_ENTRIES_OFFSET,
     UNIT_BYTES,
     Descriptor,
@@ -83,6 +80,7 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     """
     begin = time.perf_counter()
     require_accepted_loss(files, accept_loss)
+    was_unsafe = files.root.is_unsafe
     on_progress("making durable what is there", 0.0)
     failpoint.hit("before_settle")
     # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
@@ -90,7 +88,7 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     on_progress("reading the transaction flag", 0.1)
     state, epoch = read_flag(files)
     undone_entries = 0
-    if files.root.is_unsafe:
+    if was_unsafe:
         current = newest_descriptor(files)
     elif state is State.ACTIVE:
         current, undone_entries = _roll_back(files, backend, epoch, on_progress)
@@ -100,14 +98,14 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     if state is State.ACTIVE:
         # Durable with the roots, which are written next: until then, all of it is done again.
         store_flag(files, State.IDLE, current.epoch)
-    dropped_slots = salvage(files, backend) if files.root.is_unsafe else 0
-    root, current = begin_incarnation(files, files.root, current)
-    transaction = after_loss(files, root, current) if root.is_unsafe else Transaction(files, root, current)
+    dropped_slots = salvage(files, backend) if was_unsafe else 0
+    current = begin_incarnation(files, current)
+    transaction = after_loss(files, current) if was_unsafe else Transaction(files, current)
     current = transaction.current
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
-    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
-    records = {table.id: recount(files, backend, table, live_units) for table in files.catalog.tables}
+    live_units = np.zeros(files.segments, np.uint64)
+    records = {table: recount(files, backend, index, live_units) for table, index in files.indexes.items()}
     heap = Heap(
         files.root.segment_bytes,
         Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES),
@@ -118,13 +116,13 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
         undone=state is State.ACTIVE,
         undone_entries=undone_entries,
         dropped_slots=dropped_slots,
-        root_copy_repaired=files.root_copies.repaired,
+        root_copy_repaired=files.roots.found.repaired,
         records=sum(records.values()),
         heap_live_bytes=heap.live_bytes,
         seconds=seconds,
-        text=_describe(state, undone_entries, sum(records.values()), files.root_copies.repaired, seconds),
+        text=_describe(state, undone_entries, sum(records.values()), files.roots.found.repaired, seconds),
     )
-    if files.root.is_unsafe:
+    if was_unsafe:
         report = replace(report, text=f"{_loss(dropped_slots)}; {report.text}")
     try:
         write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
@@ -163,9 +161,8 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
         undo(files, backend, run)
     failpoint.hit("before_undo_persist")
     for run in descriptor.runs:
-        files.indexes[
-            run.table_id
-        ].persist_unlogged()  # the flag becomes durable with the roots, also in the domain `none`
+        # The flag becomes durable with the roots, also in the domain `none`.
+        files.indexes[run.table_id].region.persist_unlogged()
     failpoint.hit("before_undo_idle_flag")
     return before, sum(run.count for run in descriptor.runs)
 
@@ -180,7 +177,7 @@ def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
             last - first,
             log=files.run_address(run),
             first=first,
-            index=files.indexes[run.table_id].address,
+            index=files.indexes[run.table_id],
         )
         if first == 0:
             failpoint.hit("mid_undo")
@@ -254,54 +251,9 @@ def _check_run(files: StoreFiles, run: LogRun) -> None:
 
 def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
     """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap."""
-    segments = files.root.heap_bytes // files.root.segment_bytes
-    if descriptor.tail_segment >= segments or descriptor.tail_bytes > files.root.segment_bytes:
+    if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
         raise CorruptStoreError(
             "descriptor",
             f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
             path=files.log.path,
         )
-
-
-def live_units_of(files: StoreFiles, table: TableEntry) -> U64:
-    """Return the live units that a dropped table has in each heap segment, counted by this thread alone."""
-    live_units = np.zeros(files.root.heap_bytes // files.root.segment_bytes, np.uint64)
-    if table.slot_layout is BYTES_LAYOUT:
-        backend = CpuBackend(threads=1)
-        try:
-            recount(files, backend, table, live_units)
-        finally:
-            backend.close()
-    return live_units
-
-
-def recount(files: StoreFiles, backend: Backend, table: TableEntry, live_units: U64) -> int:
-    """Stream one table's index; add its live units to those of each heap segment, return its number of records."""
-    records = np.zeros(table.blocks, np.uint32)
-    region = files.indexes[table.id]
-    region.prefetch(0, region.bytes)
-    layout, index = table.slot_layout, region.address
-    if layout is BYTES_LAYOUT:
-        backend.launch(
-            "recount_bytes",
-            table.blocks,
-            keys_per_item=layout.block_slots,
-            index=index,
-            segment_units=files.root.segment_bytes // UNIT_BYTES,
-            segments=len(live_units),
-            live_units=live_units,
-            records=records,
-        )
-    else:
-        key0, key1 = files.root.hash_keys
-        backend.launch(
-            "recount_u64",
-            table.blocks,
-            keys_per_item=layout.block_slots,
-            index=index,
-            buckets=table.buckets,
-            hash_key0=key0,
-            hash_key1=key1,
-            records=records,
-        )
-    return int(records.sum(dtype=np.uint64))

@@ -16,11 +16,11 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, UNIT_BYTES, VERSION_MAX, ChangeKind, Descriptor, Root, make_epoch
-from gpkvs.media.roots import write_roots
+from gpkvs.media.layout import BYTES_LAYOUT, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
 from gpkvs.media.transaction import Transaction, read_descriptors
+from gpkvs.native import audits
 
-_SLOT_DUPLICATE = 3  # AUDIT_DUPLICATE of kernels/scan.cu
+_DUPLICATE = audits().index("slot-unique")
 
 
 def require_accepted_loss(files: StoreFiles, accept_loss: bool) -> None:
@@ -57,12 +57,12 @@ def _salvage_table(files: StoreFiles, backend: Backend, table: TableEntry) -> in
     while True:
         broken = audit(files, backend, table, VERSION_MAX)
         # An occupant that was on its way to its other bucket is there twice: one stays, and is audited again.
-        twice = np.flatnonzero(broken == _SLOT_DUPLICATE)
+        twice = np.flatnonzero(broken == _DUPLICATE)
         kept = twice[np.unique(_keys(files, table)[twice], axis=0, return_index=True)[1]]
         broken[kept] = 0
         slots = np.flatnonzero(broken).astype(np.uint64)
         if not len(slots):
-            files.indexes[table.id].persist_unlogged()
+            files.indexes[table.id].region.persist_unlogged()
             return dropped
         _clear(files, backend, table, slots)
         dropped += len(slots)
@@ -71,7 +71,7 @@ def _salvage_table(files: StoreFiles, backend: Backend, table: TableEntry) -> in
 def _keys(files: StoreFiles, table: TableEntry) -> NDArray[np.uint64]:
     """Return the words of every slot that say which key it is."""
     words = table.slot_layout.slot_bytes // 8
-    return files.indexes[table.id].words(0, table.slots * words).reshape(-1, words)[:, : words // 2]
+    return files.indexes[table.id].region.words(0, table.slots * words).reshape(-1, words)[:, : words // 2]
 
 
 def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArray[np.uint64]) -> None:
@@ -110,7 +110,7 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
         count,
         changed_slot=changed_slot,
         contents=contents,
-        index=files.indexes[table.id].address,
+        index=files.indexes[table.id],
     )
 
 
@@ -124,10 +124,10 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
     """
     broken = np.zeros(table.slots, np.uint8)
     index = files.indexes[table.id]
-    index.prefetch(0, index.bytes)
+    index.region.prefetch(0, index.region.bytes)
     key0, key1 = files.root.hash_keys
     arguments: dict[str, Argument] = {
-        "index": index.address,
+        "index": index,
         "buckets": table.buckets,
         "hash_key0": key0,
         "hash_key1": key1,
@@ -138,7 +138,7 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
         arguments |= {
             "heap": files.heap.address,
             "heap_bytes": files.heap.bytes,
-            "segment_units": files.root.segment_bytes // UNIT_BYTES,
+            "segment_units": files.segment_units,
             "table_id": table.id,
             "next_sequence": next_sequence,
         }
@@ -152,7 +152,7 @@ def _prefetch_heap(files: StoreFiles) -> None:
         files.heap.prefetch(0, files.heap.bytes)
 
 
-def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transaction:
+def after_loss(files: StoreFiles, current: Descriptor) -> Transaction:
     """Give the salvaged store a descriptor that fits what it holds, then take the UNSAFE mark away.
 
     The heap's tail goes to the end of its segment, so that new records go to a free one; versions go on above the
@@ -161,12 +161,12 @@ def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transactio
     highest = 0
     for table in files.catalog.tables:
         if table.slot_layout is BYTES_LAYOUT:
-            metas = files.indexes[table.id].words(0, table.slots * 4)[3::4]
+            metas = files.indexes[table.id].region.words(0, table.slots * 4)[3::4]
             highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))
-    transaction = Transaction(files, root, current)
+    transaction = Transaction(files, current)
     following = max(current.next_sequence, highest + 1)
     fitting = current._replace(
-        epoch=make_epoch(root.incarnation, 0),  # batches count from 1
+        epoch=make_epoch(files.root.incarnation, 0),  # batches count from 1
         runs=(),
         log_digest=0,
         tail_bytes=files.root.segment_bytes,
@@ -177,12 +177,10 @@ def after_loss(files: StoreFiles, root: Root, current: Descriptor) -> Transactio
     transaction.commit(fitting)
     files.log.persist_unlogged()
     files.root_region.persist_unlogged()
-    transaction.root = set_unsafe(files, root, False)
+    set_unsafe(files, False)
     return transaction
 
 
-def set_unsafe(files: StoreFiles, root: Root, unsafe: bool) -> Root:
-    """Put the UNSAFE mark into both root copies or take it away, durably; return the new root."""
-    marked = root.marked(unsafe)
-    write_roots(files.root_region, marked)
-    return marked
+def set_unsafe(files: StoreFiles, unsafe: bool) -> None:
+    """Put the UNSAFE mark into both root copies or take it away, durably."""
+    files.roots.change(flags=files.root.flags & ~UNSAFE | UNSAFE * unsafe)

@@ -11,7 +11,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.engine import Engine
+from gpkvs.engine.phase_planner import PhasePlanner
 from tests.engine.test_full_store import TINY, reason, run, sets
 
 PASSES_MAX = 4
@@ -21,17 +21,17 @@ PASSES_MAX = 4
 def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that tells how often the engine tried a transaction since it was last asked."""
     counted = [0]
-    transact = Engine._transact
+    transact = PhasePlanner._plan_transaction
 
-    def counting(engine: Engine, batch: Batch) -> object:
+    def counting(planner: PhasePlanner, batch: Batch, plans: object) -> object:
         counted[0] += 1
-        return transact(engine, batch)
+        return transact(planner, batch, plans)  # type: ignore[arg-type]
 
     def asked() -> int:
         result, counted[0] = counted[0], 0
         return result
 
-    monkeypatch.setattr(Engine, "_transact", counting)
+    monkeypatch.setattr(PhasePlanner, "_plan_transaction", counting)
     return asked
 
 

@@ -78,7 +78,7 @@ def test_at_once_and_by_phases_make_the_same_files(
     rng = np.random.default_rng(seed)
     once, phases = twins
     planned = []
-    small = once._engine._small[once.table(table).layout]
+    small = once._engine._native._of_layout[once.table(table).layout]
     with patch.object(small, "plan", lambda *given: planned.append(type(small).plan(small, *given)) or planned[-1]):
         for _ in range(200):
             batch = random_batch(rng, once, table, keys)
@@ -96,7 +96,7 @@ def test_at_once_and_by_phases_make_the_same_files(
         assert not all(planned), "nothing was left to the phases: the table is not full enough"
 
 
-def test_the_largest_small_batch(store_path: Path) -> None:
+def test_the_largest_batch_that_is_planned_natively(store_path: Path) -> None:
     with gpkvs.open(store_path, index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
         for count in (512, 513, OPS_MAX, OPS_MAX + 1):
             keys = [b"%d" % number for number in range(count)]
@@ -144,10 +144,12 @@ def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytes
             return np.zeros(count, dtype)
 
         with monkeypatch.context() as patched:
-            patched.setattr("gpkvs.engine.native_planner.np", SimpleNamespace(empty=refuse, uint64=np.uint64))
+            patched.setattr(
+                "gpkvs.engine.native_planner.np", SimpleNamespace(empty=refuse, uint64=np.uint64, ndarray=np.ndarray)
+            )
             with pytest.raises(NoMemoryError):
                 store.execute(batch)
-        small = store._engine._small["bytes"]
+        small = store._engine._native._of_layout["bytes"]
         assert len(small._columns["ops"]) == len(small._columns["status"]) == small._ops_max
     store.execute(batch)
     assert store.get(b"4999") == b"4999"

@@ -9,8 +9,9 @@ import pytest
 import gpkvs
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import Limits
+from gpkvs.config import Limits, StoreConfig
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.store import Store
 from tests.conftest import SMALL
 
 VALUE = 100_000
@@ -20,10 +21,8 @@ LIMITS = Limits(result_bytes_max=1 << 20)
 @pytest.fixture
 def large(store_path: Path) -> gpkvs.Store:  # type: ignore[misc]
     """Return a store with 10 values of 100,000 bytes; a request, and a transaction, may read 1 MiB."""
-    with gpkvs.open(store_path, **SMALL, limits=LIMITS) as store:
-        store._engine._batch_result_bytes_max = LIMITS.result_bytes_max
-        for small in store._engine._small.values():
-            small._set(result_bytes_max=LIMITS.result_bytes_max)
+    config = StoreConfig(**SMALL, limits=LIMITS, batch_result_bytes_max=LIMITS.result_bytes_max)
+    with Store(store_path, config) as store:
         for i in range(10):
             store.set(b"key%d" % i, bytes([i]) * VALUE)
         yield store
@@ -93,7 +92,7 @@ def test_a_damaged_reference_is_told_as_damage_and_not_as_too_much(large: gpkvs.
     path = large.path
     large.close()
     with gpkvs.open(path, backend="cpu") as store:  # a GPU would look at its mirror
-        index = store._files.indexes[0]
+        index = store._files.indexes[0].region
         words = index.words(0, index.bytes // 8).reshape(-1, 4)
         slots = {slot: int(words[slot, 2]) for slot in range(len(words)) if words[slot, 3]}
         assert len(slots) == 10

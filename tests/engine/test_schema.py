@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,12 +74,14 @@ def _sets(store: gpkvs.Store) -> None:
 def test_batches_run_while_the_records_of_a_dropped_table_are_counted(
     store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.create_table("old", index_bytes=BLOCK)
+    """The engine counts step by step; batches run between two steps."""
+    store.create_table("old", index_bytes=4 * BLOCK)
     before = store.info().heap_live_bytes
     for i in range(10):
         store.set(b"key%d" % i, bytes(1000), table="old")
-    held = Held(store_module.live_units_of)
-    monkeypatch.setattr(store_module, "live_units_of", held)
+    held = Held(time.sleep)
+    monkeypatch.setattr(store_module, "_STEP_BYTES", BLOCK)
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(sleep=held, perf_counter=time.perf_counter))
     run_beside(held, lambda: store.drop_table("old"), lambda: _sets(store))
     assert [table.name for table in store.info().tables] == ["default"]
     assert store.info().heap_live_bytes - before == 48  # of the record that came meanwhile
@@ -239,7 +243,7 @@ def test_an_empty_table_and_one_of_numbers_are_dropped_without_reading_them(
     store.create_table("empty", index_bytes=BLOCK)
     store.create_table("numbers", layout="u64", index_bytes=BLOCK)
     store.set_many(np.arange(10, dtype=np.uint64), np.arange(10, dtype=np.uint64), table="numbers")
-    monkeypatch.setattr("gpkvs.recovery.startup.recover.recount", fail)
+    monkeypatch.setattr("gpkvs.engine.recount.recount_blocks", fail)
     store.drop_table("empty")
     store.drop_table("numbers")
 
@@ -276,8 +280,9 @@ def test_a_drop_that_cannot_count_is_done_all_the_same(store: gpkvs.Store, monke
     before = open_files()
     store.create_table("old", index_bytes=BLOCK)
     store.set(b"key", bytes(1000), table="old")
-    monkeypatch.setattr(store_module, "live_units_of", refuse)
-    store.drop_table("old")
+    with monkeypatch.context() as patched:
+        patched.setattr("gpkvs.engine.recount.recount_blocks", refuse)
+        store.drop_table("old")
     assert [table.name for table in store.info().tables] == ["default"]
     assert open_files() == before
     assert store.info().heap_live_bytes > 0

@@ -41,7 +41,7 @@ def test_arrays_in_and_out(counters: gpkvs.Store) -> None:
 
 def test_every_key_that_an_empty_marker_could_hide(counters: gpkvs.Store) -> None:
     """0 and the next numbers mark empty ways in some buckets: each must be storable, absent before and after."""
-    index = counters._files.indexes[1]
+    index = counters._files.indexes[1].region
     markers = np.unique(index.words(0, BLOCK_SLOTS * 2)[::2])
     assert 0 in markers.tolist()
     assert len(markers) >= 2, "the two buckets where 0 may live need another marker"
@@ -259,7 +259,7 @@ def test_a_batch_that_reads_in_parts_reads_the_same(store: gpkvs.Store, monkeypa
 def test_new_keys_lie_in_all_ways(counters: gpkvs.Store) -> None:
     keys = np.arange(1, 400, dtype=np.uint64)  # a tenth of the slots: first ways would hold nearly all
     counters.set_many(keys, keys, table="counters")
-    index = counters._files.indexes[counters.table("counters").id]
+    index = counters._files.indexes[counters.table("counters").id].region
     slots = index.words(0, index.bytes // 8).reshape(-1, 8, 2)
     by_way = np.count_nonzero(slots[:, :, 1], axis=0)
     assert by_way.sum() == len(keys)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gpkvs.kernels
 from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import Op
 from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.stores import HostStores
+from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
-from gpkvs.native import crc32c
+from gpkvs.native import audits, crc32c
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
 
@@ -128,23 +132,41 @@ def test_every_bit_of_a_structure_is_checked() -> None:
                 unpack(bytes(flipped))
 
 
-def test_units_of_references_are_counted_alike_by_kernel_and_heap() -> None:
+def test_units_of_references_are_counted_alike_on_host_and_gpu() -> None:
+    """A damaged reference, which leaves the heap, counts nowhere."""
     rng = np.random.default_rng(8)
-    heap = Heap(1 << 20, Tail(0, 0), np.zeros(7, np.uint64))
+    segment_units = (1 << 20) // layout.UNIT_BYTES
     length = rng.integers(2, 40, 300_000, np.uint64)
-    offset = rng.integers(0, 9 * heap.segment_units, len(length), np.uint64)  # two segments are outside
-    reference = offset << np.uint64(24) | length
-    expected = [int(length[offset // np.uint64(heap.segment_units) == segment].sum()) for segment in range(7)]
-    assert heap.units_by_segment(reference).tolist() == expected
-    assert heap.units_by_segment(reference[:0]).tolist() == [0] * 7
+    offset = rng.integers(0, 9 * segment_units, len(length), np.uint64)  # two segments are outside
+    reference = offset << np.uint64(layout.REFERENCE_LENGTH_BITS) | length
+    reference[0] = (1 << 64) - 1 << layout.REFERENCE_LENGTH_BITS & (1 << 64) - 1 | 3
+    assert np.array_equal(layout.reference_offset(reference[1:]), offset[1:])
+    assert np.array_equal(layout.reference_length(reference[1:]), length[1:])
+    expected = [int(length[1:][offset[1:] // np.uint64(segment_units) == segment].sum()) for segment in range(7)]
     backend, units = CpuBackend(3), np.zeros(9, np.uint64)
-    backend.launch(
-        "count_units",
-        len(reference),
-        reference=reference,
-        segment_units=heap.segment_units,
-        segments=7,
-        units=units,
-    )
-    backend.close()
+    arguments = {"segment_units": segment_units, "segments": 7}
+    backend.launch("count_units", len(reference), reference=reference, live_units=units, **arguments)
     assert units.tolist() == [*expected, 0, 0]
+    heap = Heap(1 << 20, Tail(0, 0), units[:7].copy())
+    writes = TableWrites(SimpleNamespace(heap=SimpleNamespace(address=0)), backend, heap)  # type: ignore[arg-type]
+    writes.keep(freed_reference=reference)
+    writes.set(freed=len(reference))
+    HostStores(backend).count_live(writes)
+    assert heap.live_units.tolist() == [0] * 7
+    backend.close()
+
+
+def test_audits_are_named_after_invariants() -> None:
+    """The kernels' list of names and that of `gpkvs.media.layout` are one."""
+    assert layout.__doc__
+    invariants = re.findall(r"^([a-z0-9-]+) {2,}", layout.__doc__, re.MULTILINE)
+    assert audits()[0] == ""
+    assert set(audits()[1:]) < set(invariants)
+    assert len(set(audits())) == 9
+
+
+def test_kernels_say_what_they_are() -> None:
+    said = {name: KernelFields(name) for name in ("route_u64", "find_bytes", "apply_u64", "admit_records")}
+    assert [fields.lanes for fields in said.values()] == [1, 8, 1, 1]
+    assert [fields.stores_to_pm for fields in said.values()] == [False, False, True, False]
+    assert [fields.is_serial for fields in said.values()] == [False, False, False, True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.config import Limits, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.failpoint import RENEWAL
 from gpkvs.media.files import StoreFiles, open_files
@@ -21,11 +22,11 @@ from gpkvs.media.layout import (
     State,
     make_epoch,
 )
-from gpkvs.media.roots import write_roots
 from gpkvs.media.transaction import find_descriptor, read_descriptors, read_flag
 from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.proof.powerfail.base import use_up_incarnations
 from gpkvs.recovery.startup.check import check
+from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import apply, contents, run_child
@@ -36,7 +37,7 @@ BATCH = [["set", f"key{i}", "value"] for i in range(100)]
 def test_a_counter_that_is_used_up_raises_the_incarnation(store_path: Path) -> None:
     with gpkvs.open(store_path, **SMALL) as store:
         transaction = store._engine.transaction
-        incarnation = transaction.root.incarnation
+        incarnation = store._files.root.incarnation
         transaction._counter = (1 << COUNTER_BITS) - 3
         epochs = []
         for i in range(5):
@@ -46,7 +47,7 @@ def test_a_counter_that_is_used_up_raises_the_incarnation(store_path: Path) -> N
         assert [epoch >> COUNTER_BITS for epoch in epochs] == [incarnation] * 2 + [incarnation + 1] * 3
     with gpkvs.open(store_path) as store:
         assert store.get(b"key") == b"4"
-        assert store._engine.transaction.root.incarnation == incarnation + 2
+        assert store._files.root.incarnation == incarnation + 2
 
 
 def test_incarnations_that_are_used_up_begin_again(store_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_incarnations_that_are_used_up_begin_again(store_path: Path) -> None:
     for incarnation in (1, 2, 3):
         with gpkvs.open(store_path) as store:
             transaction = store._engine.transaction
-            assert transaction.root.incarnation == incarnation
+            assert store._files.root.incarnation == incarnation
             assert store.get(b"key") == b"from before"
             assert store.set(b"other", b"%d" % incarnation) == incarnation + 1
             assert transaction.current.epoch == incarnation << COUNTER_BITS | 1
@@ -80,7 +81,7 @@ def test_an_incarnation_without_its_flag_is_renewed_again(tmp_path: Path) -> Non
     path = tmp_path / "store"
     assert run_child(path, [BATCH] * 3).acknowledged == 3
     files = open_files(path, find_domain(path, "auto"))
-    write_roots(files.root_region, replace(files.root, incarnation=0))
+    files.roots.write(replace(files.root, incarnation=0))
     files.close()
     assert run_child(path, [[["set", "key0", "lost"]]], "mid_apply").killed
     assert contents(path, {operation[1].encode() for operation in BATCH}) == apply({}, BATCH)
@@ -92,7 +93,7 @@ def test_incarnations_that_are_used_up_in_a_long_life_begin_again(store_path: Pa
     use_up_incarnations(store_path)
     with gpkvs.open(store_path) as store:
         transaction = store._engine.transaction
-        transaction.root = replace(transaction.root, incarnation=INCARNATION_MAX)
+        store._files.roots.current = replace(store._files.root, incarnation=INCARNATION_MAX)
         transaction._counter = (1 << COUNTER_BITS) - 2
         epochs = []
         for i in range(3):
@@ -180,10 +181,18 @@ def test_such_a_store_is_sound_without_the_change(tmp_path: Path) -> None:
     assert_clean(path)
 
 
-def test_a_batch_that_reads_more_than_memory_allows_is_cut_between_requests(store: gpkvs.Store) -> None:
+@pytest.fixture
+def little(store_path: Path) -> Iterator[Store]:
+    """Return a store of which a transaction may read 1,300 bytes."""
+    limits = Limits(key_bytes_max=16, value_bytes_max=600, result_bytes_max=1300)
+    with Store(store_path, StoreConfig(**SMALL, limits=limits, batch_result_bytes_max=1300)) as opened:
+        yield opened
+
+
+def test_a_batch_that_reads_more_than_memory_allows_is_cut_between_requests(little: Store) -> None:
+    store = little
     for i in range(3):
         store.set(b"key%d" % i, b"x" * 600)
-    store._engine._batch_result_bytes_max = 1300
     requests = [Batch.of([(Op.GET, b"key%d" % i), (Op.SET, b"seen%d" % i, b"")]) for i in range(3)]
     batch = Batch.concatenate(requests)
     result = store.execute_requests(batch)
@@ -192,11 +201,11 @@ def test_a_batch_that_reads_more_than_memory_allows_is_cut_between_requests(stor
     assert [store.get(b"seen%d" % i) for i in range(3)] == [b"", b"", None]
 
 
-def test_a_cut_batch_may_have_tables_that_are_only_written(store: gpkvs.Store) -> None:
+def test_a_cut_batch_may_have_tables_that_are_only_written(little: Store) -> None:
+    store = little
     store.create_table("other", index_bytes=64 << 10)
     for i in range(3):
         store.set(b"key%d" % i, b"x" * 600)
-    store._engine._batch_result_bytes_max = 1300
     requests = [Batch.of([(Op.GET, b"key%d" % i)]) for i in range(3)]
     requests.insert(0, Batch.of([(Op.SET, b"seen", b"")]).on_table(store.table("other").id))
     result = store.execute_requests(Batch.concatenate(requests))

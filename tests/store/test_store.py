@@ -19,6 +19,7 @@ from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Sizes
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
+from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,
@@ -70,12 +71,19 @@ def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, mon
         kernels.append(kernel)
         launch(kernel, items, **arguments)
 
+    def stored(*_: object) -> None:
+        kernels.append("record")
+        store_records(*_)
+
+    stores = store._engine._committer._host
+    store_records = stores.records
+    monkeypatch.setattr(stores, "records", stored)
     monkeypatch.setattr(store._backend, "launch", listed)
     monkeypatch.setattr(store._backend, "host_ops_max", 0)
     result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
     assert result.value_list() == [b"value"]
     assert kernels.count("gather_bytes") == 1
-    assert kernels.index("gather_bytes") < kernels.index("record") < kernels.index("apply_bytes")
+    assert kernels.index("gather_bytes") < kernels.index("record")
 
 
 def test_bytes_stored_are_counted_where_a_segment_begins_again(store: gpkvs.Store) -> None:
@@ -234,7 +242,9 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
 )
-@pytest.mark.parametrize(("where", "name"), [(Engine, "_plan"), (NativePlanner, "plan"), (Batch, "check_size")])
+@pytest.mark.parametrize(
+    ("where", "name"), [(PhasePlanner, "_plan_tables"), (NativePlanner, "plan"), (Batch, "check_size")]
+)
 def test_memory_that_is_not_given_is_a_refusal(
     store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
 ) -> None:
@@ -243,7 +253,7 @@ def test_memory_that_is_not_given_is_a_refusal(
 
     with monkeypatch.context() as patched:
         patched.setattr(where, name, refuse)
-        patched.setattr(store._backend, "host_ops_max", 0 if where is Engine else OPS_MAX)
+        patched.setattr(store._backend, "host_ops_max", 0 if where is PhasePlanner else OPS_MAX)
         with pytest.raises(NoMemoryError, match="nothing was written") as refused:
             store.set(b"key", b"value")
     assert isinstance(refused.value, MemoryError)
@@ -258,7 +268,7 @@ def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
     def fail(*_: object) -> None:
         raise SystemError("bad argument to internal function")
 
-    monkeypatch.setattr(Engine, "_runs", fail)
+    monkeypatch.setattr(Engine, "_plan_natively", fail)
     with pytest.raises(SystemError, match="bad argument"):
         store.set(b"key", b"value")
 

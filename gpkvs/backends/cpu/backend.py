@@ -17,11 +17,11 @@ from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError
-from gpkvs.media.layout import SlotLayout
+from gpkvs.media.index import Index
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
-# In the environment: the largest batch that counts as small, in place of what is known or measured. Tests set it to 0.
+# In the environment: the largest batch that runs on the host, in place of what is known or measured. Tests set it to 0.
 HOST_OPS_MAX = "GPKVS_HOST_OPS_MAX"
 
 _ALL = 1 << 62  # operations: more than a batch can have
@@ -46,6 +46,8 @@ class _Kernel:
     def _word(self, argument: Argument, field: Field) -> int:
         if isinstance(argument, int):
             return argument
+        if isinstance(argument, Index):
+            return argument.address
         assert field.dtype is None or argument.dtype == field.dtype, (
             f"{self.fields.kernel}.{field.name} is {argument.dtype}"
         )
@@ -85,7 +87,7 @@ def adopt_on_host(column: Any) -> NDArray[Any]:
 
 
 def host_ops_asked() -> int | None:
-    """Return the largest batch that counts as small, if the environment says it.
+    """Return the largest batch that runs on the host, if the environment says it.
 
     Raises
     ------
@@ -122,6 +124,11 @@ class CpuBackend:
         self.host_threads: int = library.gpkvs_pool_new(self.threads)
         asked = host_ops_asked()
         self.host_ops_max = _ALL if asked is None else asked
+
+    @property
+    def host(self) -> CpuBackend:
+        """See `Backend.host`."""
+        return self
 
     @property
     def kept_bytes(self) -> int:
@@ -162,20 +169,22 @@ class CpuBackend:
         """See `Backend.scratch`."""
         return self._workspace.take(count, dtype)
 
-    def begin(self, batch: Batch, /) -> None:
+    def begin(self) -> None:
         """See `Backend.begin`."""
-        del batch
         self._workspace.recycle()
 
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """See `Backend.adopt`."""
         return adopt_on_host(column)
 
-    def attach(self, region: Region, /, *, slots: SlotLayout | None) -> None:
-        """See `Backend.attach`; mapped memory is all that the CPU's kernels need."""
+    def attach(self, region: Region, /) -> None:
+        """See `Backend.attach`; the CPU's kernels need mapped memory only."""
 
-    def detach(self, region: Region, /) -> None:
-        """See `Backend.detach`."""
+    def attach_index(self, index: Index, /) -> None:
+        """See `Backend.attach_index`."""
+
+    def detach_index(self, index: Index, /) -> None:
+        """See `Backend.detach_index`."""
 
     def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
         """See `Backend.launch`."""
@@ -189,8 +198,8 @@ class CpuBackend:
         """See `Backend.launch_unawaited`; it is over at once."""
         self.launch(kernel, items, keys_per_item=1, **arguments)
 
-    def host_stored(self, index: int, slots: U64, /) -> None:
-        """See `Backend.host_stored`; there is nothing to follow."""
+    def host_stored(self, index: Index, slots: U64, /) -> None:
+        """See `Backend.host_stored`; there is no other image."""
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""

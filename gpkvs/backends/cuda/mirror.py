@@ -1,4 +1,4 @@
-"""The copy of an index in a GPU's memory, and the slots in which it lags behind."""
+"""The read image of an index on a GPU: a mirror in its memory, and the slots in which it lags behind."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any
 import numpy as np
 
 from gpkvs.batch import U64
-from gpkvs.media.layout import SlotLayout
-from gpkvs.pm.region import Region
+from gpkvs.media.index import Index
 
 
 class Mirror:
     """The mirror of one index.
 
-    Small batches change the index and not its mirror: their slots are noted, and read from PM, which is the truth,
-    before the next kernel that reads the mirror.
+    Batches that run on the host change the index and not its mirror. The mirror notes their slots. The backend reads
+    them from PM, which is the truth, before the next kernel reads the mirror.
 
     Parameters
     ----------
-    region
-        The mapped index.
-    layout
-        Of its slots.
+    index
+        What it mirrors.
     array
         Its copy in the GPU's memory.
     """
 
-    def __init__(self, region: Region, layout: SlotLayout, array: Any) -> None:
-        self.region = region
-        self.layout = layout
+    def __init__(self, index: Index, array: Any) -> None:
+        self.index = index
         self.array = array
         self.late_slots = 0
         self._late: list[U64] = []
+
+    def copy_whole(self) -> None:
+        """Copy the index as it is now."""
+        self.array.data.copy_from_host(self.index.address, self.array.nbytes)
 
     def note(self, slots: U64) -> None:
         """Remember slots of the index that changed, by their numbers; they are copied."""
@@ -40,7 +40,7 @@ class Mirror:
         self.late_slots += len(slots)
 
     def take_late(self) -> U64:
-        """Return the slots that were noted, and forget them; one that changed often is there often."""
+        """Return the noted slots and forget them; a slot that changed often is there often."""
         # Without np.unique: it takes a hundred times as long as it saves.
         late = np.concatenate(self._late)
         self._late.clear()

@@ -1,10 +1,11 @@
-"""The sort of a batch on a GPU: the array module's sort, and the kernels of ``order.cu`` around it."""
+"""The sort of a batch on a GPU: CuPy's sort, and the kernels of ``order.cu`` around it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import cupy
 import numpy as np
 
 from gpkvs.backends.base import Backend
@@ -15,11 +16,13 @@ _ALL = (1 << 64) - 1
 
 def order_on_gpu(backend: Backend, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
     """See `Backend.order`."""
-    xp, n = backend.xp, len(ops)
-    order, chain_of, last_write, chain_start, write_end = (xp.empty(count, np.uint32) for count in (n, n, n, n + 1, n))
-    marks = xp.empty(n, np.uint64)
+    n = len(ops)
+    order, chain_of, last_write, chain_start, write_end = (
+        cupy.empty(count, np.uint32) for count in (n, n, n, n + 1, n)
+    )
+    marks = cupy.empty(n, np.uint64)
     for packed, numbers in _sorts(backend, fingerprint0, fingerprint1):
-        found: U64 = xp.zeros(2, np.uint64)  # descents, chains
+        found = cupy.zeros(2, np.uint64)  # descents, chains
         backend.launch(
             "mark",
             n,
@@ -32,7 +35,7 @@ def order_on_gpu(backend: Backend, fingerprint0: U64, fingerprint1: U64, ops: U8
             marks=marks,
             found=found,
         )
-        sums = xp.cumsum(marks)
+        sums = cupy.cumsum(marks)
         backend.launch(
             "spread",
             n,
@@ -56,11 +59,11 @@ def _sorts(backend: Backend, fingerprint0: U64, fingerprint1: U64) -> Iterator[t
 
     Most batches need the first only: 43 bits of each of 2 M fingerprints tell all but a quarter of a pair apart.
     """
-    xp, n = backend.xp, len(fingerprint0)
+    n = len(fingerprint0)
     numbers = (1 << (n - 1).bit_length()) - 1
-    packed = xp.empty(n, np.uint64)
+    packed = cupy.empty(n, np.uint64)
     backend.launch("pack", n, fingerprint0=fingerprint0, numbers=numbers, packed=packed)
     packed.sort()
     yield packed, numbers
-    yield xp.argsort(fingerprint0).view(np.uint64), _ALL
-    yield xp.lexsort(xp.stack([fingerprint1, fingerprint0])).astype(np.uint64), _ALL
+    yield cupy.argsort(fingerprint0).view(np.uint64), _ALL
+    yield cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64), _ALL

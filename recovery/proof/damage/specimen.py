@@ -30,7 +30,6 @@ from gpkvs.media.layout import (
     STRUCTURE_BYTES,
     U64_LAYOUT,
 )
-from gpkvs.media.roots import write_roots
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.pm.domain import find_domain
 from gpkvs.store import Store, open_store
@@ -152,7 +151,7 @@ def _take_out_chance(path: Path) -> None:
     rng = random.Random(_SEED)
     files = open_files(path, find_domain(path, "auto"))
     root = replace(files.root, store_id=rng.randbytes(16), hash_key=rng.randbytes(16), created_ms=0)
-    write_roots(files.root_region, root)
+    files.roots.write(root)
     files.close()
 
 

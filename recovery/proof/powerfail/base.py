@@ -24,7 +24,6 @@ from gpkvs.media.layout import (
     WAYS,
     Root,
 )
-from gpkvs.media.roots import write_roots
 from gpkvs.pm.domain import find_domain
 from gpkvs.store import Store, open_store
 
@@ -89,7 +88,7 @@ def use_up_incarnations(path: Path) -> None:
     (path / LOCK_FILE).touch()  # `find_domain` looks at it
     files = open_files(path, find_domain(path, "msync"))
     used_up = replace(files.root, sequence=files.root.sequence + 1, incarnation=INCARNATION_MAX)
-    write_roots(files.root_region, used_up)
+    files.roots.write(used_up)
     files.close()
 
 

@@ -24,6 +24,8 @@ from gpkvs.media.layout import (
     BadBytesError,
     Descriptor,
     State,
+    reference_length,
+    reference_offset,
     unpack_flag,
 )
 from gpkvs.native import crc32c
@@ -210,8 +212,8 @@ def _live_ranges(image: Image) -> list[tuple[int, int]]:
     for name in _referring(image):
         slots = image.files[image.names[name]].reshape(-1, 4)
         for reference in np.unique(slots[slots[:, 3] != 0, 2]).tolist():
-            start = (reference >> 24) * unit_words
-            ranges.append((start, start + (reference & 0xFFFFFF) * unit_words))
+            start = reference_offset(reference) * unit_words
+            ranges.append((start, start + reference_length(reference) * unit_words))
     return ranges
 
 

@@ -41,7 +41,7 @@ def numbers(seed: int, count: int = ROWS) -> np.ndarray[Any, np.dtype[np.uint64]
 def mirror(store: gpkvs.Store, table: int) -> bytes:
     backend: Any = store._backend
     backend.wait()
-    data: bytes = backend.mirror(store._files.indexes[table].address).get().tobytes()
+    data: bytes = backend.mirror(store._files.indexes[table]).get().tobytes()
     return data
 
 
@@ -66,7 +66,7 @@ def test_the_mirror_is_the_index(store_path: Path, host_ops_max: int) -> None:
                 store.set_many(keys, values, table=TABLE)
                 model.update(zip(keys.tolist(), values.tolist(), strict=True))
         table = store.table(TABLE).id
-        index = store._files.indexes[table]
+        index = store._files.indexes[table].region
         assert mirror(store, table) == index.read(0, index.bytes)
         held, found = store.get_many(pool, table=TABLE)
         assert found.tolist() == [key in model for key in pool.tolist()]
@@ -159,7 +159,7 @@ def test_a_table_without_memory_for_its_mirror_is_not_made(store_path: Path, mon
 
 
 def test_a_compile_error_carries_the_log() -> None:
-    from gpkvs.backends.cuda.backend import compile_kernels  # noqa: PLC0415 - needs CuPy
+    from gpkvs.backends.cuda.compiler import compile_kernels  # noqa: PLC0415 - needs CuPy
 
     with pytest.raises(BackendError, match=r"nonsense"):
         compile_kernels('extern "C" __global__ void kernel() { nonsense }')
@@ -247,9 +247,9 @@ def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, monkeypatch:
         for first in range(0, len(keys), 3_000):
             store.set_many(keys[first : first + 3_000], ~keys[first : first + 3_000], table=TABLE)
             store.set_many(keys[:7], ~keys[:7], table=TABLE)  # the same slots again and again
-        late = backend._mirrors[store._files.indexes[store.table(TABLE).id].address].late_slots
+        late = backend._mirrors[store._files.indexes[store.table(TABLE).id]].late_slots
         assert 0 < late <= 10_000
-        index = store._files.indexes[store.table(TABLE).id]
+        index = store._files.indexes[store.table(TABLE).id].region
         assert mirror(store, store.table(TABLE).id) == index.read(0, index.bytes)
         backend.host_ops_max = 0
         held, found = store.get_many(keys, table=TABLE)

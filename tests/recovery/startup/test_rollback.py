@@ -53,7 +53,7 @@ def test_batch_in_progress_is_rolled_back(tmp_path: Path, batch: list[Operation]
 
 def changed_slots(store: gpkvs.Store, operation: Operation) -> int:
     """Run one SET and return how many slots it changed."""
-    words = store._files.indexes[0].words(0, 2048 * 4).reshape(-1, 4)
+    words = store._files.indexes[0].region.words(0, 2048 * 4).reshape(-1, 4)
     before = words.copy()
     store.set(operation[1].encode(), operation[2].encode())
     return int((words != before).any(axis=1).sum())
@@ -89,6 +89,6 @@ def test_undo_restores_every_field_of_a_slot(tmp_path: Path) -> None:
     shutil.copytree(path, copy)
     assert run_child(path, [[["set", "key3", "NEW"], ["delete", "key4"]]], "before_idle_flag").killed
     with gpkvs.open(path) as store:
-        after = store._files.indexes[0].words(0, 2048 * 4).copy()
+        after = store._files.indexes[0].region.words(0, 2048 * 4).copy()
     with gpkvs.open(copy) as store:
-        assert np.array_equal(after, store._files.indexes[0].words(0, 2048 * 4))
+        assert np.array_equal(after, store._files.indexes[0].region.words(0, 2048 * 4))

@@ -210,7 +210,7 @@ def _tear(index: Path, slot_bytes: int, at: int, count: int) -> int:
 def test_an_occupant_between_its_two_buckets_is_kept_once(path: Path) -> None:
     with gpkvs.open(path, durability="none") as store:
         store.execute(Batch.of([(Op.SET, b"key%d" % i, b"v") for i in range(100)]))
-        index = store._files.indexes[0]
+        index = store._files.indexes[0].region
         slots = index.words(0, store.info().tables[0].slots * 4).reshape(-1, 4).copy()
         source = int(np.flatnonzero(slots[:, 3])[0])
         bucket = source // 8

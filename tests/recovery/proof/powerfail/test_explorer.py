@@ -19,7 +19,7 @@ import gpkvs
 from gpkvs.config import DurabilityName
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
-from gpkvs.media.roots import RootCopies, write_roots
+from gpkvs.media.roots import RootCopies, Roots
 from gpkvs.media.transaction import Transaction
 from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
@@ -166,8 +166,7 @@ def test_the_only_whole_root_copy_is_stored_over_last(store_path: Path, damaged:
     file[ROOT_OFFSETS[damaged] + 20] ^= 1
     (store_path / "root").write_bytes(bytes(file))
     region = open_watched(store_path)
-    current = RootCopies.read(region).current(region)
-    write_roots(region, replace(current, sequence=current.sequence + 1))
+    Roots(region).change()
     assert region.stored == [ROOT_OFFSETS[damaged], ROOT_OFFSETS[1 - damaged]]
     assert RootCopies.read(region).repaired == ""
     region.close()

@@ -6,12 +6,12 @@ import numpy as np
 
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
+from gpkvs.engine.phases import Phases
 from gpkvs.engine.plan import Plan, Seen, offsets_of
-from gpkvs.engine.table import Table
-from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind
+from gpkvs.media.layout import NO_SLOT, ChangeKind
 
 
-class BytesTable(Table):
+class BytesPhases(Phases):
     """A table whose slots refer to records."""
 
     _has_versions = True
@@ -26,7 +26,7 @@ class BytesTable(Table):
     def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
         reference = self._backend.scratch(len(plan.batch), np.uint64)
         if len(plan.put_op):
-            reference[plan.put_op] = plan.put_reference
+            reference[plan.put_op] = self._backend.upload(plan.records.reference)
         return {
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
@@ -44,7 +44,7 @@ class BytesTable(Table):
             source_word=plan.seen.source_word,
             source_op=0 if reads_only else plan.seen.source_op,
             key_lengths=plan.key_lengths,
-            segment_units=self._files.root.segment_bytes // UNIT_BYTES,
+            segment_units=self._files.segment_units,
             length=lengths,
         )
         return lengths
@@ -69,7 +69,7 @@ class BytesTable(Table):
             key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
-            table_id=self.entry.id,
+            table_id=self.table.entry.id,
             status=plan.seen.status,
             versions=plan.seen.versions,
             length=lengths,
@@ -85,7 +85,7 @@ class BytesTable(Table):
         return self._gather(plan, offset=offset, values=plan.batch.values, heap=self._files.heap.address)
 
     def kept_records(self, plan: Plan) -> U32:
-        """See `Table.kept_records`."""
+        """See `Phases.kept_records`."""
         if plan.batch.has_only_sets and len(plan.chains) == len(plan.batch):  # each SET has a key of its own
             numbers: U32 = self._xp.arange(len(plan.batch), dtype=np.uint32)
             return numbers
@@ -94,7 +94,7 @@ class BytesTable(Table):
         return self._numbers_where(kept)
 
     def freed(self, plan: Plan) -> U64:
-        """See `Table.freed`."""
+        """See `Phases.freed`."""
         if plan.batch.has_only_sets and not plan.placed.new_keys:
             return plan.chains.old_word
         freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != ChangeKind.NONE.value)]

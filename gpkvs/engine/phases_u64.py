@@ -6,11 +6,11 @@ import numpy as np
 
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.engine.phases import Phases
 from gpkvs.engine.plan import Delivered, Plan, Seen, offsets_of
-from gpkvs.engine.table import Table
 
 
-class U64Table(Table):
+class U64Phases(Phases):
     """A table whose slots hold the value."""
 
     _has_versions = False
@@ -45,7 +45,7 @@ class U64Table(Table):
             "values": plan.values,
             # Without it, operation i has value i.
             "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else plan.value_offsets,
-            "buckets": self.entry.buckets,
+            "buckets": self._index.buckets,
             "hash_key0": self._hash_key0,
             "hash_key1": self._hash_key1,
         }
@@ -67,7 +67,7 @@ class U64Table(Table):
         return 8 * (len(plan.batch) - missed)
 
     def result(self, plan: Plan) -> RequestResult:
-        """See `Table.result`; of what is on its way already, it waits for the arrival."""
+        """See `Phases.result`; of what is on its way already, it waits for the arrival."""
         if plan.delivered is None:
             return super().result(plan)
         count, all_found = len(plan.batch), plan.result_bytes == 8 * len(plan.batch)
@@ -92,13 +92,13 @@ class U64Table(Table):
         return words.view(np.uint8)
 
     def kept_records(self, plan: Plan) -> U32:
-        """See `Table.kept_records`; values need none."""
+        """See `Phases.kept_records`; values need none."""
         del plan
         nothing: U32 = self._xp.empty(0, np.uint32)
         return nothing
 
     def freed(self, plan: Plan) -> U64:
-        """See `Table.freed`."""
+        """See `Phases.freed`."""
         del plan
         nothing: U64 = self._xp.empty(0, np.uint64)
         return nothing

@@ -1,0 +1,272 @@
+"""The phase planner: every phase of a batch is a kernel of its own, launched where the plan runs.
+
+    route -> order -> find -> fold -> measure -> place -> allocate -> stage
+
+A batch that only reads goes route -> look -> measure. This planner takes every batch: large ones, several tables,
+columns on a GPU, and requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses
+a request that does not fit, and plans the rest again without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpkvs.backends.base import Backend
+from gpkvs.batch import U32, Batch, BatchPart
+from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
+from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.phases import Phases
+from gpkvs.engine.phases_bytes import BytesPhases
+from gpkvs.engine.phases_u64 import U64Phases
+from gpkvs.engine.plan import FIRST_REQUEST, Plan, Planned
+from gpkvs.engine.records import Allocation, allocate
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
+from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import RUNS_MAX, ChangeKind, LogRun
+
+TablePlan = tuple[Phases, Plan]
+
+
+class PhasePlanner:
+    """Plans any batch, at one place: on the host's threads, or on a GPU.
+
+    Parameters
+    ----------
+    backend
+        Of the store.
+    place
+        Where plans run: `backend`, or the host of it.
+    files, tables, heap
+        Of the store.
+    result_bytes_max, batch_result_bytes_max
+        Values that one request, and one transaction, may read.
+    meter
+        Told what each phase took.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        place: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        heap: Heap,
+        result_bytes_max: int,
+        batch_result_bytes_max: int,
+        meter: Meter,
+    ) -> None:
+        self._backend = backend
+        self._place = place
+        self._files = files
+        self._tables = tables
+        self._heap = heap
+        self._result_bytes_max = result_bytes_max
+        self._batch_result_bytes_max = batch_result_bytes_max
+        self._meter = meter
+
+    def plan(self, batch: Batch, first_sequence: int) -> Planned:
+        """Plan the longest run of requests from the first on that fits one transaction, refusing those that never fit.
+
+        The phases run as often as it takes to know which requests fit. PM is only read.
+        """
+        with memory_refused():
+            requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
+            rejected = self._dropped_tables(batch, requests)
+            admitted = np.arange(len(batch.request_ops)) < requests
+            admitted[list(rejected)] = False
+        while admitted.any():
+            try:
+                with memory_refused():
+                    numbers = np.flatnonzero(admitted)
+                    part = batch if len(numbers) == len(admitted) else batch.take(admitted)
+                    self._backend.begin()
+                    plans = self._plan_tables(part, first_sequence)
+                    write_set = self._plan_transaction(part, plans)
+            except DoesNotFitError as unfit:
+                for number, reason in unfit.rejected.items():
+                    rejected[int(numbers[number])] = reason
+                    admitted[numbers[number]] = False
+            except CutError as cut:
+                requests = int(numbers[cut.requests])
+                admitted[requests:] = False
+                rejected = {number: reason for number, reason in rejected.items() if number < requests}
+            else:
+                parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
+                return Planned(parts, rejected, requests, write_set)
+        return Planned((), rejected, requests, None)
+
+    def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
+        """Reject requests whose table was dropped after they were checked."""
+        tables = batch.request_tables[:requests]
+        if requests == 1 and int(tables[0]) in self._tables:
+            return {}
+        gone = np.flatnonzero(~np.isin(tables, list(self._tables)))
+        return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
+
+    def _plan_tables(self, batch: Batch, first_sequence: int) -> list[TablePlan]:
+        """Divide a batch by table; the operations of one table keep their order."""
+        if len(batch.request_tables) == 1:
+            phases = self._phases(int(batch.request_tables[0]))
+            return [(phases, Plan(self._place, batch, FIRST_REQUEST, first_sequence))]
+        plans = []
+        for table_id in np.unique(batch.request_tables).tolist():
+            mask = batch.request_tables == table_id
+            part = batch if mask.all() else batch.take(mask)
+            plans.append((self._phases(table_id), Plan(self._place, part, np.flatnonzero(mask), first_sequence)))
+            first_sequence += len(part) if part.has_writes else 0
+        return plans
+
+    def _phases(self, table_id: int) -> Phases:
+        table = self._tables[table_id]
+        kind = BytesPhases if table.index.has_records else U64Phases
+        return kind(self._place, self._files, table, self._result_bytes_max, self._meter)
+
+    def _plan_transaction(self, batch: Batch, plans: list[TablePlan]) -> WriteSet | None:
+        """Run all phases; each plan gets its results, and what changes becomes a write set."""
+        for_each_table(plans, Phases.read)
+        self._cut_unread(batch, plans)
+        for_each_table(plans, Phases.measure)
+        allocation = None
+        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
+        writers = [(phases, plan) for phases, plan in plans if plan.batch.has_writes]
+        if writers:
+            for_each_table(writers, Phases.place)
+            # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
+            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+                allocation = allocate(self._place, self._heap, batch, writers)
+                for phases, plan in writers:
+                    phases.stage(plan)  # a GPU does it while the host makes the results
+                self._meter.lap("place")
+        for_each_table(plans, Phases.check_results)
+        self._cut_results(batch, plans)
+        # All that may fail for want of memory comes before the commit, the values of the results too.
+        for phases, plan in plans:
+            plan.result = phases.result(plan)
+        self._meter.lap("reply")
+        return self._write_set(batch, writers, allocation) if allocation else None
+
+    def _cut_results(self, batch: Batch, plans: list[TablePlan]) -> None:
+        """Put off what is too much to hold in memory at once."""
+        if sum(plan.result_bytes for _, plan in plans) > self._batch_result_bytes_max:
+            self._cut(batch, plans, lambda phases, plan: phases.lengths(plan))
+
+    def _cut_unread(self, batch: Batch, plans: list[TablePlan]) -> None:
+        """Refuse or put off what is too much by the lengths in the references, before a record is read.
+
+        Records are checked when they are read: a batch whose rest is put off would check them again with each part.
+        """
+        readers = [(phases, plan) for phases, plan in plans if plan.batch.has_reads and phases.table.index.has_records]
+        total = sum(self._place.total(phases.bounds(plan)) for phases, plan in readers)
+        if not readers or total <= self._result_bytes_max:
+            return
+        for_each_table(readers, Phases.check_bounds)
+        if total > self._batch_result_bytes_max:
+            self._cut(batch, readers, lambda phases, plan: phases.bounds(plan))
+
+    def _cut(self, batch: Batch, plans: list[TablePlan], lengths: Callable[[Phases, Plan], U32]) -> None:
+        """Put off the requests after those whose GETs read as much as a transaction may; one always stays."""
+        result_bytes = np.zeros(len(batch.request_ops), np.int64)
+        for phases, plan in plans:
+            if plan.batch.has_reads:
+                result_bytes[plan.numbers] = phases.by_request(plan, lengths(phases, plan))
+        requests = max(1, cut_to(result_bytes, self._batch_result_bytes_max))
+        if requests < len(result_bytes):
+            raise CutError(requests)
+
+    def _write_set(self, batch: Batch, plans: list[TablePlan], allocation: Allocation) -> WriteSet:
+        tables = [self._table_writes(phases, plan) for phases, plan in plans]
+        runs = log_runs(tables)
+        self._check_log(batch, runs)
+        self._meter.lap("stage")
+        tail: Tail = allocation.tail
+        return WriteSet(tables, runs, tail, allocation.segments)
+
+    def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
+        """Return what one table stores, as columns that native code can read."""
+        writes = TableWrites(self._files, self._place, self._heap)
+        writes.index = phases.table.index
+        writes.operations = len(plan.batch)
+        writes.slots, writes.records = len(plan.changes), len(plan.records)
+        writes.new_keys = plan.placed.new_keys
+        removes = not plan.batch.has_only_sets
+        writes.removed_keys = self._place.total(plan.folded.change == ChangeKind.REMOVE.value) if removes else 0
+        writes.user_bytes = plan.batch.write_bytes
+        writes.heap_units = plan.records.units
+        writes.set(index=writes.index.address, table_id=writes.index.entry.id)
+        if writes.index.has_records:
+            self._keep_records(writes, plan)
+        self._keep_slots(writes, plan, phases)
+        return writes
+
+    def _keep_records(self, writes: TableWrites, plan: Plan) -> None:
+        download = self._place.download
+        writes.set(first_sequence=plan.first_sequence, filled=len(plan.records.filled_segment) // 2)
+        writes.keep(
+            put_op=plan.records.op,
+            put_reference=plan.records.reference,
+            filled_segment=plan.records.filled_segment,
+            keys=download(plan.batch.keys),
+            key_offsets=download(plan.key_offsets),
+            key_lengths=plan.host_key_lengths,
+            values=download(plan.batch.values),
+            value_offsets=download(plan.value_offsets),
+            value_lengths=plan.host_value_lengths,
+        )
+
+    def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
+        digest, freed = self._place.scratch(writes.slots, np.uint64), phases.freed(plan)
+        if isinstance(plan.changes.slot, np.ndarray):
+            writes.changed_slot = plan.changes.slot
+            writes.keep(
+                changed_slot=plan.changes.slot, contents=plan.changes.contents, digest=digest, freed_reference=freed
+            )
+            writes.set(freed=len(freed))
+        else:
+            freed_units = np.zeros(self._files.segments, np.uint64)
+            self._place.launch(
+                "count_units",
+                len(freed),
+                reference=freed,
+                segment_units=self._files.segment_units,
+                segments=len(freed_units),
+                live_units=freed_units,
+            )
+            writes.device = DeviceColumns(plan.changes.slot, plan.changes.contents, digest, freed_units)
+
+    def _check_log(self, batch: Batch, runs: tuple[LogRun, ...]) -> None:
+        """Put off requests if displaced occupants make the batch larger than the log."""
+        needed, capacity = sum(run.words for run in runs), self._files.log_words_max
+        if needed <= capacity:
+            return
+        requests = len(batch.request_ops)
+        if requests > 1:
+            raise CutError(requests // 2)
+        reason = NoSpaceError(
+            "log",
+            f"one transaction would log {8 * needed:,} bytes, the log holds {8 * capacity:,}: "
+            "send smaller requests, or create a store with a larger --log-bytes",
+        )
+        raise DoesNotFitError({0: reason})
+
+
+def for_each_table(plans: Sequence[TablePlan], phase: Callable[[Phases, Plan], None]) -> None:
+    """Run a phase for every table.
+
+    Raises
+    ------
+    DoesNotFitError
+        With all requests that some table refuses, by their numbers in the whole batch.
+    """
+    rejected: dict[int, GpkvsError] = {}
+    for phases, plan in plans:
+        try:
+            phase(phases, plan)
+        except DoesNotFitError as unfit:
+            rejected.update({int(plan.numbers[number]): reason for number, reason in unfit.rejected.items()})
+    if rejected:
+        raise DoesNotFitError(rejected)

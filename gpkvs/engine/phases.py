@@ -1,0 +1,392 @@
+"""The phases that plan one table's share of a transaction, kernel by kernel. They only read PM.
+
+route -> order -> find -> fold -> measure, then place -> stage; a batch that only reads goes route -> look -> measure.
+Each kernel exists once for each layout; phases_bytes.py and phases_u64.py hold what else depends on the layout.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Argument, Backend, Column
+from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.engine.capacity import DoesNotFitError, result_bytes_by_request
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.placement import Placement
+from gpkvs.engine.plan import Chains, Fingerprints, Folded, Plan, Seen, SlotChanges
+from gpkvs.engine.table import Table
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind
+
+_BOUND_SLACK = np.uint32(UNIT_BYTES - 1)  # by so much a bound may be too large
+
+
+class Phases(ABC):
+    """The phases of one table, at the place where a plan runs.
+
+    Parameters
+    ----------
+    backend
+        Where the plan runs: it runs the kernels and holds the columns.
+    files
+        The mapped store.
+    table
+        Whose operations are planned.
+    result_bytes_max
+        Values that one request may read.
+    meter
+        Told when a phase ends.
+    """
+
+    def __init__(self, backend: Backend, files: StoreFiles, table: Table, result_bytes_max: int, meter: Meter) -> None:
+        self._backend = backend
+        self._files = files
+        self._index = table.index
+        self._hash_key0, self._hash_key1 = table.index.hash_keys
+        self._placement = Placement(backend, table)
+        self._meter = meter
+        self.table = table
+        self.result_bytes_max = result_bytes_max
+
+    @property
+    def _xp(self) -> ModuleType:
+        return self._backend.xp
+
+    def read(self, plan: Plan) -> None:
+        """Find every key and what each operation sees; PM is only read."""
+        failpoint.hit("before_route")
+        if plan.batch.has_writes:
+            if not self._has_versions:
+                plan.fetch()  # in a bytes table, the values go from the host to the heap
+            fingerprints = self._route(plan, plan.keys, len(plan.batch))
+            self._meter.lap("route")
+            plan.chains = self._find(plan, fingerprints)
+            failpoint.hit("before_fold")
+            plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan)
+            self._meter.lap("fold")
+        else:
+            self._look(plan)
+            self._meter.lap("find")
+
+    def measure(self, plan: Plan) -> None:
+        """Find out how long the values of all GETs are, which reads and checks the records that they come from."""
+        plan.result_bytes = self._result_bytes(plan) if plan.batch.has_reads else 0
+        self._meter.lap("measure")
+
+    def place(self, plan: Plan) -> None:
+        """Find a way for every new key.
+
+        Raises
+        ------
+        DoesNotFitError
+            With the requests whose keys find none.
+        """
+        if plan.batch.has_only_sets:
+            changed = self._xp.arange(len(plan.chains), dtype=np.uint32)
+        else:
+            changed = self._numbers_where(plan.folded.change != ChangeKind.NONE.value)
+        failpoint.hit("before_place")
+        plan.placed = self._placement.place(plan, changed)
+        self._meter.lap("place")
+
+    def _numbers_where(self, mask: NDArray[np.bool_]) -> U32:
+        numbers: U32 = self._xp.flatnonzero(mask).astype(np.uint32)
+        return numbers
+
+    def _scratch(self, count: int, *types: type[np.generic]) -> list[NDArray[Any]]:
+        """Return new columns, one of each type, that last as long as the transaction."""
+        return [self._backend.scratch(count, dtype) for dtype in types]
+
+    def _route(self, plan: Plan, keys: U8, count: int) -> Fingerprints:
+        """Hash the keys of a plan, or of a part of it where they are all alike in length."""
+        word0, word1 = self._scratch(count, np.uint64, np.uint64)
+        self._launch(
+            "route",
+            count,
+            **self._route_arguments(plan),
+            keys=keys,
+            hash_key0=self._hash_key0,
+            hash_key1=self._hash_key1,
+            fingerprint0=word0,
+            fingerprint1=word1,
+        )
+        return Fingerprints(word0, word1)
+
+    def _find(self, plan: Plan, fingerprints: Fingerprints) -> Chains:
+        failpoint.hit("before_order")
+        order, chain_of, start, last_write = self._backend.order(fingerprints.word0, fingerprints.word1, plan.ops)
+        count = len(start) - 1
+        word0, word1, slot, old_word = self._scratch(count, *[np.uint64] * 4)
+        (block,) = self._scratch(count, np.uint32)
+        (old_meta,) = self._scratch(count if self._has_versions else 0, np.uint64)
+        chains = Chains(order, chain_of, start, last_write, word0, word1, block, slot, old_word, old_meta)
+        self._meter.lap("order")
+        failpoint.hit("before_find")
+        self._launch(
+            "find",
+            count,
+            **self._key_arguments(plan.keys),
+            **({"old_meta": old_meta} if self._has_versions else {}),
+            order=order,
+            chain_start=start,
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            index=self._index,
+            buckets=self._index.buckets,
+            chain_fingerprint0=word0,
+            chain_fingerprint1=word1,
+            block=block,
+            slot=slot,
+            old_word=old_word,
+        )
+        self._meter.lap("find")
+        return chains
+
+    def _look(self, plan: Plan) -> None:
+        """Look up the keys of a batch that only reads."""
+        plan.seen = self._nothing_seen(len(plan.batch))
+        self._look_at(plan, plan.keys, plan.seen)
+
+    def _nothing_seen(self, count: int) -> Seen:
+        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the reply."""
+        status, versions = self._result_columns(count)
+        return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
+
+    def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
+        """Fill what the operations with these keys see."""
+        fingerprints = self._route(plan, keys, len(seen.status))
+        self._meter.lap("route")
+        self._launch(
+            "look",
+            len(seen.status),
+            **self._key_arguments(keys),
+            **({"versions": seen.versions} if self._has_versions else {}),
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            index=self._index,
+            buckets=self._index.buckets,
+            status=seen.status,
+            source_word=seen.source_word,
+        )
+
+    def _result_columns(self, count: int) -> tuple[U8, U64]:
+        """Return columns for status and, where there are any, versions; they outlive the transaction."""
+        return self._xp.empty(count, np.uint8), self._xp.empty(count if self._has_versions else 0, np.uint64)
+
+    def _launch(self, kernel: str, items: int, keys_per_item: int = 1, /, **arguments: Argument) -> None:
+        """Run the kernel of this table's layout."""
+        self._backend.launch(f"{kernel}_{self._index.layout.name}", items, keys_per_item=keys_per_item, **arguments)
+
+    def _last_sets(self, plan: Plan) -> Folded:
+        """Fold a batch of SETs only: each sees that it is done, the last one of each key stays."""
+        chains = plan.chains
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
+        self._backend.launch(
+            "last_set", len(chains), order=chains.order, chain_start=chains.start, change=change, final_op=final_op
+        )
+        return Folded(change, final_op)
+
+    def _fold(self, plan: Plan) -> Folded:
+        n, chains = len(plan.batch), plan.chains
+        status, versions = self._result_columns(n)
+        source_word, source_op = self._scratch(n, np.uint64, np.uint32)
+        change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
+        of_versions: dict[str, Argument] = {
+            "old_meta": chains.old_meta,
+            "first_sequence": plan.first_sequence,
+            "versions": versions,
+        }
+        self._launch(
+            "fold",
+            n,
+            **(of_versions if self._has_versions else {}),
+            order=chains.order,
+            chain_of=chains.chain_of,
+            chain_start=chains.start,
+            last_write=chains.last_write,
+            ops=plan.ops,
+            slot=chains.slot,
+            old_word=chains.old_word,
+            status=status,
+            source_word=source_word,
+            source_op=source_op,
+            change=change,
+            final_op=final_op,
+        )
+        plan.seen = Seen(status, versions, source_word, source_op)
+        return Folded(change, final_op)
+
+    def check_results(self, plan: Plan) -> None:
+        """Refuse requests that would return too much.
+
+        Raises
+        ------
+        DoesNotFitError
+            With these requests.
+        """
+        if plan.result_bytes > self.result_bytes_max:
+            self._refuse_large(self.by_request(plan, self.lengths(plan)))
+
+    def check_bounds(self, plan: Plan) -> None:
+        """Refuse requests that would surely return too much, before their records are read.
+
+        Raises
+        ------
+        DoesNotFitError
+            With these requests.
+        """
+        bounds = self.bounds(plan)
+        self._refuse_large(self.by_request(plan, bounds - self._xp.minimum(bounds, _BOUND_SLACK)))
+
+    def _refuse_large(self, result_bytes: NDArray[np.int64]) -> None:
+        limit = self.result_bytes_max
+        too_large = np.flatnonzero(result_bytes > limit).tolist()
+        if too_large:
+            raise DoesNotFitError(
+                {
+                    request: InvalidArgumentError(
+                        f"its GETs read at least {result_bytes[request]:,} bytes of values, the limit is {limit:,} "
+                        "(result_bytes_max): split it",
+                        field="ops",
+                    )
+                    for request in too_large
+                }
+            )
+
+    def by_request(self, plan: Plan, lengths: U32) -> NDArray[np.int64]:
+        """Return the sum of its GETs' lengths for each request of a plan."""
+        download = self._backend.download
+        return result_bytes_by_request(plan.batch, download(plan.get_op), download(lengths))
+
+    def stage(self, plan: Plan) -> None:
+        """Work out the new contents of every slot that changes."""
+        placed = plan.placed
+        m = len(placed.chain)
+        moved = placed.chain[:0] if placed.moved_to is None else self._numbers_where(placed.moved_to != NO_SLOT)
+        words = self._index.layout.slot_bytes // 8
+        changed_slot = self._backend.scratch(m + len(moved), np.uint64)
+        contents = self._backend.scratch((m + len(moved)) * words, np.uint64).reshape(-1, words)
+        self._launch(
+            "stage",
+            m,
+            **self._stage_arguments(plan),
+            changed_chain=placed.chain,
+            change=plan.folded.change,
+            final_op=plan.folded.final_op,
+            slot=placed.slot,
+            changed_slot=changed_slot,
+            contents=contents,
+        )
+        if placed.moved_to is not None:
+            changed_slot[m:] = placed.moved_to[moved]
+            self._launch("load_slots", len(moved), slot=changed_slot[moved], index=self._index, contents=contents[m:])
+        plan.changes = SlotChanges(changed_slot, contents)
+
+    def result(self, plan: Plan) -> RequestResult:
+        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
+        on_host, count = isinstance(plan.batch.keys, np.ndarray), len(plan.batch)
+        if plan.batch.has_only_sets:
+            return self._result_of_sets(plan)
+        download = self._backend.download if on_host else _as_it_is
+        versions = download(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
+        values = download(self._values(plan) if plan.result_bytes else self._xp.empty(0, np.uint8))
+        alike = not self._has_versions and plan.result_bytes == 8 * plan.gets
+        lengths = constant(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
+        return RequestResult(download(plan.seen.status), versions, lengths, values)
+
+    def _result_of_sets(self, plan: Plan) -> RequestResult:
+        """Return the results of SETs only: all are done, with versions in the order of their arrival."""
+        count, first = len(plan.batch), plan.first_sequence
+        versions = constant(np.uint64(0), count)
+        if self._has_versions:
+            versions = self._backend.download(self._xp.arange(first, first + count, dtype=np.uint64))
+        status = constant(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
+        return RequestResult(status, versions, np.empty(0, np.uint32), np.empty(0, np.uint8))
+
+    def _result_bytes(self, plan: Plan) -> int:
+        """Return the bytes of the values of all GETs."""
+        return self._backend.total(self.lengths(plan))
+
+    def lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value."""
+        if plan.get_lengths is None:
+            plan.get_lengths = self._lengths(plan)
+        return plan.get_lengths
+
+    def bounds(self, plan: Plan) -> U32:
+        """Return how long each GET's value in the heap is at most, from what its slot says alone.
+
+        What a GET sees of its own batch does not count: whether that SET has room is not known yet.
+        """
+        if plan.get_bounds is None:
+            plan.get_bounds = self._bounds(plan)
+        return plan.get_bounds
+
+    def _gather(self, plan: Plan, **arguments: Argument) -> U8:
+        """Copy the values of the GETs together; `offset` says where each begins."""
+        values = self._value_column(plan.result_bytes)
+        reads_only = not plan.batch.has_writes
+        self._launch(
+            "gather",
+            plan.gets,
+            get_op=0 if reads_only else plan.get_op,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            value_offsets=0 if reads_only else plan.value_offsets,
+            length=self.lengths(plan),
+            out=values,
+            **arguments,
+        )
+        return values
+
+    @abstractmethod
+    def _bounds(self, plan: Plan) -> U32:
+        """Return how long each GET's value in the heap is at most, without reading it; up to 15 bytes too much."""
+
+    @property
+    @abstractmethod
+    def _has_versions(self) -> bool:
+        """Whether slots hold versions."""
+
+    @abstractmethod
+    def _value_column(self, size: int) -> U8:
+        """Return an uninitialised column for the values of the GETs, where they are gathered."""
+
+    @abstractmethod
+    def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `route` takes beside the rest."""
+
+    @abstractmethod
+    def _key_arguments(self, keys: U8) -> dict[str, Argument]:
+        """Return what the layout's `find` and `look` take to know a key."""
+
+    @abstractmethod
+    def _stage_arguments(self, plan: Plan) -> dict[str, Argument]:
+        """Return what the layout's `stage` takes beside the rest."""
+
+    @abstractmethod
+    def _lengths(self, plan: Plan) -> U32:
+        """Return the length of each GET's value, after checking where it comes from."""
+
+    @abstractmethod
+    def _values(self, plan: Plan) -> U8:
+        """Return the values of the GETs, one after the other."""
+
+    @abstractmethod
+    def kept_records(self, plan: Plan) -> U32:
+        """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
+
+    @abstractmethod
+    def freed(self, plan: Plan) -> U64:
+        """Return the references that no slot will hold any more."""
+
+
+def _as_it_is(column: Column) -> Column:
+    return column

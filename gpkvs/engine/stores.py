@@ -1,0 +1,125 @@
+"""How the parts of a write set are stored: by the host's threads, or by a GPU. `UndoCommitter` says when."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gpkvs.backends.base import Backend
+from gpkvs.engine.heap import Heap
+from gpkvs.engine.write_set import DeviceColumns, TableWrites
+from gpkvs.media.layout import LAYOUTS
+from gpkvs.native import kernel_symbol
+
+_Step = Callable[[int, int, int], None]
+
+
+class Stores(Protocol):
+    """Stores one table's part of a write set; everything that could fail for want of room was found at planning."""
+
+    def records(self, writes: TableWrites, first: int, last: int, /) -> None:
+        """Store the new records `first` to `last - 1` to the heap."""
+
+    def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int, /) -> None:
+        """Store the undo entries `first` to `last - 1` of the run that begins at an address."""
+
+    def log_digest(self, writes: TableWrites, /) -> int:
+        """Return the sum of the digests of all entries."""
+
+    def slots(self, writes: TableWrites, first: int, last: int, /) -> None:
+        """Store the changed slots `first` to `last - 1` in place."""
+
+    def count_live(self, writes: TableWrites, /) -> None:
+        """Count in the heap what is live now and what is no longer; cannot fail."""
+
+
+class HostStores:
+    """By the host's threads: each step is one native call (``kernels/write_set.hpp``)."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        # A call of CFUNCTYPE gives Python's lock away, one of PYFUNCTYPE keeps it.
+        self._steps = (_steps(ctypes.CFUNCTYPE), _steps(ctypes.PYFUNCTYPE))
+
+    def records(self, writes: TableWrites, first: int, last: int) -> None:
+        """See `Stores.records`."""
+        self._steps[writes.is_short]["store_records"](writes.address, first, last)
+
+    def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
+        """See `Stores.log`."""
+        writes.set(epoch=epoch, log=address)
+        self._steps[writes.is_short][f"store_log_{writes.index.layout.name}"](writes.address, first, last)
+
+    def log_digest(self, writes: TableWrites) -> int:
+        """See `Stores.log_digest`."""
+        return writes.log_digest
+
+    def slots(self, writes: TableWrites, first: int, last: int) -> None:
+        """See `Stores.slots`; a GPU's read image hears of it."""
+        self._steps[writes.is_short][f"store_slots_{writes.index.layout.name}"](writes.address, first, last)
+        self._backend.host_stored(writes.index, writes.changed_slot[first:last])
+
+    def count_live(self, writes: TableWrites) -> None:
+        """See `Stores.count_live`."""
+        self._steps[writes.is_short]["count_live"](writes.address, 0, 1)
+
+
+class DeviceStores:
+    """By a GPU where its columns are: the log and the slots. Records come from the host, whose threads store them."""
+
+    def __init__(self, backend: Backend, host: HostStores, heap: Heap) -> None:
+        self._backend = backend
+        self._host = host
+        self._heap = heap
+
+    def records(self, writes: TableWrites, first: int, last: int) -> None:
+        """See `Stores.records`."""
+        self._host.records(writes, first, last)
+
+    def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
+        """See `Stores.log`. The entries are stored once their digests are downloaded, or the sum of these."""
+        columns = _device(writes)
+        self._backend.launch_unawaited(
+            f"log_undo_{writes.index.layout.name}",
+            last - first,
+            changed_slot=columns.slot[first:last],
+            index=writes.index,
+            epoch=epoch,
+            first=first,
+            log=address,
+            digest=columns.digest[first:last],
+        )
+
+    def log_digest(self, writes: TableWrites) -> int:
+        """See `Stores.log_digest`."""
+        return self._backend.total(_device(writes).digest)
+
+    def slots(self, writes: TableWrites, first: int, last: int) -> None:
+        """See `Stores.slots`."""
+        columns = _device(writes)
+        self._backend.launch(
+            f"apply_{writes.index.layout.name}",
+            last - first,
+            changed_slot=columns.slot[first:last],
+            contents=columns.contents[first:last],
+            index=writes.index,
+        )
+
+    def count_live(self, writes: TableWrites) -> None:
+        """See `Stores.count_live`."""
+        self._host.count_live(writes)
+        self._heap.release(_device(writes).freed_units)
+
+
+def _device(writes: TableWrites) -> DeviceColumns:
+    assert writes.device
+    return writes.device
+
+
+def _steps(function_type: Callable[..., Any]) -> dict[str, _Step]:
+    """Return the native steps by name."""
+    signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
+    by_layout = [f"{step}_{layout}" for step in ("store_log", "store_slots") for layout in LAYOUTS]
+    names = ["store_records", *by_layout, "count_live"]
+    return {name: signature(kernel_symbol(name).run) for name in names}

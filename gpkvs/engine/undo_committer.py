@@ -1,0 +1,173 @@
+"""Makes a write set durable, with an undo log and a transaction flag.
+
+The order of a batch's stores and persists is here and nowhere else:
+
+    records -> undo log -> (both durable) -> descriptor -> ACTIVE -> slots -> (durable) -> IDLE
+
+The transactional shape (undo log first, flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and
+figure 6). docs/design.md names the invariants I1 to I7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.engine.heap import Heap
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.stores import DeviceStores, HostStores, Stores
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import TableWrites, WriteSet
+from gpkvs.fatal import stop_process
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun
+from gpkvs.media.transaction import Transaction
+
+_FLAG_BYTES = 2 * 8  # ACTIVE and IDLE
+
+
+class UndoCommitter:
+    """Stores write sets.
+
+    Parameters
+    ----------
+    backend, files, heap
+        Of the store.
+    tables
+        By id; their records are counted.
+    transaction
+        The flag, epochs and descriptors.
+    meter
+        Told what each phase took, and what was written.
+    logged
+        Whether batches are transactions. Without the undo log they are not: a crash may tear them.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        heap: Heap,
+        transaction: Transaction,
+        meter: Meter,
+        *,
+        logged: bool,
+    ) -> None:
+        self._files = files
+        self._tables = tables
+        self._heap = heap
+        self._transaction = transaction
+        self._meter = meter
+        self._logged = logged
+        self._host = HostStores(backend)
+        self._device = DeviceStores(backend, self._host, heap)
+        self._prefetched = -1  # the heap's segment that was read from the disk last
+        self._prefetch(heap.tail.segment)
+
+    def commit(self, write_set: WriteSet) -> None:
+        """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on."""
+        for segment in write_set.segments:
+            self._prefetch(segment)
+        try:
+            self._store(write_set)
+            # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
+            self._count(write_set)
+        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+            stop_process("a transaction could not be completed", error)
+
+    def _prefetch(self, segment: int) -> None:
+        """Begin to read a segment of the heap that gets records: it was used before."""
+        if segment != self._prefetched:
+            segment_bytes = self._files.root.segment_bytes
+            self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
+            self._prefetched = segment
+
+    def _stores(self, writes: TableWrites) -> Stores:
+        return self._device if writes.device else self._host
+
+    def _store(self, write_set: WriteSet) -> None:
+        """Store a write set and make it durable, in the order of I1 to I4."""
+        transaction, lap = self._transaction, self._meter.lap
+        epoch = transaction.next_epoch()
+        failpoint.hit("before_record")
+        for writes in write_set.tables:
+            if writes.records:
+                run_in_halves("mid_record", writes.records, partial(self._stores(writes).records, writes))
+        lap("record")
+        failpoint.hit("before_log")
+        digest = self._store_log(write_set, epoch) if self._logged else 0
+        lap("log")
+        failpoint.hit("before_descriptor")
+        self._files.heap.persist()
+        lap("persist_heap")
+        descriptor = self._describe(write_set, epoch, digest)
+        transaction.describe(descriptor)
+        lap("persist_log")
+        if self._logged:
+            transaction.activate(epoch)
+        lap("active")
+        failpoint.hit("before_apply")
+        for writes in write_set.tables:
+            run_in_halves("mid_apply", writes.slots, partial(self._stores(writes).slots, writes))
+        lap("apply")
+        failpoint.hit("before_apply_persist")
+        for writes in write_set.tables:
+            writes.index.region.persist()
+        lap("persist_index")
+        transaction.commit(descriptor)
+        lap("idle")
+
+    def _store_log(self, write_set: WriteSet, epoch: int) -> int:
+        """Store the undo log; return the digest of all its entries."""
+        digest = 0
+        for writes, run in zip(write_set.tables, write_set.runs, strict=True):
+            stores = self._stores(writes)
+            run_in_halves("mid_log", writes.slots, partial(stores.log, writes, epoch, self._files.run_address(run)))
+            digest += stores.log_digest(writes)
+        return digest % (1 << 64)
+
+    def _describe(self, write_set: WriteSet, epoch: int, digest: int) -> Descriptor:
+        current = self._transaction.current
+        return Descriptor(
+            epoch=epoch,
+            runs=write_set.runs if self._logged else (),
+            tail_segment=write_set.tail.segment,
+            tail_bytes=write_set.tail.units * UNIT_BYTES,
+            first_sequence=current.next_sequence,
+            next_sequence=current.next_sequence + write_set.operations,
+            time_horizon_ms=current.time_horizon_ms,
+            applied_sequence=current.applied_sequence,
+            log_digest=digest,
+        )
+
+    def _count(self, write_set: WriteSet) -> None:
+        self._heap.tail = write_set.tail
+        user_bytes = heap_units = index_bytes = 0
+        for writes in write_set.tables:
+            entry = writes.index.entry
+            if writes.index.has_records:
+                self._stores(writes).count_live(writes)
+            self._tables[entry.id].records += writes.new_keys - writes.removed_keys
+            user_bytes += writes.user_bytes
+            heap_units += writes.heap_units
+            index_bytes += writes.slots * entry.slot_layout.slot_bytes
+        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, _log_bytes(write_set.runs), index_bytes, _FLAG_BYTES)
+
+
+def _log_bytes(runs: tuple[LogRun, ...]) -> int:
+    """Return what a batch stores to the log: its entries and the descriptor."""
+    return STRUCTURE_BYTES + sum(run.count * run.entry_bytes for run in runs)
+
+
+def run_in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:
+    """Run over all items at once; in two halves if a test is going to die between them."""
+    if failpoint.armed(point):
+        run(0, items // 2)
+        failpoint.hit(point)
+        run(items // 2, items)
+    else:
+        failpoint.hit(point)
+        run(0, items)

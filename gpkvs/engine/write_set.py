@@ -1,0 +1,153 @@
+"""What a planner decided and a committer stores: columns and counters, nothing of Python that native code would miss.
+
+`TableWrites` is the struct of the same name in ``kernels/write_set.hpp``. Its columns lie on the host; only where a GPU
+planned, the changed slots and their contents stay on the GPU (`DeviceColumns`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.backends.fields import KernelFields
+from gpkvs.batch import U64
+from gpkvs.engine.heap import Heap, Tail
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.index import Index
+from gpkvs.media.layout import LogRun, RunKind
+
+_FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
+_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+_COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
+assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
+
+
+@dataclass(frozen=True)
+class DeviceColumns:
+    """The slots that change, where a GPU planned them."""
+
+    slot: U64
+    contents: U64  # (slots, words of a slot)
+    digest: U64
+    freed_units: U64  # (segments,), on the host: what each segment of the heap loses
+
+
+class TableWrites:
+    """One table's part of a write set.
+
+    Parameters
+    ----------
+    files, backend, heap
+        Of the store.
+
+    Attributes
+    ----------
+    index
+        What the slots are stored to.
+    operations
+        Of the table's part of the batch, reads too: each has a version.
+    slots, records
+        How many slots change, and how many records are new.
+    new_keys, removed_keys
+        How many keys the table gains, and loses.
+    user_bytes
+        What users asked to write.
+    heap_units
+        What the new records take, in units of 16 bytes.
+    device
+        The slots, if they are on a GPU; `None` if they are on the host.
+    changed_slot : (slots,) uint64
+        The slots, if they are on the host.
+    is_short
+        Whether storing it takes less time than handing over Python's lock.
+    """
+
+    index: Index
+    operations: int
+    slots: int
+    records: int
+    new_keys: int
+    removed_keys: int
+    user_bytes: int
+    heap_units: int
+    changed_slot: U64
+    is_short = False
+
+    def __init__(self, files: StoreFiles, backend: Backend, heap: Heap) -> None:
+        self.words = (ctypes.c_uint64 * len(_FIELDS))()
+        self.address = ctypes.addressof(self.words)
+        self.device: DeviceColumns | None = None
+        self._columns: dict[str, NDArray[Any]] = {}  # kept as long as native code may read them
+        self.set(
+            pool=backend.host_threads,
+            heap=files.heap.address,
+            live_units=address_of(heap.live_units),
+            segments=len(heap.live_units),
+            segment_units=heap.segment_units,
+        )
+
+    def set(self, **words: int) -> None:
+        """Set fields of the struct: numbers and addresses."""
+        for name, word in words.items():
+            self.words[_AT[name]] = word
+
+    def keep(self, **columns: NDArray[Any]) -> None:
+        """Set fields of the struct to the addresses of columns, which live as long as this."""
+        self._columns |= columns
+        self.set(**{name: address_of(column) for name, column in columns.items()})
+
+    def read_counters(self) -> None:
+        """Take over the counters that native code left in the struct."""
+        self.slots, self.records, self.new_keys, self.removed_keys, self.user_bytes, self.heap_units = self.words[
+            : len(_COUNTERS)
+        ]
+
+    @property
+    def log_digest(self) -> int:
+        """The sum of the digests of all entries that the host's threads stored to the log."""
+        return self.words[_AT["log_digest"]]
+
+
+@dataclass(frozen=True)
+class WriteSet:
+    """What one transaction stores.
+
+    Parameters
+    ----------
+    tables
+        Its parts.
+    runs
+        Each part's run of the undo log.
+    tail
+        Of the heap, after the new records.
+    segments
+        The segments of the heap that get new records.
+    """
+
+    tables: Sequence[TableWrites]
+    runs: tuple[LogRun, ...]
+    tail: Tail
+    segments: Sequence[int]
+
+    @property
+    def operations(self) -> int:
+        """Operations of the batch."""
+        return sum(writes.operations for writes in self.tables)
+
+
+def log_runs(tables: Sequence[TableWrites]) -> tuple[LogRun, ...]:
+    """Give each table its run of the log."""
+    runs: list[LogRun] = []
+    first_word = 0
+    for writes in tables:
+        entry = writes.index.entry
+        entry_bytes = entry.slot_layout.entry_bytes
+        runs.append(LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, writes.slots))
+        first_word += runs[-1].words
+    return tuple(runs)

@@ -1,0 +1,268 @@
+// The native planner: a batch on one table, by the host's threads, all phases in one call, with the same kernels.
+//
+// Python between a dozen launches takes fifty times what the kernels take for a few operations, and as much as they do
+// for thousands (docs/decisions.md). The planner leaves a batch to the phase planner where something does not fit (no way
+// for a key, no room in the heap): it only reads PM, so nothing has happened by then.
+#pragma once
+#include <new>
+
+#include "heap.hpp"
+#include "probe.cuh"
+#include "write_set.hpp"
+
+// The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
+#define PLANNER_GIVEN(F, Buckets)                                                           \
+    F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
+    F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
+    F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
+    F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
+    F(u64, table_id) F(Buckets*, index) F(u64, buckets) F(u8*, out)                         \
+    F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
+    F(u64, result_bytes_max) F(TableWrites*, writes)
+
+// Memory for the columns that the phases hand on, under the names that the kernels have for them.
+#define PLANNER_COLUMNS(F, Slot)                                                            \
+    F(u8*, ops) F(u32*, key_lengths) F(u64*, key_offsets) F(u32*, value_lengths) F(u64*, value_offsets) \
+    F(u64*, fingerprint0) F(u64*, fingerprint1)                                             \
+    F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, last_write)               \
+    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word) \
+    F(u64*, old_meta) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op) \
+    F(u64*, found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) F(u64*, vacated) \
+    F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
+    F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
+    F(u8*, status) F(u64*, versions) F(u32*, get_op) F(u32*, length) F(u64*, offset)        \
+    F(u32*, put_op) F(u64*, put_reference) F(u64*, planned)
+
+#define PLANNER_BYTES_FIELDS(F) PLANNER_GIVEN(F, BytesBucket) PLANNER_COLUMNS(F, BytesSlot)
+#define PLANNER_U64_FIELDS(F) PLANNER_GIVEN(F, U64Bucket) PLANNER_COLUMNS(F, U64Slot)
+struct PlannerBytes {
+    typedef BytesSlot Slot;
+    PLANNER_BYTES_FIELDS(GPKVS_FIELD)
+};
+struct PlannerU64 {
+    typedef U64Slot Slot;
+    PLANNER_U64_FIELDS(GPKVS_FIELD)
+};
+
+// `planned`: what the host reads of a plan, beside the counters of its writes.
+enum Planned {
+    PLANNED_LEFT,  // 1: left to the phase planner
+    PLANNED_SETS,
+    PLANNED_GETS,
+    PLANNED_RESULT_BYTES,
+    PLANNED_TAIL_SEGMENT,
+    PLANNED_TAIL_UNITS,
+    PLANNED_COUNT
+};
+
+// Runs a kernel on the columns of its arguments' names.
+#define PLANNER_TAKE(type, name) a.name,
+#define PLANNER_RUN_BLOCKS(kernel, LIST, items, keys_per_item)               \
+    do {                                                                     \
+        const kernel##_args taken = {LIST(PLANNER_TAKE)};                    \
+        a.pool->run(&gpkvs_kernel_##kernel, &taken, items, keys_per_item);   \
+    } while (0)
+#define PLANNER_RUN(kernel, LIST, items) PLANNER_RUN_BLOCKS(kernel, LIST, items, 1)
+
+// Writes every column out, and counts the operations of each kind.
+template <class Args>
+static void write_columns(const Args& a) {
+    u64 sets = 0, gets = 0, key_at = 0, value_at = 0, read_bytes = 0;
+    for (u64 i = 0; i < a.n; i++) {
+        const u8 op = a.given_ops[i * a.op_step];
+        a.ops[i] = op;
+        a.key_offsets[i] = key_at;
+        a.key_lengths[i] = a.given_key_lengths[i * a.key_length_step];
+        key_at += a.key_lengths[i];
+        a.value_offsets[i] = value_at;
+        a.value_lengths[i] = op == OP_SET ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
+        value_at += a.value_lengths[i];
+        if (op != OP_GET) continue;
+        a.get_op[gets++] = (u32)i;
+        read_bytes += a.key_lengths[i];
+    }
+    a.planned[PLANNED_SETS] = sets;
+    a.planned[PLANNED_GETS] = gets;
+    a.writes->user_bytes = key_at + value_at - read_bytes;
+}
+
+// Finds every key, and what each operation sees; returns the number of chains, 0 in a batch that only reads.
+template <class Args>
+static u64 read_index(const Args& a) {
+    const bool reads_only = a.planned[PLANNED_GETS] == a.n;
+    if constexpr (has_records<typename Args::Slot>) {
+        PLANNER_RUN(route_bytes, ROUTE_BYTES_ARGS, a.n);
+        if (reads_only) PLANNER_RUN(look_bytes, LOOK_BYTES_ARGS, a.n);
+    } else {
+        PLANNER_RUN(route_u64, ROUTE_U64_ARGS, a.n);
+        if (reads_only) PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
+    }
+    if (reads_only) {
+        for (u64 i = 0; i < a.n; i++) a.source_op[i] = NO_OP;
+        return 0;
+    }
+    const u64 chains = a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, a.chain_of, a.chain_start,
+                                     a.last_write);
+    if constexpr (has_records<typename Args::Slot>) {
+        PLANNER_RUN(find_bytes, FIND_BYTES_ARGS, chains);
+        PLANNER_RUN(fold_bytes, FOLD_BYTES_ARGS, a.n);
+    } else {
+        PLANNER_RUN(find_u64, FIND_U64_ARGS, chains);
+        PLANNER_RUN(fold_u64, FOLD_ARGS, a.n);
+    }
+    return chains;
+}
+
+// Whether the records that the GETs see are few enough to read them. The word of an operation that sees no record is 0; a
+// table without records has none to read.
+template <class Args>
+static bool may_measure(const Args& a) {
+    if constexpr (has_records<typename Args::Slot>) {
+        if (!a.planned[PLANNED_GETS]) return true;
+        u64 units = 0;
+        for (u64 i = 0; i < a.n; i++) units += reference_length(a.source_word[i]);
+        return units * UNIT_BYTES <= a.result_bytes_max;
+    }
+    return true;
+}
+
+// How long the values of the GETs are, and where each begins in the result.
+template <class Args>
+static void measure_values(const Args& a) {
+    const u64 gets = a.planned[PLANNED_GETS];
+    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(measure, MEASURE_ARGS, gets);
+    else
+        for (u64 i = 0; i < gets; i++) a.length[i] = a.status[a.get_op[i]] == STATUS_OK ? 8 : 0;
+    for (u64 i = 0; i < gets; i++) {
+        a.offset[i] = a.planned[PLANNED_RESULT_BYTES];
+        a.planned[PLANNED_RESULT_BYTES] += a.length[i];
+    }
+}
+
+// Finds a way for every new key; returns how many chains change their slot, or NO_SLOT if some key finds none.
+template <class Args>
+static u64 place_keys(const Args& a, u64 chains) {
+    u64 changes = 0, blocks = 0;
+    for (u64 chain = 0; chain < chains; chain++) {
+        a.found[chain] = a.slot[chain];
+        if (a.change[chain] == CHANGE_NONE) continue;
+        if (!changes || a.block[chain] != a.block[a.changed_chain[changes - 1]]) a.block_first[blocks++] = (u32)changes;
+        a.moved_to[changes] = NO_SLOT;
+        a.changed_chain[changes++] = (u32)chain;
+        a.writes->new_keys += a.found[chain] == NO_SLOT;
+        a.writes->removed_keys += a.change[chain] == CHANGE_REMOVE;
+    }
+    a.block_first[blocks] = (u32)changes;
+    if (!a.writes->new_keys) return changes;
+    if constexpr (has_records<typename Args::Slot>)
+        PLANNER_RUN_BLOCKS(place_bytes, PLACE_BYTES_ARGS, blocks, changes / blocks);
+    else PLANNER_RUN_BLOCKS(place_u64, PLACE_U64_ARGS, blocks, changes / blocks);
+    for (u64 i = 0; i < changes; i++)
+        if (a.slot[a.changed_chain[i]] == NO_SLOT) return NO_SLOT;
+    return changes;
+}
+
+// Gives each record that is kept its place behind the tail, in arrival order; false if the heap is full.
+static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
+    TableWrites& w = *a.writes;
+    const u64 kept = ~0ull;  // until it has a reference
+    for (u64 op = 0; op < a.n; op++) a.reference[op] = NO_RECORD;
+    for (u64 i = 0; i < changes; i++) {
+        const u32 chain = a.changed_chain[i];
+        if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
+        if (a.found[chain] != NO_SLOT) a.freed_reference[w.freed++] = a.old_word[chain];
+    }
+    Filled filled = {a.filled_segment, 0};
+    for (u64 op = 0; op < a.n; op++) {
+        if (a.reference[op] == NO_RECORD) continue;
+        const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
+        a.reference[op] = append_record(a, tail, filled, units);
+        if (a.reference[op] == NO_RECORD) return false;
+        a.put_reference[w.records] = a.reference[op];
+        a.put_op[w.records++] = (u32)op;
+        w.heap_units += units;
+    }
+    w.filled = filled.count;
+    return true;
+}
+
+// The new contents of every slot that changes; displaced occupants come last.
+template <class Args>
+static void stage_slots(const Args& a, u64 changes) {
+    typedef typename Args::Slot Slot;
+    if constexpr (has_records<Slot>) PLANNER_RUN(stage_bytes, STAGE_BYTES_ARGS, changes);
+    else PLANNER_RUN(stage_u64, STAGE_U64_ARGS, changes);
+    const Slot* slots = a.index->ways;
+    u64 slot = changes;
+    for (u64 i = 0; i < changes; i++) {
+        if (a.moved_to[i] == NO_SLOT) continue;
+        a.changed_slot[slot] = a.moved_to[i];
+        a.contents[slot++] = slots[a.changed_slot[i]];
+    }
+    a.writes->slots = slot;
+}
+
+// Tells the committer what belongs to this batch alone.
+template <class Args>
+static void describe_writes(const Args& a) {
+    TableWrites& w = *a.writes;
+    w.table_id = a.table_id;
+    w.index = a.index;
+    w.keys = a.keys;
+    w.values = a.values;
+    w.first_sequence = a.first_sequence;
+}
+
+template <class Args>
+static bool plan_writes(const Args& a, u64 chains) {
+    const u64 changes = place_keys(a, chains);
+    if (changes == NO_SLOT) return false;
+    // A tail segment in which nothing is live begins again.
+    Tail tail = {a.tail_segment, a.live_units[a.tail_segment] ? a.tail_units : 0, a.tail_segment};
+    if constexpr (has_records<typename Args::Slot>) {
+        if (!allocate_records(a, changes, tail)) return false;
+    } else {
+        tail.units = a.tail_units;
+    }
+    a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;
+    a.planned[PLANNED_TAIL_UNITS] = tail.units;
+    stage_slots(a, changes);
+    describe_writes(a);
+    return true;
+}
+
+// Plans a batch; returns whether all of it fits.
+template <class Args>
+static bool plan_batch(const Args& a) {
+    TableWrites& w = *a.writes;
+    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.log_digest = w.freed = w.filled = 0;
+    for (u32 number = 0; number < PLANNED_COUNT; number++) a.planned[number] = 0;
+    write_columns(a);
+    const u64 chains = read_index(a);
+    if (!may_measure(a)) return false;
+    measure_values(a);
+    return !chains || plan_writes(a, chains);
+}
+
+template <class Args>
+static void plan_run(const void* args, u64, u64) {
+    const Args& a = *(const Args*)args;
+    try {
+        a.planned[PLANNED_LEFT] = !plan_batch(a);
+    } catch (const std::bad_alloc&) {
+        a.planned[PLANNED_LEFT] = 1;  // the phase planner reports it
+    }
+}
+
+// The values of the GETs, to `out`.
+template <class Args>
+static void values_run(const void* args, u64, u64) {
+    const Args& a = *(const Args*)args;
+    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
+    else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
+}
+
+GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>);
+GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>);
+GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>);
+GPKVS_STEP(values_u64, PlannerU64, PLANNER_U64_FIELDS, values_run<PlannerU64>);

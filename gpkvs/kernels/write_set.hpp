@@ -1,0 +1,85 @@
+// A write set: what a planner decided, as columns and counters. A planner fills it and stores nothing to PM; a committer stores
+// it, in the order that durability asks for (gpkvs/engine/undo_committer.py).
+//
+// The columns lie on the host. Where a GPU planned, its slots and contents stay there, and the GPU stores them.
+#pragma once
+#include <type_traits>
+
+#include "heap.cuh"
+#include "pool.hpp"
+#include "record.cuh"
+
+// One table's part. The counters come first: the host reads them (gpkvs/engine/write_set.py).
+#define TABLE_WRITES_FIELDS(F)                                                              \
+    F(u64, slots) F(u64, records) F(u64, new_keys) F(u64, removed_keys) F(u64, user_bytes) F(u64, heap_units) \
+    F(u64, log_digest) F(u64, freed) F(u64, filled)                                         \
+    F(u64, epoch) F(u64*, log)                                                              \
+    F(u64, table_id) F(void*, index) F(u64*, changed_slot) F(void*, contents) F(u64*, digest) \
+    F(u32*, put_op) F(u64*, put_reference) F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) \
+    F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(u64, first_sequence) \
+    F(u64*, freed_reference) F(u64*, filled_segment)                                        \
+    F(Pool*, pool) F(u8*, heap) SEGMENTS_ARGS(F)
+
+struct TableWrites {
+    TABLE_WRITES_FIELDS(GPKVS_FIELD)
+};
+
+template <class Slot>
+static constexpr bool has_records = std::is_same<Slot, BytesSlot>::value;
+
+// The records `first` to `last - 1`, to the heap.
+static void store_records_run(const void* args, u64 first, u64 last) {
+    const TableWrites& w = *(const TableWrites*)args;
+    const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
+                               w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
+                               w.first_sequence, w.table_id,              w.heap};
+    w.pool->run(&gpkvs_kernel_record, &taken, last - first);
+}
+
+// The undo entries `first` to `last - 1`, to the log; `log_digest` gathers the sum of their digests.
+template <class Slot>
+static void store_log_run(const void* args, u64 first, u64 last) {
+    TableWrites& w = *(TableWrites*)args;
+    const Slot* index = (const Slot*)w.index;
+    if constexpr (has_records<Slot>) {
+        const log_undo_bytes_args taken = {w.changed_slot + first, index, w.epoch, first, w.log, w.digest + first};
+        w.pool->run(&gpkvs_kernel_log_undo_bytes, &taken, last - first);
+    } else {
+        const log_undo_u64_args taken = {w.changed_slot + first, index, w.epoch, first, w.log, w.digest + first};
+        w.pool->run(&gpkvs_kernel_log_undo_u64, &taken, last - first);
+    }
+    for (u64 i = first; i < last; i++) w.log_digest += w.digest[i];
+}
+
+// The slots `first` to `last - 1`, in place.
+template <class Slot>
+static void store_slots_run(const void* args, u64 first, u64 last) {
+    const TableWrites& w = *(const TableWrites*)args;
+    const Slot* contents = (const Slot*)w.contents + first;
+    if constexpr (has_records<Slot>) {
+        const apply_bytes_args taken = {w.changed_slot + first, contents, (Slot*)w.index};
+        w.pool->run(&gpkvs_kernel_apply_bytes, &taken, last - first);
+    } else {
+        const apply_u64_args taken = {w.changed_slot + first, contents, (Slot*)w.index};
+        w.pool->run(&gpkvs_kernel_apply_u64, &taken, last - first);
+    }
+}
+
+// After the commit: what each segment's live units gained and lost.
+static void count_live_run(const void* args, u64, u64) {
+    const TableWrites& w = *(const TableWrites*)args;
+    for (u64 i = 0; i < w.filled; i++) w.live_units[w.filled_segment[2 * i]] += w.filled_segment[2 * i + 1];
+    for (u64 i = 0; i < w.freed; i++)
+        if (u64* live_units = live_units_of(w, w.freed_reference[i]))
+            *live_units -= reference_length(w.freed_reference[i]);
+}
+
+// A step of the host: it shares its work among the pool's threads itself.
+#define GPKVS_STEP(name, Args, LIST, run) \
+    extern "C" const Kernel gpkvs_kernel_##name = {sizeof(Args), LIST(GPKVS_NAME), run, 1, 0, 1}
+GPKVS_STEP(store_records, TableWrites, TABLE_WRITES_FIELDS, store_records_run);
+GPKVS_STEP(store_log_bytes, TableWrites, TABLE_WRITES_FIELDS, store_log_run<BytesSlot>);
+GPKVS_STEP(store_log_u64, TableWrites, TABLE_WRITES_FIELDS, store_log_run<U64Slot>);
+GPKVS_STEP(store_slots_bytes, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<BytesSlot>);
+GPKVS_STEP(store_slots_u64, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<U64Slot>);
+GPKVS_STEP(count_live, TableWrites, TABLE_WRITES_FIELDS, count_live_run);
