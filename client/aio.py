@@ -14,11 +14,10 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.client.operations import (
     Operation,
     OperationList,
@@ -36,6 +35,7 @@ from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
+from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 DEFAULT_TARGET = ServerConfig.listen
@@ -281,9 +281,7 @@ class AsyncClient:
             self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
         )
 
-    async def set_many(
-        self, keys: U64Array, values: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> None:
+    async def set_many(self, keys: U64, values: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> None:
         """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
 
         Parameters
@@ -303,8 +301,8 @@ class AsyncClient:
         await self.execute(sets_of(keys, values), table=table, timeout=timeout)
 
     async def get_many(
-        self, keys: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> tuple[U64Array, NDArray[np.bool_]]:
+        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
+    ) -> tuple[U64, NDArray[np.bool_]]:
         """Read many numbers of a u64 table; errors as `set_many`.
 
         Returns
@@ -314,10 +312,12 @@ class AsyncClient:
         found : (n,) bool
             Which keys are there.
         """
-        return values_of(await self.execute(gets_of(keys), table=table, timeout=timeout))
+        result = await self.execute(gets_of(keys), table=table, timeout=timeout)
+        check_values(result)
+        return values_of(result)
 
     async def delete_many(
-        self, keys: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
+        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
     ) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one atomic, durable request; return which were there."""
         return found_of(await self.execute(deletes_of(keys), table=table, timeout=timeout))

@@ -16,10 +16,11 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.operations import check_message_bytes
-from gpkvs.client.retry import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED, Failure, classify, classify_error
+from gpkvs.client.retry import Failure, classify, classify_error
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.fork import Origin
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}

@@ -31,10 +31,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
-
-EXECUTED_KEY = "gpkvs-executed"
-NOT_EXECUTED = "no"
-FULL_KEY = "gpkvs-full"
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 
 # What the gRPC library says of a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")

@@ -12,17 +12,17 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
-from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
+from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 
@@ -131,15 +131,17 @@ class Client:
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, is_write=batch.has_writes)
 
-    def set_many(self, keys: U64Array, values: U64Array, *, table: str | None = None) -> None:
+    def set_many(self, keys: U64, values: U64, *, table: str | None = None) -> None:
         """Store many numbers in a u64 table, as one atomic, durable request; as `AsyncClient.set_many`."""
         self.execute(sets_of(keys, values), table=table)
 
-    def get_many(self, keys: U64Array, *, table: str | None = None) -> tuple[U64Array, NDArray[np.bool_]]:
+    def get_many(self, keys: U64, *, table: str | None = None) -> tuple[U64, NDArray[np.bool_]]:
         """Read many numbers of a u64 table: values, and which were found; as `AsyncClient.get_many`."""
-        return values_of(self.execute(gets_of(keys), table=table))
+        result = self.execute(gets_of(keys), table=table)
+        check_values(result)
+        return values_of(result)
 
-    def delete_many(self, keys: U64Array, *, table: str | None = None) -> NDArray[np.bool_]:
+    def delete_many(self, keys: U64, *, table: str | None = None) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
         return found_of(self.execute(deletes_of(keys), table=table))
 

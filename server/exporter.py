@@ -77,10 +77,10 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
-    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+    def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
         self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
-        self._batch_requests.observe(requests)
+        self._batch_requests.observe(result.requests)
         self._batch_seconds.observe(seconds)
         for part in result.parts:
             counts = np.bincount(len(Status) * part.batch.ops + part.result.status)

@@ -132,11 +132,11 @@ class Account:
         Over which the call came.
     """
 
-    __slots__ = ("_answer_bytes", "_is_closed", "connection")
+    __slots__ = ("_is_closed", "_response_bytes", "connection")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._answer_bytes = 0
+        self._response_bytes = 0
         self._is_closed = False
         connection.change("calls", CALL_BYTES)
 
@@ -152,7 +152,7 @@ class Account:
         if refusal is not None:
             raise refusal
 
-    def admit(self, request_bytes: int, answer_bytes: int) -> None:
+    def admit(self, request_bytes: int, response_bytes: int) -> None:
         """Count a request and the answer that is planned for it.
 
         Raises
@@ -160,23 +160,23 @@ class Account:
         NoSpaceError
             If there is no room for both.
         """
-        self.require_room(request_bytes + _SENT_COPIES * answer_bytes)
+        self.require_room(request_bytes + _SENT_COPIES * response_bytes)
         self.connection.change("requests", request_bytes)
-        self.answer(answer_bytes)
+        self.change_responses(response_bytes)
 
     def release(self, request_bytes: int) -> None:
         """Count a request no longer: nobody has its columns."""
         self.connection.change("requests", -request_bytes)
 
-    def answer(self, size: int) -> None:
+    def change_responses(self, size: int) -> None:
         """Count an answer's bytes; a negative size gives back what was planned too much, or was sent."""
         if not self._is_closed:
-            self._answer_bytes += _SENT_COPIES * size
+            self._response_bytes += _SENT_COPIES * size
             self.connection.change("answers", _SENT_COPIES * size)
 
     def close(self, _context: object = None) -> None:
         """Count the call and its answers no longer: it has ended."""
         if not self._is_closed:
             self._is_closed = True
-            self.connection.change("answers", -self._answer_bytes)
+            self.connection.change("answers", -self._response_bytes)
             self.connection.change("calls", -CALL_BYTES)

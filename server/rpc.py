@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,16 +10,15 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receive import Receives
-from gpkvs.server.status import status_of, status_text
+from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
-
-_log = logging.getLogger("gpkvs.server")
 
 
 class Call(NamedTuple):
@@ -44,11 +42,7 @@ class Doors(NamedTuple):
     metrics: Metrics
 
 
-# In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
-# requests that it did not answer.
-NOT_EXECUTED = (("gpkvs-executed", "no"),)
-# There too: what is full, of a request refused for want of room (`NoSpaceError.resource`).
-FULL_KEY = "gpkvs-full"
+_NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 
 
 def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, doors: Doors) -> str:
@@ -129,25 +123,11 @@ async def abort(
     context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
 ) -> NoReturn:
     """End a call with the status of an error."""
+    code, text, full, is_refusal = tell(error, method.__qualname__, metrics)
+    trailing = _NOT_EXECUTED if is_refusal else ()
     try:
-        await _abort_with(context, error, method, metrics)
+        await context.abort(code, text, (*trailing, (FULL_KEY, full)) if full else trailing)
     finally:
         # gRPC keeps the exception with which it aborts, and that keeps this one: its frames have the message.
         error.__traceback__ = error.__cause__ = error.__context__ = None
-
-
-async def _abort_with(
-    context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
-) -> NoReturn:
-    if not isinstance(error, GpkvsError):  # the last line of defence: the log gets the traceback
-        _log.error("%s failed", method.__qualname__, exc_info=error)
-        await context.abort(grpc.StatusCode.INTERNAL, "internal error: the server's log has the details")
-    else:
-        code, refused = status_of(error)
-        if refused:
-            metrics.request_refused(refused)
-            full = ((FULL_KEY, error.resource),) if isinstance(error, NoSpaceError) else ()
-            await context.abort(code, status_text(error), NOT_EXECUTED + full)
-        _log.error("%s: %s", code.name, error)
-        await context.abort(code, status_text(error))
     raise AssertionError("abort always raises")

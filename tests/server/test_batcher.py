@@ -16,9 +16,9 @@ from gpkvs.batch import Batch, BatchResult, Op
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import NoSpaceError
 from gpkvs.server import codec
-from gpkvs.server.batcher import Batcher, DeadlineError
+from gpkvs.server.batcher import Batcher, ExpiredRequestError
 from gpkvs.server.bounds import bounds_of
-from gpkvs.server.codec import Answer
+from gpkvs.server.codec import Response
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.memory import Account, Memory
 from tests.server import wire
@@ -27,7 +27,7 @@ LIMITS = Limits()
 
 
 def set_one(key: bytes, value: bytes = b"") -> codec.Request:
-    return codec.one(Op.SET, key, value, LIMITS)
+    return codec.single(Op.SET, key, value, LIMITS)
 
 
 @dataclass
@@ -49,8 +49,7 @@ class Watched:
         assert self.go.wait(60)
         return self.store.execute_requests(batch)
 
-    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
-        assert requests == result.requests
+    def batch_done(self, result: BatchResult, seconds: float) -> None:
         assert seconds > 0
 
     def request_dropped(self, reason: str) -> None:
@@ -65,7 +64,7 @@ class OneConnection(Batcher):
 
     account: Account
 
-    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:  # type: ignore[override]
+    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Response]:  # type: ignore[override]
         return super().submit(request, self.account, seconds_left)
 
 
@@ -187,7 +186,7 @@ async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
         await asyncio.sleep(0.02)
         watched.go.set()
         await in_time
-        with pytest.raises(DeadlineError):
+        with pytest.raises(ExpiredRequestError):
             await late
     assert watched.dropped == ["cancelled", "deadline"]
     assert watched.batches == [[b"in batch"], [b"in time"]]
@@ -201,7 +200,7 @@ async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> No
         await watched.wait_entered()
         value = bytes(500_000)
         answers = [batcher.submit(set_one(b"%d" % i, value)) for i in range(40)]  # 20 MB into a heap of 16 MiB
-        answers.append(batcher.submit(codec.one(Op.GET, b"busy", b"", LIMITS)))
+        answers.append(batcher.submit(codec.single(Op.GET, b"busy", b"", LIMITS)))
         watched.go.set()
         await busy
         results = await asyncio.gather(*answers, return_exceptions=True)
@@ -220,7 +219,7 @@ async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         # 150 x 512 KiB = 75 MiB: more than the 64 MiB of values that one transaction may read.
-        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
+        answers = [batcher.submit(codec.single(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
         watched.go.set()
         await busy
         lengths = {len((await answer).values) for answer in answers}
@@ -300,7 +299,7 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
     """One connection may hold as much as it leaves free; another one is served; what was read makes room."""
     size = 1_000_000
     store.set(b"large", bytes(size))
-    read = codec.one(Op.GET, b"large", b"", LIMITS)
+    read = codec.single(Op.GET, b"large", b"", LIMITS)
     memory = Memory(21 * size, 1)
     async with running(store, memory) as (batcher, watched):
         watched.go.set()
@@ -315,7 +314,7 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
         assert len((await Batcher.submit(batcher, read, other)).values) == size
         other.close()
 
-        batcher.account.answer(-3 * size)
+        batcher.account.change_responses(-3 * size)
         assert len((await batcher.submit(read)).values) == size
 
 
@@ -346,7 +345,7 @@ async def test_requests_and_planned_answers_count_until_they_are_done(store: gpk
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         before = memory.by_kind["requests"]
-        waiting = batcher.submit(codec.one(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
+        waiting = batcher.submit(codec.single(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
         assert 10_000 < memory.by_kind["requests"] - before < 13_000
         assert memory.by_kind["answers"] > 0
         waiting.cancel()
@@ -367,11 +366,11 @@ async def test_requests_and_planned_answers_count_until_they_are_done(store: gpk
 def test_an_account_gives_back_what_it_took() -> None:
     memory = Memory(1 << 30, 1)
     first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
-    first.answer(3000)
+    first.change_responses(3000)
     second.admit(0, 4000)
-    first.answer(-1000)
+    first.change_responses(-1000)
     first.close()
-    first.answer(50_000)  # a call that has ended holds nothing
+    first.change_responses(50_000)  # a call that has ended holds nothing
     assert 8000 <= memory.bytes == memory.connection("peer").bytes < 40_000
     second.close()
     second.close()
