@@ -14,6 +14,7 @@ from gpkvs.batch import U8, U64, Batch, Op, RequestResult, Status
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.text import counted
 
+_WIRE = np.dtype("<u8")
 _NO_BYTES = np.empty(0, np.uint8)
 
 
@@ -34,7 +35,7 @@ def sets_of(keys: U64, values: U64, table: int = 0) -> Batch:
     """
     key_bytes, value_bytes = _bytes_of("keys", keys), _bytes_of("values", values)
     if len(keys) != len(values):
-        raise InvalidArgumentError(f"{counted(len(keys), 'key')} and {counted(len(values), 'value')}", field="values")
+        raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
     return Batch.of_numbers(Op.SET, key_bytes, value_bytes, table)
 
 
@@ -57,7 +58,7 @@ def found_of(result: RequestResult) -> NDArray[np.bool_]:
 def values_of(result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
     """Return the values that the GETs of a u64 table read, 0 where there is none, and which keys were there."""
     found = found_of(result)
-    held: U64 = result.values.view("<u8").astype(np.uint64, copy=False)
+    held: U64 = result.values.view(_WIRE).astype(np.uint64, copy=False)
     if len(held) == len(found):
         return held, found
     values = np.zeros_like(held, shape=len(found))
@@ -85,5 +86,5 @@ def _bytes_of(name: str, numbers: Any) -> U8:
             f"an array of {numbers.dtype} with {numbers.ndim} dimensions; a contiguous one of uint64 is needed",
             field=name,
         )
-    column: U8 = numbers.astype("<u8", copy=False).view(np.uint8)
+    column: U8 = numbers.astype(_WIRE, copy=False).view(np.uint8)
     return column

@@ -1,8 +1,8 @@
-"""Batch while busy: whatever arrived while one transaction ran forms the next.
+"""Batch while busy: the requests that arrive while one transaction runs form the next.
 
-The queue belongs to the event loop, the store to the engine's own thread; a batch goes over and its result comes back,
-so the loop is woken once a batch. No timer: a request that finds the engine idle starts at once, together with what
-the loop reads in the same turn.
+The queue belongs to the event loop, the store to the engine's own thread. The thread gets a batch and gives its result
+back, so it wakes the loop once a batch. There is no timer: a request that finds the engine idle starts at once,
+together with the requests that the loop reads in the same turn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ExpiredRequestError(GpkvsError):
 
 
 class BatchObserver(Protocol):
-    """What is told of every batch and of every request that was dropped before it got into one."""
+    """Is told of every batch, and of every request that was dropped before it got into one."""
 
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction and its duration in the engine."""
@@ -46,7 +46,7 @@ class _Waiting:
 
 
 _Transacted = tuple[BatchResult, float, list[Response | GpkvsError]]
-"""What became of a batch, its seconds in the engine, and what its callers are told."""
+"""The result of a batch, its seconds in the engine, and the responses of its requests."""
 
 
 class Batcher:
@@ -59,11 +59,11 @@ class Batcher:
     engine_thread
         That thread.
     bounds
-        Of queue and batch.
+        The bounds of the queue and of a batch.
     memory
-        Where the working memory of a batch is counted.
+        Counts the working memory of a batch.
     observer
-        Told what was done.
+        Is told of every batch.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Batcher:
         return waiting.response
 
     def _start(self) -> None:
-        """Form the next batch of what waits and hand it to the engine."""
+        """Form the next batch of the requests that wait and hand it to the engine."""
         batch = self._take()
         if not batch:
             self._busy = False
@@ -138,7 +138,7 @@ class Batcher:
         job.add_done_callback(partial(self._finish, batch, working_bytes))
 
     def _take(self) -> list[_Waiting]:
-        """Take requests from the front of the queue, up to the size of a batch; drop those given up."""
+        """Take requests from the front of the queue, up to the size of a batch; drop those that were given up."""
         batch: list[_Waiting] = []
         ops_left, bytes_left = self._bounds.config.batch_ops_max, self._bounds.config.batch_bytes_max
         now = time.monotonic()
@@ -173,8 +173,8 @@ class Batcher:
     def _finish(self, batch: list[_Waiting], working_bytes: int, job: asyncio.Future[_Transacted]) -> None:
         """Give out the responses, then start the next transaction.
 
-        In this order, because the handlers that send them and the engine's Python would only fight for the
-        interpreter, and what arrives meanwhile makes the next batch larger.
+        In this order: the handlers that send them and the engine's Python would only fight for the interpreter, and
+        the requests that arrive meanwhile make the next batch larger.
         """
         self._memory.batch(-working_bytes)
         try:
@@ -190,16 +190,16 @@ class Batcher:
                 self._queue.put_back(batch[result.requests :])
                 self._observer.batch_done(result, seconds)
         finally:
-            self._loop.call_soon(self._start)  # behind the handlers that were woken above
+            self._loop.call_soon(self._start)  # after the handlers that were woken above
 
     def abandon(self, error: GpkvsError) -> None:
-        """Drop everything that waits, which fails with an error; a transaction in progress ends by itself."""
+        """Make all requests that wait fail with an error; a transaction in progress ends by itself."""
         while self._queue:
             _give(self._queue.popleft(), error)
 
 
 def _give(waiting: _Waiting, response: Response | BaseException) -> None:
-    """Resolve a future, unless its caller has gone; its request is no longer needed."""
+    """Resolve a future, unless its caller has gone; nobody needs its request any more."""
     waiting.account.release(waiting.request.held_bytes)
     if waiting.response.done():
         return

@@ -1,7 +1,7 @@
 """Between messages and columns.
 
-A request's columns stay bytes, as they came from the wire, until its batch is formed; then each column of the batch is
-joined once. One request alone is not copied at all.
+The columns of a request stay bytes, as they came from the wire, until the engine's thread forms a batch; it joins each
+column once. A request that is alone in its batch is not copied at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpkvs.proto.v1 import kv_pb2
 # Room for the columns of a response beside its values: status, version and value length of each operation.
 _RESPONSE_BYTES_PER_OP = 16
 _RESPONSE_BYTES = 64
-# A request beside its columns: objects of Python.
+# The Python objects of a request, without its columns.
 _REQUEST_BYTES = 2 << 10
 _MESSAGE_BYTES_MIN = 64 << 10
 _MESSAGE_BYTES_MAX = (1 << 31) - 1
@@ -47,7 +47,7 @@ class Request:
     key_size: int = 0
     value_size: int = 0
     table: int = 0  # its id
-    message_bytes: int = 0  # of the message it came in, with all that is not a column
+    message_bytes: int = 0  # of the message it came in: its columns and all the rest
 
     @property
     def payload_bytes(self) -> int:
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory while it waits, no less than its message."""
+        """About what it takes in memory while it waits: no less than its message."""
         return _REQUEST_BYTES + max(self.message_bytes, self.payload_bytes)
 
     @property
@@ -164,7 +164,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
     InvalidArgumentError
         Naming the operation's index, the field and the limit.
     """
-    # Each access to a field of bytes copies it: once is enough.
+    # Each access to a field of bytes copies it.
     ops, keys, values = message.ops, message.keys, message.values
     op_column = np.frombuffer(ops, np.uint8)
     sets = int(np.count_nonzero(op_column == Op.SET.value))
@@ -193,7 +193,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
 
 
 def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
-    """Return a column of lengths; one of equal lengths takes no memory before it is checked."""
+    """Return a column of lengths; if all are equal, it takes no memory: its count is not checked yet."""
     if not column:
         return constant(np.uint32(size), count)
     if size:

@@ -59,7 +59,7 @@ class Pipeline:
     account
         What it holds.
     metrics
-        Told of requests that were refused.
+        Counts the requests that were refused.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Pipeline:
             await self._write(reader)
         finally:
             reader.cancel()
-            for request in self._in_flight:  # the client is gone: what is not yet in a batch need not run
+            for request in self._in_flight:  # the client is gone: requests that are not in a batch yet need not run
                 request.response.cancel()
         reader.result()
 
@@ -113,7 +113,7 @@ class Pipeline:
             if data is grpc.aio.EOF:
                 return
             self._accept(require_message(data))
-            del data  # else it would be held until the next message is there
+            del data  # the frame would hold it until the next message is there
 
     def _has_room(self) -> bool:
         return (
@@ -136,7 +136,7 @@ class Pipeline:
             room_bytes += self._response_bytes(request, table)
         except GpkvsError as error:
             response = self._loop.create_future()
-            response.set_exception(error.with_traceback(None))  # its frames have the message
+            response.set_exception(error.with_traceback(None))  # its frames hold the message
         in_flight = _InFlight(message.id, response, size, room_bytes)
         response.add_done_callback(partial(self._learn, in_flight))
         self._in_flight.append(in_flight)

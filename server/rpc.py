@@ -1,4 +1,4 @@
-"""From a coroutine that raises gpkvs errors to a gRPC method that answers with status codes."""
+"""Make gRPC methods of coroutines that raise the errors of gpkvs: each error becomes a status."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         run = getattr(servicer, method.name)
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(_stream(run, doors))
-        # On the wire it is the same as unary. gRPC would hold the message until the call ends, and say nothing of a
-        # call whose message is on its way.
-        answer = _answer(run, GetMessageClass(method.input_type), doors)
-        return grpc.stream_unary_rpc_method_handler(of_type("unary", answer))
+        request_class = GetMessageClass(method.input_type)
+        # On the wire it is the same as unary. As unary, gRPC would hold the message until the call ends, and would
+        # say nothing of a call whose message is still being received.
+        return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
 
     handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     return str(service.full_name)
 
 
-def _answer(
+def _unary(
     method: Method, request_class: type[Message], doors: Doors
 ) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[bytes]]:
-    """Wrap a method: bytes in, bytes out, errors as status codes.
+    """Wrap a method: bytes in, bytes out, errors as statuses.
 
-    Messages are parsed here and not by grpc, which answers UNKNOWN where a client sent bytes that are no message.
+    Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
     gate, memory, receives, metrics = doors
 
@@ -82,7 +82,7 @@ def _answer(
         with gate:
             account.require_room(len(data))
             running = method(_parse(request_class, data), Call(context, account, len(data)))
-            del data  # else it would be held until the call ends
+            del data  # the frame would hold it until the call ends
             response: bytes = (await running).SerializeToString()
             return response
 
@@ -105,7 +105,7 @@ def _parse(request_class: type[Message], data: bytes) -> Message:
 
 
 def _stream(method: StreamMethod, doors: Doors) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
-    """Wrap a method of streams: errors as status codes."""
+    """Wrap a method of streams: errors as statuses."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
         account = doors.memory.open(context)
@@ -123,11 +123,11 @@ async def abort(
     context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
 ) -> NoReturn:
     """End a call with the status of an error."""
-    code, text, full, is_refusal = tell(error, method.__qualname__, metrics)
-    trailing = _NOT_EXECUTED if is_refusal else ()
     try:
+        code, text, full, is_refusal = tell(error, method.__qualname__, metrics)
+        trailing = _NOT_EXECUTED if is_refusal else ()
         await context.abort(code, text, (*trailing, (FULL_KEY, full)) if full else trailing)
     finally:
-        # gRPC keeps the exception with which it aborts, and that keeps this one: its frames have the message.
+        # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.
         error.__traceback__ = error.__cause__ = error.__context__ = None
     raise AssertionError("abort always raises")

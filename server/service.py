@@ -1,4 +1,4 @@
-"""The KV service: get, set, delete and batch; each call is one request of a batch, each message of a stream too."""
+"""The KV service: each call of Get, Set, Delete or Batch is one request, and each message of a Pipeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
-    None holds its message while it waits for the batcher: the message has a copy of each column.
+    No method holds its message while it waits for the batcher: the message has a copy of each column.
     """
 
     def __init__(self, gate: Gate, receives: Receives, metrics: Metrics) -> None:

@@ -75,7 +75,7 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
     method
         What failed, for the log.
     metrics
-        Told of requests that were refused.
+        Counts the requests that were refused.
     """
     if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
         _log.error("%s failed", method, exc_info=error)
@@ -100,7 +100,7 @@ def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:
 def status_text(error: GpkvsError) -> str:
     """Return an error's text as a status carries it: short enough for the trailers after gRPC's percent-encoding.
 
-    The last line of defence: texts that repeat what a caller sent are short already (`gpkvs.text.quoted`).
+    Texts that repeat a caller's bytes are short already (`gpkvs.text.quoted`); this bounds all others.
     """
     text = str(error)[:_TEXT_BYTES_MAX]
     data = text.encode("utf-8", "backslashreplace")

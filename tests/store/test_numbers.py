@@ -52,7 +52,7 @@ def test_results() -> None:
 
 
 def test_wrong_arrays_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="2 keys and 1 value"):
+    with pytest.raises(InvalidArgumentError, match="2 keys, 1 value"):
         sets_of(KEYS, KEYS[:1])
     with pytest.raises(InvalidArgumentError, match=r"values: .* int64 with 1"):
         sets_of(KEYS, KEYS.astype(np.int64))
