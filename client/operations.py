@@ -1,4 +1,4 @@
-"""Operations as Python objects: what a caller hands in, checked, and what it gets back."""
+"""Operations and results as Python objects; operations are checked before they are sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_table(name: str) -> None:
     TypeError
         If it is not `str`.
     InvalidArgumentError
-        If it is too long for a name; which tables there are, and what a name may be made of, the server knows.
+        If it is too long for a name; the server checks the rest.
     """
     if not isinstance(name, str):
         raise TypeError(f"a table's name is str, not {type(name).__name__}")
@@ -81,7 +81,7 @@ class OperationList:
     operations
         The first ones: ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
     limits, message_bytes_max
-        What the server allows.
+        The server's limits.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ MUTANTS = (
         "    if waiting.response.done():\n        return\n",
         "",
         "a call that was cancelled in a batch takes the answers of those behind it",
-        (f"{_TESTS}test_who_has_gone_does_not_take_the_answers_of_others",),
+        (f"{_TESTS}test_who_has_gone_does_not_take_the_responses_of_others",),
     ),
     Mutant(
         "error-to-the-first-only",

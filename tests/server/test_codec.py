@@ -77,10 +77,10 @@ def test_split_gives_each_request_its_own_results(requests: list[list[Operation]
         sizes = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
         with gpkvs.open(f"{folder}/together", **sizes) as together, gpkvs.open(f"{folder}/alone", **sizes) as alone:
             decoded = [codec.decode(batch(request), Limits()) for request in requests]
-            answers = codec.responses_of(together.execute_requests(codec.batch_of(decoded)))
-            for request, answer in zip(decoded, answers, strict=True):
+            responses = codec.responses_of(together.execute_requests(codec.batch_of(decoded)))
+            for request, response in zip(decoded, responses, strict=True):
                 [expected] = codec.responses_of(alone.execute_requests(codec.batch_of([request])))
-                assert answer._replace(versions=b"") == expected._replace(versions=b"")  # type: ignore[union-attr]
+                assert response._replace(versions=b"") == expected._replace(versions=b"")  # type: ignore[union-attr]
 
 
 def test_split_puts_rejections_in_their_places(store: gpkvs.Store) -> None:
@@ -91,11 +91,11 @@ def test_split_puts_rejections_in_their_places(store: gpkvs.Store) -> None:
         codec.decode(batch(operations), Limits())
         for operations in (large("x"), [(2, b"a", b"1"), (1, b"a")], large("y"), [(1, b"a")])
     ]
-    answers = codec.responses_of(store.execute_requests(codec.batch_of(requests)))
-    assert [isinstance(answer, GpkvsError) for answer in answers] == [False, False, True, False]
-    assert [answer.values for answer in answers if isinstance(answer, codec.Response)] == [b"", b"1", b"1"]
+    responses = codec.responses_of(store.execute_requests(codec.batch_of(requests)))
+    assert [isinstance(response, GpkvsError) for response in responses] == [False, False, True, False]
+    assert [response.values for response in responses if isinstance(response, codec.Response)] == [b"", b"1", b"1"]
 
 
 def test_encode_echoes_the_id() -> None:
-    answer = codec.Response(b"\x00", bytes(8), b"", b"")
-    assert codec.encode(9, answer) == kv_pb2.BatchResponse(id=9, status=b"\x00", versions=bytes(8))
+    response = codec.Response(b"\x00", bytes(8), b"", b"")
+    assert codec.encode(9, response) == kv_pb2.BatchResponse(id=9, status=b"\x00", versions=bytes(8))
