@@ -57,7 +57,7 @@ _COLUMN_TYPES = {
 }
 
 
-# Columns of which kernels get a copy where one number stands for all.
+# In these columns one number may stand for all operations; kernels get a full copy then.
 _MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
 
 
@@ -117,14 +117,14 @@ class Batch:
 
     @cached_property
     def write_bytes(self) -> int:
-        """Bytes that it asks to write: keys and values of SETs, keys of DELETEs."""
+        """Bytes that the batch asks to write: keys and values of SETs, keys of DELETEs."""
         if self.has_only_sets:  # nothing to leave out
             return len(self.keys) + len(self.values)
         return int(self.key_lengths[self.ops != Op.GET.value].sum(dtype=np.uint64)) + len(self.values)
 
     @property
     def _kinds(self) -> U8:
-        """The operations; one of them where all are the same number, broadcast."""
+        """The kinds of operations; only the first one, if one number stands for all."""
         return self.ops[:1] if self.ops.strides == (0,) else self.ops
 
     @staticmethod
@@ -249,7 +249,7 @@ class Batch:
             check_request_ops(int(self.request_ops.max()), limits)
 
     def _check_types(self) -> None:
-        """Kernels read the arrays as they lie in memory: another type would be read as garbage."""
+        """Check types and memory layout: kernels read the arrays as they lie in memory."""
         for name, dtype in _COLUMN_TYPES.items():
             column = getattr(self, name)
             if column.dtype != dtype or column.ndim != 1:
@@ -269,7 +269,7 @@ class Batch:
 def constant(number: Number, count: int) -> NDArray[Number]:
     """Return a column that is one number for all operations and takes no memory; it cannot be stored to.
 
-    It is what `numpy.broadcast_to` returns, in a small part of the time.
+    `numpy.broadcast_to` returns the same, but takes many times as long.
     """
     column: NDArray[Number] = np.ndarray((count,), number.dtype, number.tobytes(), 0, (0,))
     return column
@@ -400,9 +400,9 @@ class BatchResult:
     Parameters
     ----------
     parts
-        What was executed, by table.
+        The executed requests, by table.
     rejected
-        For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
+        Why requests were rejected, by their numbers in the batch that was handed in; nothing of them was written.
     requests
         How many requests these results cover. The engine may stop before the end of a batch that is too large for one
         transaction; the rest is then still to be executed.
