@@ -367,10 +367,11 @@ class BatchPart:
         return zip(_slices(op_bounds), _slices(get_bounds), _slices(byte_bounds), strict=True)
 
     def _get_bounds(self, op_bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many GETs there are before each of the bounds."""
         gets = len(self.result.value_lengths)
         if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
             return op_bounds if gets else np.zeros_like(op_bounds)
-        return _bounds(np.add.reduceat(self.batch.ops == Op.GET.value, op_bounds[:-1], dtype=np.int64))
+        return np.searchsorted(np.flatnonzero(self.batch.ops == Op.GET.value), op_bounds)
 
     def requests(self) -> Iterator[RequestResult]:
         """Return the results of each request; the arrays are parts of the same memory."""

@@ -52,7 +52,7 @@ _log = logging.getLogger("gpkvs.server")
 _STREAM_GRACE_SECONDS = 5.0
 _CANCEL_SECONDS = 1.0
 
-# Clients may take this part of the machine's memory, if the user sets nothing else.
+# Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
 
 # A call may wait any time for the event loop to take it.
