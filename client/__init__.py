@@ -1,4 +1,4 @@
-"""The SDK: a client for asyncio that gathers concurrent calls, a blocking one, and a load generator."""
+"""The clients: one for asyncio, which gathers concurrent calls, and a blocking one; and a load generator, YCSB."""
 
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.client.aio import AsyncBatch, AsyncClient

@@ -14,11 +14,10 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.client.operations import (
     Operation,
     OperationList,
@@ -36,29 +35,30 @@ from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
+from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 DEFAULT_TARGET = ServerConfig.listen
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # checked before, with a clearer error
-    ("grpc.max_receive_message_length", -1),  # the server bounds its answers
+    ("grpc.max_receive_message_length", -1),  # the server bounds its responses
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found again soon
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # While a call runs, a silent connection is asked: an answer that can never come must not be waited for.
+    # While a call runs, gRPC asks a silent connection whether it is still there: a response may never come.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # of each ping, also of gRPC's own ones, which keepalive waits for
+    ("grpc.http2.ping_timeout_ms", 10_000),  # also of gRPC's own pings, for which keepalive waits
     ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
 
 
 _CLIENTS: Final[WeakSet[AsyncClient]] = WeakSet()
-"""The clients that are there: a fork leaves the child those of its parent."""
+"""All clients: after a fork the child has those of its parent."""
 
 
 class _Default:
-    """Stands for "as the client was told"; None means "no deadline"."""
+    """Stands for the client's own timeout; None means that there is no deadline."""
 
 
 _DEFAULT: Final = _Default()
@@ -69,8 +69,8 @@ class AsyncClient:
     """A client of a gpkvs server, for asyncio.
 
     One connection serves any number of concurrent callers. Calls that run at the same time are gathered into
-    messages by themselves, so the way to be fast is many concurrent awaits. Concurrent calls are in no order
-    among each other: await one before the next where order matters, or put both into a `batch`.
+    messages, so many concurrent awaits are the way to be fast. Concurrent calls are in no order among each other:
+    where order matters, await one before the next, or put both into a `batch`.
 
     Parameters
     ----------
@@ -86,18 +86,18 @@ class AsyncClient:
     gather
         How much goes into one message.
     limits, message_bytes_max
-        What the server allows, if it was configured otherwise; checked before anything is sent.
+        The server's limits, if they are not the defaults; the client checks them before it sends anything.
 
     Notes
     -----
     Create it where an event loop runs, and use it in that loop only.
 
-    After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`. Making
-    another one there raises it too: gRPC has one thread for all of asyncio, and a fork does not copy threads.
-    Start such processes with the method "spawn" of `multiprocessing`.
+    After a fork the client belongs to the parent: in the child `close` does nothing, and all other methods raise
+    `ForkedError`. A new `AsyncClient` in the child raises it too: gRPC has one thread for all of asyncio, and a fork
+    does not copy threads. Start such processes with the method "spawn" of `multiprocessing`.
 
-    Repeated by itself is what is safe to repeat: reads, and writes that the server says it did not execute or
-    that were never sent. Any other write whose answer is lost raises `OutcomeUnknownError`.
+    The client repeats by itself only what is safe to repeat: reads, and writes that were never sent or that the
+    server did not execute, as it says. Any other write whose response is lost raises `OutcomeUnknownError`.
 
     Examples
     --------
@@ -178,14 +178,14 @@ class AsyncClient:
         CorruptRecordError
             If the record fails its checksum.
         NotExecutedError
-            If no answer came: its subclasses say why.
+            If no response came: its subclasses say why.
         """
         check_key(key, self._limits)
         value: bytes | None = await self._gatherer.submit(Op.GET, key, b"", self._deadline(timeout))
         return value
 
     async def set(self, key: bytes, value: bytes, *, timeout: Timeout = _DEFAULT) -> int:
-        """Write a key and return its new version; it is durable then.
+        """Write a key durably and return its new version.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class AsyncClient:
         NoSpaceError
             If the store is full.
         OutcomeUnknownError
-            If it was sent and the answer was lost: it may have been executed, or not.
+            If it was sent and the response was lost: it may have been executed, or not.
         NotExecutedError
             If it was not executed: its subclasses say why.
         """
@@ -218,9 +218,9 @@ class AsyncClient:
     def batch(self, operations: Iterable[Operation] = (), *, timeout: Timeout = _DEFAULT) -> AsyncBatch:
         """Return operations that are executed as one atomic, durable request.
 
-        Either ``await client.batch(operations)``, which returns the results, or fill it in
-        ``async with client.batch() as batch:``, which sends it at the end of the block (unless the block
-        raises) and leaves the results in ``batch.results``.
+        There are two ways to use it. ``await client.batch(operations)`` returns the results. A block
+        ``async with client.batch() as batch:`` fills it; the end of the block sends it, unless the block raises, and
+        leaves the results in ``batch.results``.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class AsyncClient:
     async def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> RequestResult:
         """Execute columns as one atomic, durable request and return columns.
 
-        The way for bulk data: no Python object per operation. Without `table` it is the client's one.
+        Use it for bulk data: it makes no Python object per operation. Without `table` it takes the client's table.
 
         Raises
         ------
@@ -250,20 +250,20 @@ class AsyncClient:
         return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
-        """Open a stream of columns: requests go out without waiting for the answers; use it in ``async with``.
+        """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.
 
-        The fastest way in and out: a few thousand operations a request, many requests in flight.
+        It is the fastest way to write and read: a few thousand operations a request, many requests in flight.
 
         Parameters
         ----------
         table
             The table of all its requests; by default the client's one.
         in_flight_max
-            Requests without an answer at the same time; a further one waits.
+            Requests without a response at the same time; a further one waits.
 
         Notes
         -----
-        Closing it gives up what is not answered once no answer came for the client's `timeout`.
+        When it is closed and no response comes for the client's `timeout`, it gives up the requests without one.
 
         Raises
         ------
@@ -281,9 +281,7 @@ class AsyncClient:
             self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
         )
 
-    async def set_many(
-        self, keys: U64Array, values: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> None:
+    async def set_many(self, keys: U64, values: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> None:
         """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
 
         Parameters
@@ -303,8 +301,8 @@ class AsyncClient:
         await self.execute(sets_of(keys, values), table=table, timeout=timeout)
 
     async def get_many(
-        self, keys: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> tuple[U64Array, NDArray[np.bool_]]:
+        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
+    ) -> tuple[U64, NDArray[np.bool_]]:
         """Read many numbers of a u64 table; errors as `set_many`.
 
         Returns
@@ -314,10 +312,12 @@ class AsyncClient:
         found : (n,) bool
             Which keys are there.
         """
-        return values_of(await self.execute(gets_of(keys), table=table, timeout=timeout))
+        result = await self.execute(gets_of(keys), table=table, timeout=timeout)
+        check_values(result)
+        return values_of(result)
 
     async def delete_many(
-        self, keys: U64Array, *, table: str | None = None, timeout: Timeout = _DEFAULT
+        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
     ) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one atomic, durable request; return which were there."""
         return found_of(await self.execute(deletes_of(keys), table=table, timeout=timeout))
@@ -345,12 +345,12 @@ class AsyncClient:
         """
         check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
-        return table_info((await self._ask(self._admin.CreateTable, request, timeout, is_write=True)).table)
+        return table_info((await self._call(self._admin.CreateTable, request, timeout, is_write=True)).table)
 
     async def list_tables(self, *, timeout: Timeout = _DEFAULT) -> list[TableInfo]:
-        """Describe all tables; raises NotExecutedError if no answer came."""
-        answer = await self._ask(self._admin.ListTables, admin_pb2.ListTablesRequest(), timeout, is_write=False)
-        return [table_info(table) for table in answer.tables]
+        """Describe all tables; raises NotExecutedError if no response came."""
+        response = await self._call(self._admin.ListTables, admin_pb2.ListTablesRequest(), timeout, is_write=False)
+        return [table_info(table) for table in response.tables]
 
     async def drop_table(self, name: str, *, timeout: Timeout = _DEFAULT) -> None:
         """Remove a table with all it holds, durably when this returns.
@@ -363,19 +363,19 @@ class AsyncClient:
             As for `set`.
         """
         check_table(name)
-        await self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
+        await self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
 
-    async def _ask(self, call: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
+    async def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
         """Call a method of the Admin service, once."""
         deadline = self._deadline(timeout)
         try:
-            return await call(request, timeout=None if deadline == inf else deadline - self._loop.time())
+            return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
         raise failure.raised(is_write=is_write)
 
     async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
-        """Send a request that somebody wants as one; it is repeated whole, or not at all."""
+        """Send a request of several operations; repeat it whole where that is safe and may help."""
         deadline = self._deadline(timeout)
         attempt = 0
         while True:
@@ -390,12 +390,12 @@ class AsyncClient:
             await asyncio.sleep(delay_s)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """Wait until the server is there and serves (its health service says so).
+        """Wait until the server's health service says that it serves.
 
         Raises
         ------
         UnavailableError
-            If it does not within `timeout` seconds; the message says what was last heard.
+            If it does not within `timeout` seconds; the text ends with the last thing that the client heard.
         """
         self._require_open()
         health = health_pb2_grpc.HealthStub(self._channel)
@@ -403,13 +403,13 @@ class AsyncClient:
         heard = "nothing"
         while (left_s := deadline - self._loop.time()) > 0:
             try:
-                answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+                response = await health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
             except grpc.aio.AioRpcError as error:
                 heard = str(classify_error(error, self.target).error)
             else:
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                if response.status == health_pb2.HealthCheckResponse.SERVING:
                     return
-                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
             await asyncio.sleep(min(0.05, max(left_s, 0)))
         raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
 

@@ -29,7 +29,7 @@ def encode(batch: Batch, table: str) -> kv_pb2.BatchRequest:
     Raises
     ------
     InvalidArgumentError
-        If the batch is made of several requests: an answer could not say which of them was rejected.
+        If the batch is made of several requests: the response could not say which of them was rejected.
     """
     if len(batch.request_ops) != 1:
         raise InvalidArgumentError(
@@ -73,26 +73,26 @@ def _lengths(lengths: NDArray[np.uint32]) -> tuple[bytes, int]:
 
 
 def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
-    """Return the columns of an answer.
+    """Return the columns of a response.
 
     Parameters
     ----------
     response
-        What the server sent.
+        The message of the server.
     ops
-        The operations it answers, one byte each.
+        The operations of its request, one byte each.
 
     Raises
     ------
     ServerError
-        If the answer does not fit the operations.
+        If the server refused the request, or the response does not fit the operations.
     """
     if response.code:
         raise ServerError(f"status {response.code}: {response.message}")
     n, gets = len(ops), ops.count(Op.GET)
     if len(response.status) != n or len(response.versions) not in (0, 8 * n) or len(response.value_lengths) != 4 * gets:
         raise ServerError(
-            f"an answer of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
+            f"a response of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
             f"{len(response.value_lengths)} bytes of value lengths to {n} operations with {gets} GETs"
         )
     result = RequestResult(
@@ -102,5 +102,5 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
         values=np.frombuffer(response.values, np.uint8),
     )
     if int(result.value_lengths.sum(dtype=np.uint64)) != len(result.values):
-        raise ServerError("an answer whose value lengths do not add up to its values")
+        raise ServerError("a response whose value lengths do not add up to its values")
     return result

@@ -1,8 +1,8 @@
 """Why a client's call did not succeed.
 
-What the server says of a request, the client raises as the error the embedded store raises (`gpkvs.errors`):
-`InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `CorruptRecordError`. What can
-happen on the way is here. The tree::
+Where the server refuses a request, the client raises the same error as the embedded store (`gpkvs.errors`):
+`InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `CorruptRecordError`. The errors of the
+network and of the client itself are here. The tree::
 
     GpkvsError
     ├── InvalidArgumentError       your request is wrong; nothing was written
@@ -12,17 +12,17 @@ happen on the way is here. The tree::
     ├── CorruptRecordError         a record fails its checksum; no value is returned
     ├── ForkedError                the client was made before a fork; nothing was sent
     └── ClientError                no result came back
-        ├── OutcomeUnknownError    a write was sent and the answer was lost: it may have been executed, or not
+        ├── OutcomeUnknownError    a write was sent and the response was lost: it may have been executed, or not
         └── NotExecutedError       nothing was written
             ├── UnavailableError   no server there, or one that is stopping or recovering
             ├── ServerBusyError    the server's queue is full
             ├── DeadlineError      the time given is over (for a write: before it was sent)
-            ├── ServerError        the server failed on a read, or answered what cannot be read
+            ├── ServerError        the server failed on a read, or its response makes no sense
             ├── AccessDeniedError  the server does not let this caller in
             └── ClientClosedError  the client was closed
 
-So `except OutcomeUnknownError` is the one place where a writer has to think: read back, or write again where
-writing twice does no harm.
+So a writer has to think at one place only, at `except OutcomeUnknownError`: read back, or write again where writing
+twice does no harm.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ClientError(GpkvsError):
 
 
 class OutcomeUnknownError(ClientError):
-    """A write was sent and its answer was lost: it may have been executed, or not.
+    """A write was sent and its response was lost: it may have been executed, or not.
 
-    The client does not repeat such a write by itself. ``__cause__`` is what happened to the answer.
+    The client does not repeat such a write by itself. ``__cause__`` says why the response was lost.
     """
 
 
@@ -58,7 +58,7 @@ class DeadlineError(NotExecutedError, TimeoutError):
 
 
 class ServerError(NotExecutedError):
-    """The server failed on a read, or its answer makes no sense."""
+    """The server failed on a read, or its response makes no sense."""
 
 
 class AccessDeniedError(NotExecutedError):

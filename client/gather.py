@@ -1,8 +1,8 @@
 """Concurrent calls, gathered into messages.
 
-What is called while the event loop goes round once, or while messages are in flight, makes the next message:
-no timer adds delay when there is little to do, and messages grow by themselves when there is much. Each call
-keeps its own deadline and its own error: a message refused because of one operation is sent again without it.
+The calls of one turn of the event loop, or those that come while messages are in flight, make the next message. So no
+timer adds delay when there is little to do, and messages grow when there is much. Each call keeps its own deadline and
+its own error: if the server refuses a message because of one operation, the client sends it again without that one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GatherConfig:
     ops_max
         Operations in a message.
     bytes_max
-        Bytes of keys and values in a message, and about the bytes of values in its answer; one larger
+        Bytes of keys and values in a message, and about the bytes of values in its response; one larger
         operation goes alone.
     """
 
@@ -74,7 +74,7 @@ class _Call:
             self.future.set_exception(error)
 
     def give_up(self, reason: GpkvsError) -> None:
-        """End the call, if it has no result yet, without waiting for one."""
+        """End the call, if it has no result yet."""
         if self.future.done():
             return
         is_write = self.op is not Op.GET
@@ -106,7 +106,7 @@ class Gatherer:
         self._flush_is_due = False
         self._sweep_at = inf
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._value_bytes = 0  # the longest value read lately: what a GET's answer may take
+        self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
 
     def submit(self, op: Op, key: bytes, value: bytes, deadline: float) -> asyncio.Future[Any]:
         """Queue one checked operation; the future gets its result."""
@@ -118,7 +118,7 @@ class Gatherer:
         return future
 
     def _flush_soon(self) -> None:
-        """Send after everything that is ready to run now has run, so that its calls are gathered too."""
+        """Send after all tasks that are ready now have run, so that their calls are gathered too."""
         if not self._flush_is_due and len(self._in_flight) < self._config.messages_in_flight_max:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
@@ -137,7 +137,7 @@ class Gatherer:
         if task.cancelled():
             _give_up(calls, ClientClosedError("the client was closed while the call was in flight"))
         elif (error := task.exception()) is not None:
-            # A bug of this client; but whatever happened, nobody waits for ever.
+            # This is a bug of the client; but nobody must wait for ever.
             reason = ServerError(f"the client failed: {error!r}")
             self._loop.call_exception_handler({"message": str(reason), "exception": error, "task": task})
             _give_up(calls, reason)
@@ -165,7 +165,7 @@ class Gatherer:
             parts.extendleft(reversed(await self._deliver_part(parts.popleft())))
 
     async def _deliver_part(self, calls: list[_Call]) -> list[list[_Call]]:
-        """Send calls as one message until it is answered; return its parts if it was refused for some of them."""
+        """Send calls as one message until there is a response; return its parts if some calls made it refused."""
         attempt = 0
         while calls := [call for call in calls if not call.future.done()]:
             attempt += 1
@@ -204,14 +204,14 @@ class Gatherer:
         self._value_bytes = max(max(lengths, default=0), self._value_bytes // 2)
         values = iter(result.value_list())
         for call, status, version in zip(calls, result.status.tolist(), result.versions.tolist(), strict=True):
-            answer: bytes | int | None
+            outcome: bytes | int | None
             if call.op is Op.GET:
                 value = next(values)
-                answer = value if status == _OK else None
+                outcome = value if status == _OK else None
             elif call.op is Op.SET:
-                answer = version
+                outcome = version
             else:
-                answer = status == _OK
+                outcome = status == _OK
             if status == _CORRUPT:
                 call.fail(
                     CorruptRecordError(
@@ -219,7 +219,7 @@ class Gatherer:
                     )
                 )
             elif not call.future.done():
-                call.future.set_result(answer)
+                call.future.set_result(outcome)
 
     def _sort_out(self, calls: list[_Call], failure: Failure, *, is_last: bool) -> list[_Call]:
         """End the calls that must not or need not be repeated; return the others."""
@@ -243,8 +243,7 @@ class Gatherer:
     def _sweep(self) -> None:
         """End the calls whose deadline has passed.
 
-        One timer for all of them, at the earliest deadline there may be: a timer for each call would cost
-        more than the call.
+        One timer serves all of them, at the earliest deadline: a timer for each call would cost more than the call.
         """
         now = max(self._loop.time(), self._sweep_at)
         next_deadline = inf
@@ -260,7 +259,7 @@ class Gatherer:
         return (call for call in chain(self._queue, *self._in_flight.values()) if not call.future.done())
 
     async def close(self, grace_s: float) -> None:
-        """Refuse what was not sent, wait a little for what was, then give up on it."""
+        """Refuse the calls that were not sent, wait some time for the others, then give them up."""
         while self._queue:
             self._queue.popleft().give_up(ClientClosedError("the client was closed before the call was sent"))
         if tasks := list(self._in_flight):
@@ -277,14 +276,14 @@ def _give_up(calls: Iterable[_Call], reason: GpkvsError) -> None:
 
 
 def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
-    """Split the calls of a message that was refused for one of them, so that the others get through."""
+    """Split the calls of a message that was refused because of one, so that the others get through."""
     if isinstance(error, NoSpaceError):
         # Only SETs are ever refused for want of space.
         sets = [call for call in calls if call.op is Op.SET]
         if 0 < len(sets) < len(calls):
             return [[call for call in calls if call.op is not Op.SET], sets]
     elif isinstance(error, InvalidArgumentError) and error.index is not None and error.index < len(calls):
-        # The rest in halves: sent whole, n bad calls would be sent n times.
+        # The rest goes in halves: as a whole, a message with n bad calls would be sent n times.
         i = error.index
         return [part for part in (calls[:i], calls[i : i + 1], *_halves(calls[i + 1 :])) if part]
     return _halves(calls)

@@ -1,7 +1,7 @@
 """Values as Python objects, packed with msgpack: a codec on top of either client.
 
-MessagePack, because every language of a gRPC client can read it. What it holds: None, bool, int of 64 bits, float, str,
-bytes, lists, maps, and times with a zone.
+MessagePack, because clients in every language that gRPC knows can read it. It holds None, bool, int of 64 bits, float,
+str, bytes, lists, maps, and times with a zone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(value: bytes) -> Any:
-    """Return the object that bytes stand for.
+    """Return the object that was packed into bytes.
 
     Raises
     ------
@@ -52,7 +52,7 @@ class Objects:
     Parameters
     ----------
     client
-        Stays yours: close it yourself.
+        The caller closes it.
 
     Examples
     --------
@@ -73,18 +73,18 @@ class Objects:
         Raises
         ------
         InvalidArgumentError
-            If what is stored is no msgpack; and what `Client.get` raises.
+            If the stored value is no msgpack. Further errors as `Client.get`.
         """
         value = self._client.get(key)
         return default if value is None else unpack(value)
 
     def set(self, key: bytes, value: object) -> int:
-        """Write a key and return its new version, durable then.
+        """Write a key durably and return its new version.
 
         Raises
         ------
         InvalidArgumentError
-            If msgpack cannot hold the object; and what `Client.set` raises.
+            If msgpack cannot hold the object. Further errors as `Client.set`.
         """
         return self._client.set(key, pack(value))
 
@@ -105,7 +105,7 @@ class AsyncObjects:
         return default if value is None else unpack(value)
 
     async def set(self, key: bytes, value: object) -> int:
-        """Write a key and return its new version, durable then; errors as `Objects.set`."""
+        """Write a key durably and return its new version; errors as `Objects.set`."""
         return await self._client.set(key, pack(value))
 
     async def delete(self, key: bytes) -> bool:

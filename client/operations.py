@@ -1,4 +1,4 @@
-"""Operations as Python objects: what a caller hands in, checked, and what it gets back."""
+"""Operations and results as Python objects; operations are checked before they are sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
 from gpkvs.config import Limits
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.limits import check_key_bytes, check_request_ops, check_value_bytes
 from gpkvs.proto.v1 import kv_pb2
 
 Operation: TypeAlias = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -30,22 +31,14 @@ def check_key(key: bytes, limits: Limits) -> None:
     """
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {type(key).__name__}{_hint(key)}")
-    if not 0 < len(key) <= limits.key_bytes_max:
-        raise InvalidArgumentError(
-            f"a key of {len(key):,} bytes, allowed are 1 to {limits.key_bytes_max:,} (key_bytes_max)",
-            field="key",
-        )
+    check_key_bytes(len(key), limits)
 
 
 def check_value(value: bytes, limits: Limits) -> None:
     """Check one value before it is sent; raises as `check_key` does."""
     if not isinstance(value, bytes):
         raise TypeError(f"a value is bytes, not {type(value).__name__}{_hint(value)}")
-    if len(value) > limits.value_bytes_max:
-        raise InvalidArgumentError(
-            f"a value of {len(value):,} bytes, allowed are 0 to {limits.value_bytes_max:,} (value_bytes_max)",
-            field="value",
-        )
+    check_value_bytes(len(value), limits)
 
 
 def check_table(name: str) -> None:
@@ -56,7 +49,7 @@ def check_table(name: str) -> None:
     TypeError
         If it is not `str`.
     InvalidArgumentError
-        If it is too long for a name; which tables there are, and what a name may be made of, the server knows.
+        If it is too long for a name; the server checks the rest.
     """
     if not isinstance(name, str):
         raise TypeError(f"a table's name is str, not {type(name).__name__}")
@@ -88,7 +81,7 @@ class OperationList:
     operations
         The first ones: ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
     limits, message_bytes_max
-        What the server allows.
+        The server's limits.
 
     Attributes
     ----------
@@ -138,12 +131,7 @@ class OperationList:
 
     def message(self, table: str) -> kv_pb2.BatchRequest:
         """Return the request as it is sent; raises InvalidArgumentError if it is over a limit."""
-        if len(self) > self._limits.request_ops_max:
-            raise InvalidArgumentError(
-                f"{len(self):,} operations in one request, the limit is {self._limits.request_ops_max:,} "
-                "(request_ops_max): split it",
-                field="ops",
-            )
+        check_request_ops(len(self), self._limits)
         message = encode_lists(bytes(self._ops), self._keys, self._values, table)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return message

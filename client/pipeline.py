@@ -1,4 +1,4 @@
-"""A stream of columns: requests go out without waiting for the answers, which come back in their order."""
+"""A stream of columns: it sends requests without waiting for the responses, which come in their order."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.operations import check_message_bytes
-from gpkvs.client.retry import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED, Failure, classify, classify_error
+from gpkvs.client.retry import Failure, classify, classify_error
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.fork import Origin
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# After one of these in an answer, nothing of its request was executed: proto/v1/kv.proto says so.
+# After one of these in a response, nothing of its request was executed: proto/v1/kv.proto says so.
 _REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A request without an answer yet."""
+    """A request without a response yet."""
 
     id: int
     ops: bytes
     is_write: bool
-    answer: asyncio.Future[RequestResult]
+    result: asyncio.Future[RequestResult]
 
 
 class AsyncPipeline:
     """Requests of columns, many in flight; made by `AsyncClient.pipeline`.
 
-    Each request is atomic and durable by itself; they are executed in the order sent, and a request that fails leaves
-    the others alone. Nothing is repeated by itself: if the connection breaks or the server stops, the requests
-    without an answer fail, and a new pipeline is needed. A network that is gone without a word is found out within half
-    a minute. After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`.
+    Each request is atomic and durable by itself. The server executes them in their order, and a request that fails
+    leaves the others alone. The pipeline repeats nothing: if the connection breaks or the server stops, the requests
+    without a response fail, and a new pipeline is needed. It notices within half a minute that the network is gone.
+    After a fork it belongs to the parent: in the child `close` does nothing, and all other methods raise `ForkedError`.
 
     Examples
     --------
@@ -54,12 +55,12 @@ class AsyncPipeline:
     ...         async for result in pipeline.results(batches):
     ...             assert not result.status.any()
 
-    The long one, for whoever wants to send and receive at different places:
+    The long form, to send and to receive at different places:
 
     >>> async def read(client, first, second):
     ...     async with client.pipeline() as pipeline:
-    ...         answers = [await pipeline.send(first), await pipeline.send(second)]  # sent, not answered
-    ...         return [await answer for answer in answers]
+    ...         results = [await pipeline.send(first), await pipeline.send(second)]  # futures: sent, no more
+    ...         return [await result for result in results]
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class AsyncPipeline:
         self._writing = asyncio.Lock()
         self._timeout_s = timeout_s
         self._next_id = 1
-        self._answers = 0
+        self._responses = 0
         self._failure: Failure | None = None  # why the stream is over
         self._given_up = Failure(ClientClosedError("the pipeline was given up"), executed=True, transient=False)
         self._call = stub.Pipeline()
@@ -99,15 +100,15 @@ class AsyncPipeline:
         await self.close()
 
     async def send(self, batch: Batch) -> asyncio.Future[RequestResult]:
-        """Send columns as one atomic, durable request; waits while `in_flight_max` requests are without an answer.
+        """Send columns as one atomic, durable request; waits while `in_flight_max` requests have no response.
 
         Returns
         -------
         asyncio.Future
             The results, durable when they come. Awaiting it raises InvalidArgumentError, UnknownTableError or
-            NoSpaceError if the server refused this request, `OutcomeUnknownError` if it has writes and its answer was
-            lost, and another `NotExecutedError` if it was not executed. Await it with `asyncio.wait_for` to give up
-            after some time: the request may be executed all the same.
+            NoSpaceError if the server refused this request, `OutcomeUnknownError` if it has writes and its response
+            was lost, and another `NotExecutedError` if it was not executed. Await it with `asyncio.wait_for` to give
+            up after some time: the request may be executed all the same.
 
         Raises
         ------
@@ -136,13 +137,13 @@ class AsyncPipeline:
             try:
                 await self._call.write(message)
             except (grpc.RpcError, asyncio.InvalidStateError):
-                await asyncio.wait([self._reader])  # it learns why, and fails what was sent, this request too
+                await asyncio.wait([self._reader])  # it learns why, and makes all requests fail, this one too
             except asyncio.CancelledError:
                 # Either this task was cancelled, or the stream was: grpc says the same of both.
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
                 await asyncio.wait([self._reader])
-        return sent.answer
+        return sent.result
 
     async def results(self, batches: Iterable[Batch]) -> AsyncIterator[RequestResult]:
         """Send batches, one request each, and yield their results in order, with many in flight.
@@ -153,40 +154,42 @@ class AsyncPipeline:
             As the futures of `send`, at the first request that failed; those sent behind it may be executed all the
             same.
         """
-        answers: deque[asyncio.Future[RequestResult]] = deque()
+        results: deque[asyncio.Future[RequestResult]] = deque()
         try:
             for batch in batches:
-                if len(answers) == self._in_flight_max:
-                    yield await answers.popleft()
-                answers.append(await self.send(batch))
-            while answers:
-                yield await answers.popleft()
+                if len(results) == self._in_flight_max:
+                    yield await results.popleft()
+                results.append(await self.send(batch))
+            while results:
+                yield await results.popleft()
         finally:
-            for answer in answers:
-                answer.cancel()
+            for result in results:
+                result.cancel()
 
     async def close(self) -> None:
-        """End the stream after the answers to all that was sent; leaving the ``async with`` block does this.
+        """End the stream after the responses to all requests; leaving the ``async with`` block does this.
 
-        It waits as long as answers come. When none came for the client's `timeout`, what is not answered is given up: a
-        write raises `OutcomeUnknownError`, a read `DeadlineError`. A block that raises gives it up at once.
+        It waits as long as responses come. If none comes for the client's `timeout`, it gives up the requests without
+        one: a write raises `OutcomeUnknownError`, a read `DeadlineError`. A block that raises gives them up at once.
         """
         if not self._origin.is_here:
             return
         ending = self._loop.create_task(self._end())
         seen = -1
-        while not self._reader.done() and seen != self._answers:
-            seen = self._answers
+        while not self._reader.done() and seen != self._responses:
+            seen = self._responses
             await asyncio.wait([self._reader], timeout=self._timeout_s)
         if not self._reader.done():
-            silent = DeadlineError(f"{self._target}: no answer for {self._timeout_s} s, while the pipeline was closed")
+            silent = DeadlineError(
+                f"{self._target}: no response for {self._timeout_s} s, while the pipeline was closed"
+            )
             self._given_up = Failure(silent, executed=True, transient=False)
             self._call.cancel()
             ending.cancel()  # it may wait for a send that is stuck until gRPC gives up the connection
         await asyncio.wait([self._reader, ending])
 
     async def _end(self) -> None:
-        """Tell the server that no more requests come, once those that are being sent are sent."""
+        """Tell the server that no more requests come, after those that are being sent."""
         async with self._writing:
             if self._failure is None:
                 self._failure = Failure(ClientClosedError("the pipeline is closed"), executed=False, transient=False)
@@ -197,7 +200,7 @@ class AsyncPipeline:
         failure = Failure(ServerError("the server ended the stream"), executed=True, transient=False)
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
-                self._answer(response)
+                self._take(response)
             if await self._call.code() is not grpc.StatusCode.OK:
                 trailing = dict(await self._call.trailing_metadata() or ())
                 failure = classify(await self._call.code(), await self._call.details() or "", trailing, self._target)
@@ -213,11 +216,11 @@ class AsyncPipeline:
             while self._sent:
                 self._fail(self._sent.popleft(), failure)
 
-    def _answer(self, response: kv_pb2.BatchResponse) -> None:
+    def _take(self, response: kv_pb2.BatchResponse) -> None:
         if not self._sent or self._sent[0].id != response.id:
-            raise ServerError(f"an answer to request {response.id}, which is not the next one")
+            raise ServerError(f"a response to request {response.id}, which is not the next one")
         sent = self._sent.popleft()
-        self._answers += 1
+        self._responses += 1
         self._room.release()
         if response.code:
             code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)
@@ -237,9 +240,9 @@ class AsyncPipeline:
 
     @staticmethod
     def _give(sent: _Sent, result: RequestResult | GpkvsError) -> None:
-        if sent.answer.done():  # its caller has given it up
+        if sent.result.done():  # its caller has given it up
             return
         if isinstance(result, GpkvsError):
-            sent.answer.set_exception(result)
+            sent.result.set_exception(result)
         else:
-            sent.answer.set_result(result)
+            sent.result.set_result(result)

@@ -1,8 +1,8 @@
 """What a failed call means, and when it is tried again.
 
-Safe to repeat are reads, and writes of which it is certain that they were not executed: the server says so
-(`EXECUTED_KEY` in the trailing metadata of a request refused before execution), or no connection was ever
-made. The answer to any other write is lost, and only the caller can know whether writing twice does harm.
+It is safe to repeat a read, and a write that surely was not executed: the server says so (`EXECUTED_KEY` in the
+trailing metadata of a request that it refused before execution), or there never was a connection. The response to any
+other write is lost, and only the caller can know whether writing twice does harm.
 """
 
 from __future__ import annotations
@@ -31,16 +31,13 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 
-EXECUTED_KEY = "gpkvs-executed"
-NOT_EXECUTED = "no"
-FULL_KEY = "gpkvs-full"
-
-# What the gRPC library says of a call that it could not hand to any connection.
+# The gRPC library's texts for a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
-# What grpc.aio says of a stream that ended while a message was written to it: the server's own status is lost then.
+# The text of grpc.aio for a stream that ended while a message was written to it; the server's own status is lost.
 _WRITE_FAILED = "Internal error from Core"
-# What it says, on the server's side, of a message that it did not hand to the service.
+# The text of the server's gRPC library for a message that it did not hand to the service.
 _TOO_LARGE = "SERVER: Received message larger than max"
 # Statuses by which a request is refused before it is executed, whoever sends them.
 _BEFORE_EXECUTION = (
@@ -56,7 +53,7 @@ _INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
     StatusCode.NOT_FOUND: UnknownTableError,
     StatusCode.ALREADY_EXISTS: TableExistsError,
 }
-# What is full of the server, and not of the store: it has room again a moment later.
+# These are of the server, not of the store: they have room again a moment later.
 _FULL_FOR_A_MOMENT = ("", "queue", "memory")
 
 
@@ -110,7 +107,7 @@ class Failure:
 
     @property
     def is_of_one(self) -> bool:
-        """Whether one operation can be the cause for which all of a message was refused."""
+        """Whether one operation may be the cause why the whole message was refused."""
         if isinstance(self.error, UnknownTableError | TableExistsError):  # the table is the whole message's
             return False
         return isinstance(self.error, InvalidArgumentError | NoSpaceError) and not self.executed
@@ -127,7 +124,7 @@ class Failure:
 
 
 def outcome_unknown(cause: GpkvsError) -> OutcomeUnknownError:
-    """Return the error of a write whose answer was lost."""
+    """Return the error of a write whose response was lost."""
     error = OutcomeUnknownError(f"the write was sent and may have been executed, or not: {cause}")
     error.__cause__ = cause
     return error
@@ -190,7 +187,7 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
 
 
 def _text(value: str | bytes) -> str:
-    """Return what trailing metadata says: grpc gives it as either."""
+    """Return a value of trailing metadata as text: grpc gives it as either."""
     return value.decode() if isinstance(value, bytes) else value
 
 

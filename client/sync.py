@@ -12,25 +12,26 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
-from gpkvs.client.numbers import U64Array, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
+from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 
 class Client:
     """A blocking client of a gpkvs server; any number of threads may share one.
 
-    Every call is one request, so this is for a handful of operations at a time; `AsyncClient` gathers many
-    callers. After a fork it is the parent's: in the child `close` does nothing, and all else raises `ForkedError`.
+    Every call is one request, so it suits a handful of operations at a time; `AsyncClient` gathers the calls of many
+    callers. After a fork the client belongs to the parent: in the child `close` does nothing, and all other methods
+    raise `ForkedError`.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class Client:
     retry
         How often and how far apart calls are repeated, where that is safe.
     limits, message_bytes_max
-        What the server allows, if it was configured otherwise; checked before anything is sent.
+        The server's limits, if they are not the defaults; the client checks them before it sends anything.
 
     Examples
     --------
@@ -94,7 +95,7 @@ class Client:
         return cast(bytes | None, self.batch([(Op.GET, key)])[0])
 
     def set(self, key: bytes, value: bytes) -> int:
-        """Write a key and return its new version, durable then; errors as `AsyncClient.set`."""
+        """Write a key durably and return its new version; errors as `AsyncClient.set`."""
         return cast(int, self.batch([(Op.SET, key, value)])[0])
 
     def delete(self, key: bytes) -> bool:
@@ -131,15 +132,17 @@ class Client:
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, is_write=batch.has_writes)
 
-    def set_many(self, keys: U64Array, values: U64Array, *, table: str | None = None) -> None:
+    def set_many(self, keys: U64, values: U64, *, table: str | None = None) -> None:
         """Store many numbers in a u64 table, as one atomic, durable request; as `AsyncClient.set_many`."""
         self.execute(sets_of(keys, values), table=table)
 
-    def get_many(self, keys: U64Array, *, table: str | None = None) -> tuple[U64Array, NDArray[np.bool_]]:
+    def get_many(self, keys: U64, *, table: str | None = None) -> tuple[U64, NDArray[np.bool_]]:
         """Read many numbers of a u64 table: values, and which were found; as `AsyncClient.get_many`."""
-        return values_of(self.execute(gets_of(keys), table=table))
+        result = self.execute(gets_of(keys), table=table)
+        check_values(result)
+        return values_of(result)
 
-    def delete_many(self, keys: U64Array, *, table: str | None = None) -> NDArray[np.bool_]:
+    def delete_many(self, keys: U64, *, table: str | None = None) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
         return found_of(self.execute(deletes_of(keys), table=table))
 
@@ -147,33 +150,33 @@ class Client:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
         check_table(name)
         request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
-        return table_info(self._ask(self._admin.CreateTable, request, is_write=True).table)
+        return table_info(self._call(self._admin.CreateTable, request, is_write=True).table)
 
     def list_tables(self) -> list[TableInfo]:
         """Describe all tables; as `AsyncClient.list_tables`."""
-        answer = self._ask(self._admin.ListTables, admin_pb2.ListTablesRequest(), is_write=False)
-        return [table_info(table) for table in answer.tables]
+        response = self._call(self._admin.ListTables, admin_pb2.ListTablesRequest(), is_write=False)
+        return [table_info(table) for table in response.tables]
 
     def drop_table(self, name: str) -> None:
         """Remove a table with all it holds, durably when this returns; as `AsyncClient.drop_table`."""
         check_table(name)
-        self._ask(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
+        self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
 
     def info(self) -> admin_pb2.InfoResponse:
-        """Return what the server says about itself and its store.
+        """Return the server's description of itself and its store.
 
         Raises
         ------
         NotExecutedError
-            If no answer came: its subclasses say why.
+            If no response came: its subclasses say why.
         """
-        return cast(admin_pb2.InfoResponse, self._ask(self._admin.Info, admin_pb2.InfoRequest(), is_write=False))
+        return cast(admin_pb2.InfoResponse, self._call(self._admin.Info, admin_pb2.InfoRequest(), is_write=False))
 
-    def _ask(self, call: Any, request: Any, *, is_write: bool) -> Any:
+    def _call(self, method: Any, request: Any, *, is_write: bool) -> Any:
         """Call a method of the Admin service, once."""
         self._origin.require()
         try:
-            return call(request, timeout=self._timeout_s)
+            return method(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
         raise failure.raised(is_write=is_write)

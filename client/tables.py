@@ -1,4 +1,4 @@
-"""Tables as the server describes them."""
+"""The descriptions of tables, out of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpkvs.proto.v1 import admin_pb2
 
 
 def table_info(message: admin_pb2.TableInfo) -> TableInfo:
-    """Return a table's description out of a message."""
+    """Return the description of a table."""
     return TableInfo(
         name=message.name,
         layout=message.layout,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError, memory_refused
+from gpkvs.limits import check_request_ops, wrong_bytes
 from gpkvs.text import counted
 
 Number = TypeVar("Number", bound=np.generic)
@@ -56,7 +57,7 @@ _COLUMN_TYPES = {
 }
 
 
-# Columns of which kernels get a copy where one number stands for all.
+# In these columns one number may stand for all operations; kernels get a full copy then.
 _MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
 
 
@@ -116,14 +117,14 @@ class Batch:
 
     @cached_property
     def write_bytes(self) -> int:
-        """Bytes that it asks to write: keys and values of SETs, keys of DELETEs."""
+        """Bytes that the batch asks to write: keys and values of SETs, keys of DELETEs."""
         if self.has_only_sets:  # nothing to leave out
             return len(self.keys) + len(self.values)
         return int(self.key_lengths[self.ops != Op.GET.value].sum(dtype=np.uint64)) + len(self.values)
 
     @property
     def _kinds(self) -> U8:
-        """The operations; one of them where all are the same number, broadcast."""
+        """The kinds of operations; only the first one, if one number stands for all."""
         return self.ops[:1] if self.ops.strides == (0,) else self.ops
 
     @staticmethod
@@ -244,15 +245,11 @@ class Batch:
         """
         if len(self.ops) == 0:
             raise InvalidArgumentError("a request needs at least one operation", field="ops")
-        if len(self.ops) > limits.request_ops_max and int(self.request_ops.max()) > limits.request_ops_max:
-            raise InvalidArgumentError(
-                f"{int(self.request_ops.max()):,} operations in one request, the limit is "
-                f"{limits.request_ops_max:,} (request_ops_max): split it",
-                field="ops",
-            )
+        if len(self.ops) > limits.request_ops_max:
+            check_request_ops(int(self.request_ops.max()), limits)
 
     def _check_types(self) -> None:
-        """Kernels read the arrays as they lie in memory: another type would be read as garbage."""
+        """Check types and memory layout: kernels read the arrays as they lie in memory."""
         for name, dtype in _COLUMN_TYPES.items():
             column = getattr(self, name)
             if column.dtype != dtype or column.ndim != 1:
@@ -272,7 +269,7 @@ class Batch:
 def constant(number: Number, count: int) -> NDArray[Number]:
     """Return a column that is one number for all operations and takes no memory; it cannot be stored to.
 
-    It is what `numpy.broadcast_to` returns, in a small part of the time.
+    `numpy.broadcast_to` returns the same, but takes many times as long.
     """
     column: NDArray[Number] = np.ndarray((count,), number.dtype, number.tobytes(), 0, (0,))
     return column
@@ -302,11 +299,7 @@ def _check_column(
     looked = lengths[:1] if is_constant(lengths) else lengths
     if count and (looked.min() < bytes_min or looked.max() > bytes_max):
         i = int(((looked < bytes_min) | (looked > bytes_max)).argmax())
-        raise InvalidArgumentError(
-            f"a {name} of {counted(int(lengths[i]), 'byte')}, {allowed_bytes(name, bytes_min, bytes_max)}",
-            field=f"{name}s",
-            index=int(operations()[i]),
-        )
+        raise wrong_bytes(name, int(lengths[i]), bytes_min, bytes_max, field=f"{name}s", index=int(operations()[i]))
     wanted = int(looked.sum(dtype=np.uint64)) * (count if is_constant(lengths) else 1)
     if wanted != len(column):
         short = int(np.searchsorted(np.cumsum(lengths, dtype=np.uint64), len(column), side="right"))
@@ -315,13 +308,6 @@ def _check_column(
             field=f"{name}s",
             index=int(operations()[short]) if short < count else None,
         )
-
-
-def allowed_bytes(name: str, bytes_min: int, bytes_max: int) -> str:
-    """Say which sizes a key or value may have, naming the limit."""
-    if bytes_min == bytes_max:
-        return f"this table takes {bytes_max} only (its layout is u64)"
-    return f"allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)"
 
 
 @dataclass(frozen=True)
@@ -370,21 +356,42 @@ class BatchPart:
     batch: Batch
     result: RequestResult
 
-    def requests(self) -> Iterator[RequestResult]:
-        """Cut the results into those of the requests."""
+    def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
+        """Cut the results at the ends of requests: of each its operations, its GETs and the bytes of its values."""
         result = self.result
         if len(self.numbers) == 1:
-            yield result
-            return
-        op_bounds = np.concatenate([[0], np.cumsum(self.batch.request_ops, dtype=np.int64)])
-        get_bounds = np.concatenate([[0], np.cumsum(self.batch.ops == Op.GET.value)])[op_bounds]
-        byte_bounds = np.concatenate([[0], np.cumsum(result.value_lengths, dtype=np.int64)])[get_bounds]
-        bounds = (op_bounds.tolist(), get_bounds.tolist(), byte_bounds.tolist())
-        for number in range(len(self.numbers)):
-            ops, gets, data = (slice(bound[number], bound[number + 1]) for bound in bounds)
+            return iter([(slice(len(result.status)), slice(len(result.value_lengths)), slice(len(result.values)))])
+        op_bounds = _bounds(self.batch.request_ops)
+        get_bounds = self._get_bounds(op_bounds)
+        byte_bounds = _bounds(result.value_lengths)[get_bounds]
+        return zip(_slices(op_bounds), _slices(get_bounds), _slices(byte_bounds), strict=True)
+
+    def _get_bounds(self, op_bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many GETs there are before each of the bounds."""
+        gets = len(self.result.value_lengths)
+        if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
+            return op_bounds if gets else np.zeros_like(op_bounds)
+        return np.searchsorted(np.flatnonzero(self.batch.ops == Op.GET.value), op_bounds)
+
+    def requests(self) -> Iterator[RequestResult]:
+        """Return the results of each request; the arrays are parts of the same memory."""
+        result = self.result
+        for ops, gets, data in self.cuts():
             yield RequestResult(
                 result.status[ops], result.versions[ops], result.value_lengths[gets], result.values[data]
             )
+
+
+def _slices(bounds: NDArray[np.int64]) -> Iterator[slice]:
+    numbers = bounds.tolist()
+    return map(slice, numbers, numbers[1:])
+
+
+def _bounds(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each of some neighbours begins, and where the last one ends."""
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
 
 
 @dataclass(frozen=True)
@@ -394,9 +401,9 @@ class BatchResult:
     Parameters
     ----------
     parts
-        What was executed, by table.
+        The executed requests, by table.
     rejected
-        For each rejected request (by its number in the batch that was handed in) the reason; nothing of it was written.
+        Why requests were rejected, by their numbers in the batch that was handed in; nothing of them was written.
     requests
         How many requests these results cover. The engine may stop before the end of a batch that is too large for one
         transaction; the rest is then still to be executed.

@@ -1,4 +1,4 @@
-"""Settings of a store and of a server; units stand in the names."""
+"""The configuration of a store and of a server; units stand in the names."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class ServerConfig:
     metrics: str = "127.0.0.1:9171"
     message_bytes_max: int = 64 * MIB
     queue_requests_max: int = 65_536
-    memory_bytes_max: int | None = None  # that clients may take; None: a quarter of the machine's
-    receive_seconds_max: float = 30.0  # of the only message of a call
+    memory_bytes_max: int | None = None  # clients may take so much; None: a quarter of the machine's
+    receive_seconds_max: float = 30.0  # until the only message of a call is whole
     batch_ops_max: int = 1 << 20
     batch_bytes_max: int = 256 * MIB
-    stream_requests_max: int = 64  # of one Pipeline: read and not yet answered
-    stream_bytes_max: int = 32 * MIB  # of their columns and answers; the last one read may be over it
+    stream_requests_max: int = 64  # of one Pipeline, that were read and have no response yet
+    stream_bytes_max: int = 32 * MIB  # of their columns and responses; the last one read may pass it
     drain_seconds_max: float = 30.0

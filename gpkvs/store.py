@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.batch import U8, Batch, BatchResult, Op, RequestResult, Status
+from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.meter import Meter
@@ -52,18 +52,18 @@ from gpkvs.media.directory import (
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
+from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.recover import recover
 from gpkvs.recovery.startup.salvage import set_unsafe
-from gpkvs.text import counted, no_such, quoted
+from gpkvs.text import no_such, quoted
 
 _log = logging.getLogger("gpkvs")
 
 _STEP_BYTES = 1 << 20  # of an index, that one step of maintenance looks at
 
 U64Array = NDArray[np.uint64]
-_NO_BYTES = np.empty(0, np.uint8)
 
 Numbers = Any
 """An array of numbers: of NumPy, or of a library whose arrays speak DLPack."""
@@ -245,10 +245,9 @@ class Store:
         NoSpaceError
             If they do not fit; none was stored.
         """
-        key_bytes, value_bytes = self._bytes_of("keys", keys), self._bytes_of("values", values)
-        if len(key_bytes) != len(value_bytes):
-            raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
-        self._execute_numbers(Op.SET, key_bytes, value_bytes, table)
+        keys, values = self._column(keys), self._column(values)
+        found = self._number_table(table)
+        self._execute_numbers(sets_of(keys, values, found.id), found)
 
     def get_many(self, keys: Numbers, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
         """Read many numbers of a u64 table.
@@ -265,40 +264,30 @@ class Store:
         found : (n,) bool
             Which keys are there.
         """
-        result = self._execute_numbers(Op.GET, self._bytes_of("keys", keys), _NO_BYTES, table)
-        status = result.status  # nobody else's: it becomes the answer
-        found: NDArray[np.bool_] = np.equal(status, Status.OK.value, out=status.view(np.bool_))
-        held = result.values.view(np.uint64)
-        if len(held) == len(keys):
-            return held, found
-        values = np.zeros_like(held, shape=len(keys))
-        values[found] = held
-        return values, found
+        found = self._number_table(table)
+        return values_of(self._execute_numbers(gets_of(self._column(keys), found.id), found))
 
     def delete_many(self, keys: Numbers, *, table: str) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one durable transaction; return which of them were there."""
-        result = self._execute_numbers(Op.DELETE, self._bytes_of("keys", keys), _NO_BYTES, table)
-        found: NDArray[np.bool_] = result.status == Status.OK.value
-        return found
+        found = self._number_table(table)
+        return found_of(self._execute_numbers(deletes_of(self._column(keys), found.id), found))
 
-    def _bytes_of(self, name: str, numbers: Numbers) -> NDArray[np.uint8]:
-        """Return the bytes of an array of numbers, without a copy."""
+    def _column(self, numbers: Numbers) -> NDArray[Any]:
+        """Return an array of any library as one of the backend's, without a copy."""
         column = self._backend.adopt(numbers)
         if not isinstance(numbers, np.ndarray) and column.dtype == np.int64:
-            column = column.view(np.uint64)  # PyTorch has few operations on uint64
-        if column.dtype != np.uint64 or column.ndim != 1 or not column.flags.c_contiguous:
-            raise InvalidArgumentError(
-                f"an array of {column.dtype} with {column.ndim} dimensions; a contiguous one of uint64 is needed",
-                field=name,
-            )
-        return column.view(np.uint8)
+            return column.view(np.uint64)  # PyTorch has few operations on uint64
+        return column
 
-    def _execute_numbers(self, op: Op, keys: U8, values: U8, table: str) -> RequestResult:
-        found = self.table(table)
+    def _number_table(self, name: str) -> OpenTable:
+        found = self.table(name)
         if found.layout != U64_LAYOUT.name:
-            raise InvalidArgumentError(f"table {quoted(table)} has not the layout u64", field="table")
-        batch = Batch.of_numbers(op, keys, values, found.id)
-        batch.check_size(found.limits)
+            raise InvalidArgumentError(f"table {quoted(name)} has not the layout u64", field="table")
+        return found
+
+    def _execute_numbers(self, batch: Batch, table: OpenTable) -> RequestResult:
+        """Run a request of numbers; its arrays are right, its size is not checked yet."""
+        batch.check_size(table.limits)
         return self.execute_requests(batch).request(0)
 
     def table(self, name: str) -> OpenTable:

@@ -1,4 +1,4 @@
-"""Texts for people: what a caller sent, cut to a readable length; near names; counts in the right number."""
+"""Texts for people: a caller's bytes cut to a readable length, near names, counts with their noun."""
 
 from __future__ import annotations
 

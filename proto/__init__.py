@@ -1,1 +1,1 @@
-"""The wire contract: protobuf messages and gRPC stubs generated from the .proto files."""
+"""The wire contract: messages and stubs generated from the .proto files, and the metadata keys beside them."""

@@ -55,7 +55,7 @@ def parse_address(text: str, option: str) -> Address:
 
 
 def require_free(address: Address, option: str) -> None:
-    """Try an address out, so that what is wrong with it is said in the operating system's words.
+    """Try an address out: gRPC does not say why it cannot listen, the operating system does.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The Admin service: what a server says about itself, and its tables."""
+"""The Admin service: describes the server, and makes and drops tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
 
-_CHANGES_MAX = 64  # of tables, that wait for one another
+_CHANGES_MAX = 64  # tables that wait to be made or dropped
 
 Made = TypeVar("Made")
 
@@ -27,7 +27,7 @@ class AdminService:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        # Beside the engine's thread: files are reserved and records counted there while batches run.
+        # Not the engine's thread: this one reserves files and counts records while batches run.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._changes = 0
 
@@ -65,7 +65,7 @@ class AdminService:
         return admin_pb2.DropTableResponse()
 
     async def _change(self, change: Callable[[], Made], call: Call) -> Made:
-        """Run a change of the tables after those that wait; it is counted until it is done, call or no call."""
+        """Run a change of the tables after those that wait; it counts until it is done, also if the call has ended."""
         if self._changes >= _CHANGES_MAX:
             raise NoSpaceError("queue", f"{_CHANGES_MAX} tables wait to be made or dropped: try again later")
         loop, connection = asyncio.get_running_loop(), call.account.connection
@@ -75,7 +75,7 @@ class AdminService:
             connection.change("requests", -call.message_bytes)
 
         def tell(_job: object) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and the count with it
+            with suppress(RuntimeError):  # the loop has ended, and nobody counts any more
                 loop.call_soon_threadsafe(done)
 
         self._changes += 1
@@ -86,7 +86,7 @@ class AdminService:
 
 
 def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:
-    """Put what a store says about itself into a message."""
+    """Put the description of a store into a message."""
     return admin_pb2.InfoResponse(
         version=info.version,
         backend=info.backend,

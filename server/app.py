@@ -1,8 +1,8 @@
-"""The server put together: what it is made of, in which order it starts, and how it stops.
+"""The whole server: its parts, the order in which it starts, and how it stops.
 
 Start: bind the ports, refuse calls (health NOT_SERVING) -> open the store, recovery included -> serve (SERVING).
-Stop:  refuse new calls -> finish and answer those under way, in bounded time -> close the store, when a table that is
-       being made or dropped is.
+Stop:  refuse new calls -> finish the calls under way, in bounded time -> close the store, as soon as no table is being
+       made or dropped.
 """
 
 from __future__ import annotations
@@ -48,27 +48,28 @@ from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
-# For streams that never end by themselves, such as a health watch, and for answers on their way to slow readers.
+# For streams that never end by themselves, such as a health watch, and for responses to slow clients.
 _STREAM_GRACE_SECONDS = 5.0
 _CANCEL_SECONDS = 1.0
 
-# Of the machine's memory, if nothing else is said.
-_MEMORY_SHARE = 4
+# Without a setting, clients may take one of so many parts of the machine's memory.
+_MEMORY_PARTS = 4
 
-# How long a call may wait for the event loop to take it: as long as it likes.
+# A call may wait any time for the event loop to take it.
 _UNREQUESTED_SECONDS = 1 << 20
 
-# A connection over which nothing comes is asked whether it is still there; what it holds is given back if it is not.
-_KEEPALIVE_SECONDS, _KEEPALIVE_ANSWER_SECONDS = 60, 20
+# gRPC asks a silent connection whether it is still there, and waits so long for the response. The server frees what a
+# dead connection holds.
+_KEEPALIVE_SECONDS, _KEEPALIVE_RESPONSE_SECONDS = 60, 20
 
-# While the engine's thread waits for the interpreter, its transaction stands still: ask the event loop to hand over
-# soon. With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
+# While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
+# With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
 _SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What to serve, and how."""
+class ServeOptions:
+    """What the command is given: the store to serve, and how."""
 
     data: Path
     store: StoreConfig
@@ -77,7 +78,7 @@ class Settings:
     reload: Callable[[], None] = lambda: None  # on SIGHUP, in the event loop
 
 
-def run(settings: Settings) -> None:
+def run(options: ServeOptions) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises
@@ -90,26 +91,26 @@ def run(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Server(settings).run())
+        runner.run(_Server(options).run())
 
 
 class _Server:
     """One server, from start to stop; made inside its event loop's thread."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._listen = parse_address(settings.server.listen, "listen")
-        self._metrics_listen = parse_address(settings.server.metrics, "metrics")
-        memory_bytes_max = settings.server.memory_bytes_max
-        self._memory_bytes_max = machine_bytes() // _MEMORY_SHARE if memory_bytes_max is None else memory_bytes_max
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._listen = parse_address(options.server.listen, "listen")
+        self._metrics_listen = parse_address(options.server.metrics, "metrics")
+        memory_bytes_max = options.server.memory_bytes_max
+        self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
-            settings.server, settings.store.limits, settings.store.batch_result_bytes_max, self._memory_bytes_max
+            options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
         self._health = health.aio.HealthServicer()
-        # Everything that touches the store runs here, one at a time, and never in the event loop.
-        self._engine = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
+        self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -117,20 +118,20 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number, stop)
-        loop.add_signal_handler(signal.SIGHUP, self._settings.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._options.reload)
         log_start()
-        if self._settings.ready_file:
-            _require_writable(self._settings.ready_file)
+        if self._options.ready_file:
+            _require_writable(self._options.ready_file)
         gate = Gate()
         async with AsyncExitStack() as stack:
-            stack.callback(self._engine.shutdown)
-            receives = Receives(self._memory, self._bounds.receive_bytes_max, self._settings.server.receive_seconds_max)
+            stack.callback(self._engine_thread.shutdown)
+            receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
             http_port = HttpPort(self._metrics.registry, gate)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
-            store = await loop.run_in_executor(self._engine, self._open_store)
+            store = await loop.run_in_executor(self._engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
             receives.begin(lambda: store.kept_bytes)
             await self._serve(gate, receives, server, store, stop, (address, metrics_address))
@@ -141,7 +142,7 @@ class _Server:
         stop.set()
 
     async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
-        """Open the port; until the gate opens, calls are answered UNAVAILABLE."""
+        """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
         doors = Doors(gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
             interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
@@ -168,28 +169,29 @@ class _Server:
         message_bytes_max = self._bounds.config.message_bytes_max
         pending_max = self._bounds.pending_calls_max
         return [
-            # Else two servers could share a port, each getting some of the connections.
+            # With it two servers could share a port, and each would get some of the connections.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", message_bytes_max),
-            # What gRPC's core may hold of messages that nobody has asked for yet; by the probe it would grow.
             ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
-            # A client that has not yet heard of that limit may start with more calls: they are taken, and not refused
-            # with a bare REFUSED_STREAM. How many the core keeps is bounded below, what they hold by the account.
+            # A client that has not yet heard of that limit may start with more calls. The core takes them; with the
+            # protection it would refuse them with a bare REFUSED_STREAM. Their number is bounded below, and the account
+            # bounds what they hold.
             ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self._bounds.connections_max),
+            # The core may hold so much of each message that nobody has asked for yet; the probe would raise it.
             ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.http2.bdp_probe", 0),
-            # By default it drops calls above 1,000 with a bare CANCELLED, and those that wait for 30 s.
+            # By default the core drops calls above 1,000 with a bare CANCELLED, and those that wait for 30 s.
             ("grpc.server.max_pending_requests", pending_max),
             ("grpc.server.max_pending_requests_hard_limit", pending_max),
             ("grpc.server_max_unrequested_time_in_server", _UNREQUESTED_SECONDS),
-            # Compressed messages are refused as they came (`gpkvs.server.wire`).
+            # The server refuses compressed messages (`gpkvs.server.wire`): it must see them as they came.
             ("grpc.per_message_decompression", 0),
             ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),
-            ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_ANSWER_SECONDS),
+            ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_RESPONSE_SECONDS),
             ("grpc.keepalive_permit_without_calls", 1),
-            # A client may ask over a silent connection whether the server is still there: ours does each 20 s.
+            # A client may ask over a silent connection whether the server is still there. Ours does so every 20 s.
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ]
 
@@ -199,7 +201,7 @@ class _Server:
 
     def _open_store(self) -> Store:
         """Open and recover; in the engine's thread."""
-        settings, last = self._settings, time.monotonic()
+        options, last = self._options, time.monotonic()
 
         def log_progress(step: str, share: float) -> None:
             nonlocal last
@@ -209,13 +211,13 @@ class _Server:
                 _log.info("opening: %s, %.0f %%", step, 100 * share, extra=fields)
 
         config = replace(
-            settings.store, limits=self._bounds.limits, batch_result_bytes_max=self._bounds.batch_result_bytes_max
+            options.store, limits=self._bounds.limits, batch_result_bytes_max=self._bounds.batch_result_bytes_max
         )
-        return Store(settings.data, config, on_progress=log_progress)
+        return Store(options.data, config, on_progress=log_progress)
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
-        await asyncio.get_running_loop().run_in_executor(self._engine, store.close)
+        await asyncio.get_running_loop().run_in_executor(self._engine_thread, store.close)
         _log.info("store closed", extra={"event": "closed"})
 
     async def _serve(
@@ -230,7 +232,7 @@ class _Server:
         config = self._bounds.config
         log_store(store, config.message_bytes_max)
         log_memory(self._memory_bytes_max, self._bounds)
-        batcher = Batcher(store.execute_requests, self._engine, self._bounds, self._memory, self._metrics)
+        batcher = Batcher(store.execute_requests, self._engine_thread, self._bounds, self._memory, self._metrics)
         gate.open(
             Serving(
                 store,
@@ -244,14 +246,14 @@ class _Server:
         self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         log_addresses(*addresses)
-        if self._settings.ready_file:
-            _write_whole(self._settings.ready_file, "".join(f"{address}\n" for address in addresses))
+        if self._options.ready_file:
+            _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))
 
         await stop.wait()
         gate.close()
         receives.stop(NotServingError(gate.refusal))
-        if self._settings.ready_file:
-            self._settings.ready_file.unlink(missing_ok=True)
+        if self._options.ready_file:
+            self._options.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         try:
@@ -270,7 +272,7 @@ class _Server:
         stopping = asyncio.create_task(server.stop(grace_seconds))
         await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
         if grace_seconds and not stopping.done():
-            _log.warning("clients do not read their answers: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
+            _log.warning("clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -281,7 +283,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _require_writable(path: Path) -> None:
-    """Find out before the start whether the ready file can be written; an old one is removed.
+    """Find out before the start whether the ready file can be written; remove an old one.
 
     Raises
     ------
@@ -290,7 +292,7 @@ def _require_writable(path: Path) -> None:
     """
     try:
         path.unlink(missing_ok=True)
-        # Beside it: whoever waits for the file must not see one that is empty.
+        # Try with another name: a program that waits for the file must not see an empty one.
         _part_of(path).touch()
         _part_of(path).unlink()
     except OSError as error:

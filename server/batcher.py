@@ -1,8 +1,8 @@
-"""Batch while busy: whatever arrived while one transaction ran forms the next.
+"""Batch while busy: the requests that arrive while one transaction runs form the next.
 
-The queue belongs to the event loop, the store to the engine's own thread; a batch goes over and its result comes back,
-so the loop is woken once a batch. No timer: a request that finds the engine idle starts at once, together with what
-the loop reads in the same turn.
+The queue belongs to the event loop, the store to the engine's own thread. The thread gets a batch and gives its result
+back, so it wakes the loop once a batch. There is no timer: a request that finds the engine idle starts at once,
+together with the requests that the loop reads in the same turn.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Protocol
 from gpkvs.batch import Batch, BatchResult
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.bounds import Bounds
-from gpkvs.server.codec import Answer, Request, join, split
+from gpkvs.server.codec import Request, Response, batch_of, responses_of
 from gpkvs.server.fair_queue import FairQueue
 from gpkvs.server.memory import Account, Memory
 
 
-class DeadlineError(GpkvsError):
+class ExpiredRequestError(GpkvsError):
     """The client's deadline passed before the request got into a batch; it was not executed."""
 
 
 class BatchObserver(Protocol):
-    """What is told of every batch and of every request that was dropped before it got into one."""
+    """Is told of every batch, and of every request that was dropped before it got into one."""
 
-    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+    def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction and its duration in the engine."""
 
     def request_dropped(self, reason: str) -> None:
@@ -41,15 +41,12 @@ class BatchObserver(Protocol):
 class _Waiting:
     request: Request
     account: Account
-    answer: asyncio.Future[Answer]
+    response: asyncio.Future[Response]
     deadline: float  # seconds, of the monotonic clock
 
 
-@dataclass(slots=True)
-class _Done:
-    result: BatchResult
-    seconds: float
-    answers: list[Answer | GpkvsError]
+_Transacted = tuple[BatchResult, float, list[Response | GpkvsError]]
+"""The result of a batch, its seconds in the engine, and the responses of its requests."""
 
 
 class Batcher:
@@ -59,26 +56,26 @@ class Batcher:
     ----------
     execute
         Runs a batch (`Store.execute_requests`); called in the engine's thread.
-    engine
+    engine_thread
         That thread.
     bounds
-        Of queue and batch.
+        The bounds of the queue and of a batch.
     memory
-        Where the working memory of a batch is counted.
+        Counts the working memory of a batch.
     observer
-        Told what was done.
+        Is told of every batch.
     """
 
     def __init__(
         self,
         execute: Callable[[Batch], BatchResult],
-        engine: Executor,
+        engine_thread: Executor,
         bounds: Bounds,
         memory: Memory,
         observer: BatchObserver,
     ) -> None:
         self._execute = execute
-        self._engine = engine
+        self._engine_thread = engine_thread
         self._bounds = bounds
         self._memory = memory
         self._observer = observer
@@ -91,17 +88,17 @@ class Batcher:
         """Requests that wait for the transaction in progress to end."""
         return len(self._queue)
 
-    def submit(self, request: Request, account: Account, seconds_left: float | None = None) -> asyncio.Future[Answer]:
-        """Queue a request; its answer is durable when it comes.
+    def submit(self, request: Request, account: Account, seconds_left: float | None = None) -> asyncio.Future[Response]:
+        """Queue a request; it is durable when its response comes.
 
-        Cancelling the answer drops the request if it is not yet in a batch; else the batch commits whole.
+        Cancelling the response drops the request if it is not yet in a batch; else the batch commits whole.
 
         Parameters
         ----------
         request
             Checked columns.
         account
-            Of the call, where the request and its answer are counted.
+            Of the call, where the request and its response are counted.
         seconds_left
             Until the client's deadline, if it has one.
 
@@ -117,17 +114,17 @@ class Batcher:
                 f"{queued_max:,} requests wait, as many as queue_requests_max allows: try again later, or send fewer "
                 "and larger batches",
             )
-        account.admit(request.held_bytes, request.answer_bytes)
+        account.admit(request.held_bytes, request.response_bytes)
         deadline = time.monotonic() + seconds_left if seconds_left is not None else float("inf")
         waiting = _Waiting(request, account, self._loop.create_future(), deadline)
         self._queue.append(waiting)
         if not self._busy:
             self._busy = True
             self._loop.call_soon(self._start)
-        return waiting.answer
+        return waiting.response
 
     def _start(self) -> None:
-        """Form the next batch of what waits and hand it to the engine."""
+        """Form the next batch of the requests that wait and hand it to the engine."""
         batch = self._take()
         if not batch:
             self._busy = False
@@ -137,11 +134,11 @@ class Batcher:
             sum(request.payload_bytes for request in requests), sum(request.operations for request in requests)
         )
         self._memory.batch(working_bytes)
-        job = self._loop.run_in_executor(self._engine, self._transact, requests)
+        job = self._loop.run_in_executor(self._engine_thread, self._transact, requests)
         job.add_done_callback(partial(self._finish, batch, working_bytes))
 
     def _take(self) -> list[_Waiting]:
-        """Take requests from the front of the queue, up to the size of a batch; drop those given up."""
+        """Take requests from the front of the queue, up to the size of a batch; drop those that were given up."""
         batch: list[_Waiting] = []
         ops_left, bytes_left = self._bounds.config.batch_ops_max, self._bounds.config.batch_bytes_max
         now = time.monotonic()
@@ -151,11 +148,11 @@ class Batcher:
             if batch and (request.operations > ops_left or size > bytes_left):
                 break
             self._queue.popleft()
-            if waiting.answer.done():
+            if waiting.response.done():
                 waiting.account.release(request.held_bytes)
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
-                _give(waiting, DeadlineError("the deadline passed while the request waited"))
+                _give(waiting, ExpiredRequestError("the deadline passed while the request waited"))
                 self._observer.request_dropped("deadline")
             elif request.gets and (refusal := waiting.account.connection.refusal()):
                 _give(waiting, refusal)
@@ -165,18 +162,19 @@ class Batcher:
                 bytes_left -= size
         return batch
 
-    def _transact(self, requests: list[Request]) -> _Done:
+    def _transact(self, requests: list[Request]) -> _Transacted:
         """Run one transaction; in the engine's thread."""
-        batch = join(requests)
+        batch = batch_of(requests)
         began = time.perf_counter()
         result = self._execute(batch)
-        return _Done(result, time.perf_counter() - began, split(requests, result))
+        seconds = time.perf_counter() - began
+        return result, seconds, responses_of(result)
 
-    def _finish(self, batch: list[_Waiting], working_bytes: int, job: asyncio.Future[_Done]) -> None:
-        """Give out the answers, then start the next transaction.
+    def _finish(self, batch: list[_Waiting], working_bytes: int, job: asyncio.Future[_Transacted]) -> None:
+        """Give out the responses, then start the next transaction.
 
-        In this order, because the handlers that answer and the engine's Python would only fight for the interpreter,
-        and what arrives meanwhile makes the next batch larger.
+        In this order: the handlers that send them and the engine's Python would only fight for the interpreter, and
+        the requests that arrive meanwhile make the next batch larger.
         """
         self._memory.batch(-working_bytes)
         try:
@@ -186,29 +184,29 @@ class Batcher:
                     _give(waiting, error)
             else:
                 # The batch is durable here, and not before: now its callers may hear of it.
-                done = job.result()
-                for waiting, answer in zip(batch, done.answers, strict=False):
-                    _give(waiting, answer)
-                self._queue.put_back(batch[done.result.requests :])
-                self._observer.batch_done(done.result, done.result.requests, done.seconds)
+                result, seconds, responses = job.result()
+                for waiting, response in zip(batch, responses, strict=False):
+                    _give(waiting, response)
+                self._queue.put_back(batch[result.requests :])
+                self._observer.batch_done(result, seconds)
         finally:
-            self._loop.call_soon(self._start)  # behind the handlers that were woken above
+            self._loop.call_soon(self._start)  # after the handlers that were woken above
 
     def abandon(self, error: GpkvsError) -> None:
-        """Drop everything that waits, which fails with an error; a transaction in progress ends by itself."""
+        """Make all requests that wait fail with an error; a transaction in progress ends by itself."""
         while self._queue:
             _give(self._queue.popleft(), error)
 
 
-def _give(waiting: _Waiting, answer: Answer | BaseException) -> None:
-    """Resolve a future, unless its caller has gone; its request is no longer needed."""
+def _give(waiting: _Waiting, response: Response | BaseException) -> None:
+    """Resolve a future, unless its caller has gone; nobody needs its request any more."""
     waiting.account.release(waiting.request.held_bytes)
-    if waiting.answer.done():
+    if waiting.response.done():
         return
-    planned = waiting.request.answer_bytes
-    if isinstance(answer, BaseException):
-        waiting.account.answer(-planned)
-        waiting.answer.set_exception(answer)
+    planned = waiting.request.response_bytes
+    if isinstance(response, BaseException):
+        waiting.account.change_responses(-planned)
+        waiting.response.set_exception(response)
     else:
-        waiting.account.answer(answer.held_bytes - planned)
-        waiting.answer.set_result(answer)
+        waiting.account.change_responses(response.held_bytes - planned)
+        waiting.response.set_result(response)

@@ -1,11 +1,11 @@
-"""What follows from `memory_bytes_max`: how its parts are shared out, and which limits are lowered to fit them.
+"""How `memory_bytes_max` is shared out, and which limits are lowered to fit their shares.
 
     a quarter    what gRPC's core holds of calls that no handler has seen yet: connections x streams of each
     an eighth    messages that are being received, beyond the first bytes of each
     engine       the working memory of one transaction: some copies of its bytes, some columns for its operations
-    clients      the rest: open calls, requests that wait, answers (`gpkvs.server.memory`)
+    clients      the rest: open calls, requests that wait, responses (`gpkvs.server.memory`)
 
-A message is at most a 64th of it all, so that a client may have several on their way.
+A message is at most a 64th of all memory: a client may have several on their way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.codec import message_limits
 
-# Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) wants no fewer.
+# Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) recommends no fewer.
 CONNECTION_CALLS_MAX = 100
 # What a client may send of a message before the server asks for it (HTTP/2's window of a stream).
 WINDOW_BYTES = 16 << 10
@@ -28,29 +28,29 @@ _PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
 _MEMORY_BYTES_MIN = 64 * MIB
 _MESSAGE_SHARE = 64
 _MESSAGE_BYTES_PER_OP = 64
-# Of the engine, measured: columns of a plan, and copies of keys, values and replies.
+# The engine takes, measured: columns of a plan, and copies of keys, of values and of results.
 _BYTES_PER_OP = 200
 _COPIES = 3
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits of one server, so that everything fits its memory.
+    """The limits of one server; within them everything fits its memory.
 
     Attributes
     ----------
     limits
-        Of a request.
+        The limits of a request.
     config
-        With messages and batches lowered.
+        What the user set, with smaller messages and batches where memory asks for it.
     batch_result_bytes_max
-        Values that one transaction may read.
+        Bytes of values that one transaction may read.
     connections_max
         Connections at the same time.
     receive_bytes_max
-        Messages that are being received, beyond the first bytes of each.
+        Bytes of messages that are being received, beyond the first bytes of each.
     clients_bytes_max
-        Open calls, requests and answers (`gpkvs.server.memory.Memory`).
+        Bytes of open calls, requests and responses (`gpkvs.server.memory.Memory`).
     """
 
     limits: Limits
@@ -67,11 +67,11 @@ class Bounds:
 
     @property
     def pending_calls_max(self) -> int:
-        """Calls that gRPC's core may keep until a handler takes them: all that there can be, so that it drops none."""
+        """Calls that gRPC's core may keep until a handler takes them: as many as there can be, so it drops none."""
         return self.connections_max * CONNECTION_CALLS_MAX
 
     def working_bytes(self, payload_bytes: int, operations: int) -> int:
-        """Return what a transaction takes while it runs, with the values that it may read."""
+        """Return the memory that a transaction takes while it runs, with the values that it may read."""
         return _COPIES * (payload_bytes + self.batch_result_bytes_max) + _BYTES_PER_OP * operations
 
 

@@ -1,28 +1,27 @@
 """Between messages and columns.
 
-A request's columns stay bytes, as they came from the wire, until its batch is formed; then each column of the batch is
-joined once. One request alone is not copied at all.
+The columns of a request stay bytes, as they came from the wire, until the engine's thread forms a batch; it joins each
+column once. A request that is alone in its batch is not copied at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.batch import U32, Batch, BatchResult, Op, RequestResult, allowed_bytes, constant, is_constant
+from gpkvs.batch import U32, Batch, BatchPart, BatchResult, Op, constant, is_constant
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.limits import check_key_bytes, check_value_bytes
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.text import counted
 
-# Room for the columns of an answer beside its values: status, version and value length of each operation.
-_ANSWER_BYTES_PER_OP = 16
-_ANSWER_BYTES = 64
-# A request beside its columns: objects of Python.
+# Room for the columns of a response beside its values: status, version and value length of each operation.
+_RESPONSE_BYTES_PER_OP = 16
+_RESPONSE_BYTES = 64
+# The Python objects of a request, without its columns.
 _REQUEST_BYTES = 2 << 10
 _MESSAGE_BYTES_MIN = 64 << 10
 _MESSAGE_BYTES_MAX = (1 << 31) - 1
@@ -48,7 +47,7 @@ class Request:
     key_size: int = 0
     value_size: int = 0
     table: int = 0  # its id
-    message_bytes: int = 0  # of the message it came in, with all that is not a column
+    message_bytes: int = 0  # of the message it came in: its columns and all the rest
 
     @property
     def payload_bytes(self) -> int:
@@ -57,17 +56,17 @@ class Request:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory while it waits, no less than its message."""
+        """About what it takes in memory while it waits: no less than its message."""
         return _REQUEST_BYTES + max(self.message_bytes, self.payload_bytes)
 
     @property
-    def answer_bytes(self) -> int:
-        """What its answer takes, but for the values that it reads."""
-        return answer_bytes(self.operations, 0)
+    def response_bytes(self) -> int:
+        """What its response takes, without the values that it reads."""
+        return response_bytes(self.operations, 0)
 
 
-class Answer(NamedTuple):
-    """The columns of one request's results.
+class Response(NamedTuple):
+    """The columns of one response: the results of a request as the wire has them.
 
     Versions are little-endian u64, and there are none where the table has none; value lengths are u32.
     """
@@ -80,13 +79,13 @@ class Answer(NamedTuple):
     @property
     def held_bytes(self) -> int:
         """About what it takes in memory or as a message."""
-        return answer_bytes(len(self.status), len(self.values))
+        return response_bytes(len(self.status), len(self.values))
 
 
 def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
-    """Lower the limits so far that every answer fits one message.
+    """Lower the limits so far that every response fits one message.
 
-    The largest request then has one operation for each 64 bytes of a message (1,048,576 for 64 MiB), and its answer
+    The largest request then has one operation for each 64 bytes of a message (1,048,576 for 64 MiB), and its response
     leaves three quarters of the message to values.
 
     Raises
@@ -104,7 +103,7 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
         )
     request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
     result_bytes_max = min(
-        limits.result_bytes_max, message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max
+        limits.result_bytes_max, message_bytes_max - _RESPONSE_BYTES - _RESPONSE_BYTES_PER_OP * request_ops_max
     )
     return replace(
         limits,
@@ -114,7 +113,7 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     )
 
 
-def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
+def single(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
     """Make a request of one operation on a table with these limits; `value` counts for a SET only.
 
     Parameters
@@ -129,13 +128,11 @@ def one(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, messag
     InvalidArgumentError
         Naming the field and the limit.
     """
-    if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
-        allowed = allowed_bytes("key", limits.key_bytes_min, limits.key_bytes_max)
-        raise InvalidArgumentError(f"a key of {counted(len(key), 'byte')}, {allowed}", field="key")
-    if op is Op.SET and not limits.value_bytes_min <= len(value) <= limits.value_bytes_max:
-        allowed = allowed_bytes("value", limits.value_bytes_min, limits.value_bytes_max)
-        raise InvalidArgumentError(f"a value of {counted(len(value), 'byte')}, {allowed}", field="value")
-    value = value if op is Op.SET else b""
+    check_key_bytes(len(key), limits)
+    if op is Op.SET:
+        check_value_bytes(len(value), limits)
+    else:
+        value = b""
     return Request(
         operations=1,
         gets=int(op is Op.GET),
@@ -167,7 +164,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
     InvalidArgumentError
         Naming the operation's index, the field and the limit.
     """
-    # Each access to a field of bytes copies it: once is enough.
+    # Each access to a field of bytes copies it.
     ops, keys, values = message.ops, message.keys, message.values
     op_column = np.frombuffer(ops, np.uint8)
     sets = int(np.count_nonzero(op_column == Op.SET.value))
@@ -196,7 +193,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
 
 
 def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
-    """Return a column of lengths; one of equal lengths takes no memory before it is checked."""
+    """Return a column of lengths; if all are equal, it takes no memory: its count is not checked yet."""
     if not column:
         return constant(np.uint32(size), count)
     if size:
@@ -211,8 +208,8 @@ def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
     return np.frombuffer(column, "<u4")
 
 
-def join(requests: Sequence[Request]) -> Batch:
-    """Join requests to a batch, in order."""
+def batch_of(requests: Sequence[Request]) -> Batch:
+    """Join the columns of requests to those of a batch, in order."""
     return Batch(
         ops=np.frombuffer(b"".join([request.ops for request in requests]), np.uint8),
         keys=np.frombuffer(b"".join([request.keys for request in requests]), np.uint8),
@@ -234,46 +231,36 @@ def _joined_lengths(parts: Sequence[tuple[bytes, int, int]]) -> U32:
     )
 
 
-def split(requests: Sequence[Request], result: BatchResult) -> list[Answer | GpkvsError]:
-    """Return what became of each request that a result covers: its columns, or why it was rejected."""
-    answers: dict[int, Answer | GpkvsError] = dict(result.rejected)
+def responses_of(result: BatchResult) -> list[Response | GpkvsError]:
+    """Return the response to each request that a result covers, or why the request was rejected."""
+    responses: dict[int, Response | GpkvsError] = dict(result.rejected)
     for part in result.parts:
-        numbers = part.numbers.tolist()
-        answers.update(zip(numbers, _cut([requests[number] for number in numbers], part.result), strict=True))
-    return [answers[number] for number in range(result.requests)]
+        responses.update(zip(part.numbers.tolist(), _responses(part), strict=True))
+    return [responses[number] for number in range(result.requests)]
 
 
-def _cut(requests: Sequence[Request], whole: RequestResult) -> Iterator[Answer]:
-    """Cut the columns of a batch into those of its requests."""
-    gets_before = [0, *accumulate(request.gets for request in requests)]
-    bytes_before = np.concatenate([[0], np.cumsum(whole.value_lengths, dtype=np.int64)])[gets_before].tolist()
-    status, values = np.ascontiguousarray(whole.status).data, whole.values.data
-    has_versions = not is_constant(whole.versions)
-    versions = whole.versions.astype("<u8", copy=False).view(np.uint8).data if has_versions else memoryview(b"")
-    lengths = np.ascontiguousarray(whole.value_lengths, "<u4").view(np.uint8).data
-    op = 0
-    for number, request in enumerate(requests):
-        op_end = op + request.operations
-        yield Answer(
-            bytes(status[op:op_end]),
-            bytes(versions[8 * op : 8 * op_end]),
-            bytes(lengths[4 * gets_before[number] : 4 * gets_before[number + 1]]),
-            bytes(values[bytes_before[number] : bytes_before[number + 1]]),
-        )
-        op = op_end
+def _responses(part: BatchPart) -> Iterator[Response]:
+    """Copy each request's results: one that waits to be sent must not hold the columns of its whole batch."""
+    result = part.result
+    status, values = np.ascontiguousarray(result.status).data, result.values.data
+    lengths = np.ascontiguousarray(result.value_lengths, "<u4").data
+    has_versions = not is_constant(result.versions)
+    versions = result.versions.astype("<u8", copy=False).data if has_versions else memoryview(b"")
+    for ops, gets, data in part.cuts():
+        yield Response(bytes(status[ops]), bytes(versions[ops]), bytes(lengths[gets]), bytes(values[data]))
 
 
-def answer_bytes(operations: int, value_bytes: int) -> int:
-    """Return about what an answer takes in memory or as a message."""
-    return _ANSWER_BYTES + _ANSWER_BYTES_PER_OP * operations + value_bytes
+def response_bytes(operations: int, value_bytes: int) -> int:
+    """Return about what a response takes in memory or as a message."""
+    return _RESPONSE_BYTES + _RESPONSE_BYTES_PER_OP * operations + value_bytes
 
 
-def encode(request_id: int, answer: Answer) -> kv_pb2.BatchResponse:
-    """Put an answer's columns into a message."""
+def encode(request_id: int, response: Response) -> kv_pb2.BatchResponse:
+    """Put a response's columns into a message."""
     return kv_pb2.BatchResponse(
         id=request_id,
-        status=answer.status,
-        values=answer.values,
-        value_lengths=answer.value_lengths,
-        versions=answer.versions,
+        status=response.status,
+        values=response.values,
+        value_lengths=response.value_lengths,
+        versions=response.versions,
     )

@@ -1,4 +1,4 @@
-"""What is measured, named once (`http_port` serves it)."""
+"""The metrics, each named once (`http_port` serves them)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Metrics:
     """The metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # a second series beside each counter that nobody reads
+        disable_created_metrics()  # they are a second series beside each counter, which nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
@@ -77,10 +77,10 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
-    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
+    def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
         self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
-        self._batch_requests.observe(requests)
+        self._batch_requests.observe(result.requests)
         self._batch_seconds.observe(seconds)
         for part in result.parts:
             counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
@@ -108,7 +108,7 @@ class Metrics:
         self._serving.set(1)
 
     def watch_memory(self, by_kind: Mapping[Kind, int], bytes_max: int) -> None:
-        """Report what clients hold, from now on."""
+        """Report the memory that clients take, from now on."""
         for kind in by_kind:
             self._memory_bytes.labels(kind).set_function(partial(by_kind.__getitem__, kind))
         self._memory_bytes_max.set(bytes_max)
@@ -125,7 +125,7 @@ class Metrics:
 
 
 class _ProcessIoCollector(Collector):
-    """What Linux says that the process wrote and read on devices; nothing where it does not say."""
+    """The bytes that the process wrote to devices and read from them, where Linux says them."""
 
     def collect(self) -> Iterator[Metric]:
         io = process_io()
@@ -141,7 +141,7 @@ class _ProcessIoCollector(Collector):
 
 
 class _StoreCollector(Collector):
-    """What a store says about itself, asked for at each scrape."""
+    """The description of a store, asked for at each scrape."""
 
     def __init__(self, info: Callable[[], StoreInfo], meter: Meter) -> None:
         self._info = info
@@ -189,7 +189,7 @@ class _StoreCollector(Collector):
 
 
 def _meter_families(meter: Meter) -> Iterator[Metric]:
-    """Put what the engine counted into families."""
+    """Put the engine's counters into families."""
     for name, text, label, values in (
         (
             "phase_seconds",

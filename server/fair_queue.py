@@ -1,6 +1,6 @@
-"""A queue in which no connection waits for all that another one has sent: each in turn gives one request.
+"""A queue that is fair to connections: it takes one request of each in turn.
 
-Requests of one connection stay in their order.
+No connection waits for all requests of another one. Requests of one connection stay in their order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpkvs.server.memory import Account, Connection
 
 
 class Queued(Protocol):
-    """What waits: it came in a call."""
+    """A request that waits; its account knows its connection."""
 
     account: Account
 
@@ -22,10 +22,10 @@ Item = TypeVar("Item", bound=Queued)
 
 
 class FairQueue(Generic[Item]):
-    """Takes requests at its end, and gives them in turn by connection."""
+    """Takes requests at its end, and gives them out in turn by connection."""
 
     def __init__(self) -> None:
-        # Of each connection that has something here; the one whose turn it is stands first.
+        # The requests of each connection that has some here; the one whose turn it is stands first.
         self._turns: OrderedDict[Connection, deque[Item]] = OrderedDict()
         self._count = 0
 
@@ -53,7 +53,7 @@ class FairQueue(Generic[Item]):
         return item
 
     def put_back(self, items: Sequence[Item]) -> None:
-        """Return requests that were taken out, in the order in which they came out: they are the next again."""
+        """Take back requests in the order in which they were taken out: they are the next again."""
         for item in reversed(items):
             connection = item.account.connection
             self._turns.setdefault(connection, deque()).appendleft(item)

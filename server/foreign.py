@@ -1,4 +1,4 @@
-"""gRPC's own services, health and reflection: their messages come through the same doors as those of ours."""
+"""gRPC's own services, health and reflection: their messages pass the same checks as those of ours."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Context = Any  # grpc.aio.ServicerContext
 
 
 class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
-    """Receives the messages of services that leave it to gRPC: it would do it out of sight, and hold all it gets.
+    """Receives the messages of services that leave it to gRPC, which would count and bound none of them.
 
     Parameters
     ----------
     doors
-        What every call passes.
+        The checks that every call passes.
     """
 
     def __init__(self, doors: Doors) -> None:
@@ -81,7 +81,7 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
         return _parse(handler, require_message(data))
 
     async def _read(self, context: Context, account: Account, *, is_stream: bool) -> object:
-        """Receive a message, also while the server stops: whoever asks for its health must hear of it."""
+        """Receive a message, also while the server stops: a health check must be told so."""
         connection = account.connection
         return await self._doors.receives.read(context, connection, is_stream=is_stream, outlives_stop=True)
 

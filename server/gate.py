@@ -1,4 +1,4 @@
-"""What the services may use: nothing before recovery is done, and nothing once the server stops."""
+"""Calls reach the store through the gate: it is open from the end of recovery until the server stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NotServingError(GpkvsError):
 
 @dataclass(frozen=True)
 class Serving:
-    """An open store and the way to it."""
+    """An open store, its batcher, and the bounds of a call."""
 
     store: Store
     batcher: Batcher
@@ -40,7 +40,7 @@ class Gate:
         self._serving = serving
 
     def close(self) -> None:
-        """Refuse new calls; calls that are through go on."""
+        """Refuse new calls; calls under way go on."""
         self._serving = None
         self.refusal = "the server is stopping: try again elsewhere or later"
 

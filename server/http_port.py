@@ -1,12 +1,12 @@
 """The port for operators, over HTTP: metrics, and whether the server lives and serves.
 
-    GET /metrics    what Prometheus reads
+    GET /metrics    the metrics, for Prometheus
     GET /healthz    200 while the process lives
     GET /readyz     200 while the server serves, else 503 and why
 
-Connections are kept in the event loop and take no thread. One carries one request and has a deadline for all of it. If
-too many are open, the one that has waited longest for its client to send a request makes room: whoever opens many and
-sends nothing, or sends slowly, keeps nobody from asking.
+The event loop keeps the connections; they take no thread. A connection carries one request and has one deadline. If too
+many are open, the server ends the one that has waited longest for its request: a client that opens many connections and
+sends nothing, or sends slowly, keeps nobody out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Response(NamedTuple):
     headers: tuple[tuple[str, str], ...] = (("Content-Type", "text/plain; charset=utf-8"),)
 
     def pack(self, *, with_body: bool) -> bytes:
-        """Return what is sent; the answer to a HEAD has the headers only."""
+        """Return the bytes to send; the response to a HEAD has the headers only."""
         headers = (
             *self.headers,
             ("Content-Length", str(len(self.body))),
@@ -57,14 +57,14 @@ def _text(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> _Response
 
 
 class HttpPort:
-    """Answers operators; used inside its event loop.
+    """Serves operators; used inside its event loop.
 
     Parameters
     ----------
     registry
         The metrics.
     gate
-        Knows whether the server serves.
+        Says whether the server serves.
     connection_seconds_max
         How long a connection may take, from its start to the last byte of the response.
     """
@@ -75,10 +75,10 @@ class HttpPort:
         self._metrics = make_wsgi_app(registry)
         self._gate = gate
         self._connection_seconds_max = connection_seconds_max
-        # Collecting takes milliseconds, and a store's numbers may be read from any thread.
+        # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
         self._scraper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the oldest first
-        self._answering: set[asyncio.StreamWriter] = set()
+        self._responding: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -98,12 +98,12 @@ class HttpPort:
         """Close the port and every connection."""
         if self._server:
             self._server.close()
-        for writer in (*self._waiting, *self._answering):
+        for writer in (*self._waiting, *self._responding):
             writer.transport.abort()
         self._scraper.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection's request."""
+        """Respond to one connection's request."""
         try:
             with self._place(writer):
                 async with asyncio.timeout(self._connection_seconds_max):
@@ -112,8 +112,8 @@ class HttpPort:
                     except asyncio.LimitOverrunError:
                         head = b""
                     self._waiting.pop(writer, None)
-                    self._answering.add(writer)
-                    writer.write(await self._answer(head))
+                    self._responding.add(writer)
+                    writer.write(await self._respond(head))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
@@ -124,7 +124,7 @@ class HttpPort:
     def _place(self, writer: asyncio.StreamWriter) -> Iterator[None]:
         """Count a connection while it is open, and end the oldest that waits if there are too many."""
         self._waiting[writer] = None
-        if len(self._waiting) + len(self._answering) > CONNECTIONS_MAX:
+        if len(self._waiting) + len(self._responding) > CONNECTIONS_MAX:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.transport.abort()
@@ -132,11 +132,11 @@ class HttpPort:
             yield
         finally:
             self._waiting.pop(writer, None)
-            self._answering.discard(writer)
+            self._responding.discard(writer)
             writer.transport.abort()
 
-    async def _answer(self, head: bytes) -> bytes:
-        """Return the response to a request, whose body, if any, is not read."""
+    async def _respond(self, head: bytes) -> bytes:
+        """Return the response to a request; the body of the request, if any, is not read."""
         try:
             line, _, fields = head.decode("latin-1").partition("\r\n")
             method, target, version = line.split(" ")

@@ -15,7 +15,7 @@ from gpkvs.server.exporter import SECONDS
 
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 
-# By the attribute of a handler that holds its function.
+# The type of a method, by the attribute of its handler that holds the function.
 _TYPES = {
     "unary_unary": "unary",
     "unary_stream": "server_stream",
@@ -23,10 +23,10 @@ _TYPES = {
     "stream_stream": "bidi_stream",
 }
 
-# A context gives the code as it was set: a member or its number.
+# A context gives the code as the handler set it: a member or its number.
 _CODE_NAMES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
 
-# The attribute of a handler's function that says its type, where it reads by itself what gRPC reads for others.
+# The attribute of a handler's function that says its type, where gRPC knows another one (`of_type`).
 _TYPE = "grpc_type"
 
 Handler = Any  # grpc.RpcMethodHandler; grpc has no types
@@ -34,13 +34,13 @@ Run = TypeVar("Run", bound=Callable[..., object])
 
 
 def of_type(grpc_type: str, run: Run) -> Run:
-    """Say of which type a method is on the wire, whatever it is to gRPC."""
+    """Mark a function with the type that its method has on the wire; it may have another one for gRPC."""
     setattr(run, _TYPE, grpc_type)
     return run
 
 
 class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
-    """Counts calls as they start and end, and the time between."""
+    """Counts calls as they start and end, and measures the time between."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._started = Counter("grpc_server_started", "Calls started", _LABELS, registry=registry)

@@ -1,4 +1,4 @@
-"""How the server logs: one line a message on stderr, for people or as JSON."""
+"""How the server logs: each message is one line on stderr, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _Text(logging.Formatter):
 class _Json(_Text):
     """One JSON object a line: time, level, logger, message, error where there is one, and the fields of the event.
 
-    Whoever logs an event gives its fields as `extra`; ``event`` among them is its name, which stays the same however
-    the message is worded.
+    The caller gives an event's fields as `extra`. The field ``event`` is its name, which stays the same when the
+    message is worded anew.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,7 +49,7 @@ class _Json(_Text):
 
 
 class _ClientsThatStay(logging.Filter):
-    """Drops gRPC's traceback for each answer whose client went away: no fault of the server."""
+    """Drops gRPC's traceback for each response whose client went away: that is no fault of the server."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None

@@ -3,14 +3,14 @@
 It counts by connection, by kind and in all:
 
 - ``calls``: each open call, with what gRPC holds for it;
-- ``requests``: what a request takes from its receipt to the end of its transaction;
-- ``answers``: from the moment they are planned until gRPC has sent them, or the call has ended;
+- ``requests``: each request, from its receipt to the end of its transaction;
+- ``answers``: each response, from the moment it is planned until gRPC has sent it, or the call has ended;
 - ``batch``: the working memory of the transaction in progress.
 
 A connection may hold as much as it leaves free: one alone gets half, several share it, and a connection that holds
-little always finds room. A request that passes this is refused before it is executed, and before it is received if it
-can be. How many bytes the GETs of a request bring is known only when they were executed: the room of one transaction's
-values is kept free for that (`gpkvs.server.bounds`).
+little always finds room. The server refuses a request beyond this before it is executed, and where it can before it is
+received. How many bytes the GETs of a request bring is known only when they were executed: the room of one
+transaction's values is kept free for that (`gpkvs.server.bounds`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpkvs.server.turns import Turns
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
 
-# A message on its way is there twice: the bytes that were given to gRPC, and its copy of them.
+# A message that is being sent is there twice: the bytes that were given to gRPC, and its copy of them.
 _SENT_COPIES = 2
 
 
@@ -36,7 +36,7 @@ class Memory:
     Parameters
     ----------
     clients_bytes_max
-        How much open calls, requests and answers may take together. The working memory of a batch is beside it.
+        How much open calls, requests and responses may take together. The working memory of a batch comes on top.
     turns
         How many messages of one connection are asked for at once.
     """
@@ -46,7 +46,7 @@ class Memory:
         self.turns = turns
         self.by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self.clients_bytes = 0  # all kinds but the batch
-        # The process holds more than it should, whatever is counted here (`gpkvs.server.receive`).
+        # Whether messages that are being received take too much; nothing here counts them (`gpkvs.server.receive`).
         self.is_short = False
         self._connections: dict[str, Connection] = {}
 
@@ -83,7 +83,7 @@ class Connection:
     Parameters
     ----------
     memory
-        Of which it takes.
+        The account of the server, which counts it too.
     peer
         Its name, as gRPC has it.
     """
@@ -106,14 +106,14 @@ class Connection:
             memory.forget(self._peer)
 
     def refusal(self, size: int = 0) -> NoSpaceError | None:
-        """Return why the connection may not hold this much more: it would be more than it leaves free."""
+        """Return why the connection may not hold this much more; None if it may."""
         memory = self._memory
         free = memory.clients_bytes_max - memory.clients_bytes
         if self.bytes + size > free - size:
             return NoSpaceError(
                 "memory",
                 f"this connection holds {self.bytes:,} bytes and asks for {size:,}, {max(free, 0):,} are free for all "
-                "(--memory-max): read the answers that wait, then try again",
+                "(--memory-max): read the responses that wait, then try again",
             )
         if memory.is_short and self.bytes > CALL_BYTES:
             return NoSpaceError(
@@ -124,7 +124,7 @@ class Connection:
 
 
 class Account:
-    """What one call holds: itself and its answers. Its requests are counted until nobody has them, call or no call.
+    """What one call holds: itself and its responses. Its requests are counted until their end, also after the call.
 
     Parameters
     ----------
@@ -132,16 +132,16 @@ class Account:
         Over which the call came.
     """
 
-    __slots__ = ("_answer_bytes", "_is_closed", "connection")
+    __slots__ = ("_is_closed", "_response_bytes", "connection")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._answer_bytes = 0
+        self._response_bytes = 0
         self._is_closed = False
         connection.change("calls", CALL_BYTES)
 
     def require_room(self, size: int = 0) -> None:
-        """Refuse what would take this much more.
+        """Refuse a request that would take this much more.
 
         Raises
         ------
@@ -152,31 +152,31 @@ class Account:
         if refusal is not None:
             raise refusal
 
-    def admit(self, request_bytes: int, answer_bytes: int) -> None:
-        """Count a request and the answer that is planned for it.
+    def admit(self, request_bytes: int, response_bytes: int) -> None:
+        """Count a request and the response that is planned for it.
 
         Raises
         ------
         NoSpaceError
             If there is no room for both.
         """
-        self.require_room(request_bytes + _SENT_COPIES * answer_bytes)
+        self.require_room(request_bytes + _SENT_COPIES * response_bytes)
         self.connection.change("requests", request_bytes)
-        self.answer(answer_bytes)
+        self.change_responses(response_bytes)
 
     def release(self, request_bytes: int) -> None:
-        """Count a request no longer: nobody has its columns."""
+        """Count a request no longer: nobody needs its columns."""
         self.connection.change("requests", -request_bytes)
 
-    def answer(self, size: int) -> None:
-        """Count an answer's bytes; a negative size gives back what was planned too much, or was sent."""
+    def change_responses(self, size: int) -> None:
+        """Count a response's bytes; a negative size gives back what was planned too much, or was sent."""
         if not self._is_closed:
-            self._answer_bytes += _SENT_COPIES * size
+            self._response_bytes += _SENT_COPIES * size
             self.connection.change("answers", _SENT_COPIES * size)
 
     def close(self, _context: object = None) -> None:
-        """Count the call and its answers no longer: it has ended."""
+        """Count the call and its responses no longer: it has ended."""
         if not self._is_closed:
             self._is_closed = True
-            self.connection.change("answers", -self._answer_bytes)
+            self.connection.change("answers", -self._response_bytes)
             self.connection.change("calls", -CALL_BYTES)

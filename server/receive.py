@@ -1,13 +1,14 @@
-"""Messages that are being received: who receives, for how long, and what is done when they take too much memory.
+"""Messages that are being received: for how long, and how much memory they may take.
 
-gRPC's core holds a message until it is whole and says nothing about it. The server knows which calls wait for theirs,
-and how much memory the process has allocated. It looks some times a second while calls wait. When some wait for more
-than two looks, it counts: what is allocated beyond all that is counted (`gpkvs.server.memory`) is taken for messages on
-their way. If that is too much, these calls are ended, those of the connection that has most of them first.
+gRPC's core holds a message until it is whole and says nothing about it. The server knows which calls wait for their
+message, and how much memory the process has allocated. While calls wait, it looks at both several times a second. If
+some calls have waited for more than two looks, it subtracts all that is counted (`gpkvs.server.memory`) from the
+allocated memory, and takes the rest for messages that are being received. If these take too much, the server ends some
+of the calls that have waited, first those of the connection that has most of them.
 
-A message larger than HTTP/2's window comes only when it is asked for. A connection asks for some at once; the next call
-has its turn when one of them is whole, or waits for more than two looks and memory allows, so that slow ones hold up
-no other.
+A message larger than HTTP/2's window comes only when the server asks for it. It asks for some messages of a connection
+at once. The next call has its turn when one of these messages is whole. It also has its turn when a call has waited for
+more than two looks and memory allows it: slow calls hold up no others.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.memory import Connection, Memory
 from gpkvs.server.resident import allocated_bytes, anonymous_bytes, give_back_free
 
-# Between two looks a fast network must not bring more than messages on their way may take. More looks than that would
-# only cost: 0.6 ms each, of the event loop.
+# Between two looks a fast network must not bring more than messages may take. More looks would only cost: each takes
+# 0.6 ms of the event loop.
 _NETWORK_BYTES_PER_SECOND = 8e9
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.02, 0.1
 _STALLED_LOOKS = 2
 _IDLE_LOOK_SECONDS = 1.0
-# How often freed memory that the C library keeps is given back to the system, if it is much.
+# How often the server gives back freed memory that the C library keeps, if it is much.
 _TRIM_SECONDS = 0.5
 
 
 class SlowRequestError(GpkvsError):
-    """The message of a call was not whole in time; it was not executed."""
+    """The message of a call was not whole in time; the call was not executed."""
 
 
 class _Receive:
@@ -72,9 +73,9 @@ class Receives:
     Parameters
     ----------
     memory
-        What is counted.
+        The memory that is counted.
     bytes_max
-        What messages on their way may take.
+        How much messages that are being received may take.
     seconds_max
         How long the only message of a call may take to arrive.
     """
@@ -93,12 +94,12 @@ class Receives:
         self.begin()
 
     def begin(self, kept_bytes: Callable[[], int] = lambda: 0) -> None:
-        """Take what is allocated now for that of a server that nobody uses.
+        """Take the memory that is allocated now for that of an idle server.
 
         Parameters
         ----------
         kept_bytes
-            Returns what the store keeps between batches: that grows with them, and is no message.
+            Returns what the store keeps between batches: it grows with them, and holds no message.
         """
         self._kept_bytes = kept_bytes
         self._idle_bytes = allocated_bytes() - kept_bytes()
@@ -121,14 +122,14 @@ class Receives:
         is_stream
             A stream may take as long as it likes.
         outlives_stop
-            Whether the call is answered while the server stops, as a health check is.
+            Whether the call is served while the server stops, as a health check is.
 
         Raises
         ------
         SlowRequestError
-            If it took too long to arrive.
+            If the message took too long to arrive.
         NoSpaceError
-            If messages on their way took too much memory, and those of this connection are the most.
+            If messages took too much memory, and most of them are those of this connection.
         GpkvsError
             If the server stops.
         """
@@ -138,8 +139,8 @@ class Receives:
             if not is_stream:
                 connection.turns.give()
             raise self._stopped
-        # A task of its own, never cancelled: gRPC would lose the message if it came at that moment, and its memory. It
-        # ends with the call.
+        # A task of its own, never cancelled: gRPC would lose a message that comes at that moment, and leak its memory.
+        # The task ends with the call.
         reading = self._loop.create_task(context.read())
         message = self._loop.create_future()
         reading.add_done_callback(partial(_hand_over, message))
@@ -156,14 +157,14 @@ class Receives:
             receive.give_turn()
 
     def stop(self, error: GpkvsError) -> None:
-        """Receive no more messages but those of calls that outlive it; an error tells the others that wait."""
+        """Receive messages of calls that outlive a stop only; all other calls that wait raise an error."""
         self._stopped = error
         for receive in self._waiting:
             if not receive.outlives_stop:
                 receive.end(error)
 
     def _look(self) -> None:
-        """Look at the calls that wait, and again soon, whatever fails: without it nothing is bounded."""
+        """Look at the calls that wait, and again soon, also after a failure: without looks nothing is bounded."""
         try:
             self._look_once(time.monotonic())
         finally:
@@ -172,7 +173,7 @@ class Receives:
             self._look_at = self._loop.call_later(pause, self._look)
 
     def _look_once(self, now: float) -> None:
-        """See how long calls have waited, and what the process holds if some have waited long."""
+        """End calls that have waited too long, and some of them if messages take too much memory."""
         stalled = []
         for receive in self._waiting:
             if receive.looks >= _STALLED_LOOKS:
@@ -205,27 +206,27 @@ class Receives:
             self._loop.run_in_executor(None, give_back_free)
 
     def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:
-        """End so many calls that messages on their way hold half of what they may, if all hold the same.
+        """End so many calls that messages hold half of what they may, if all hold the same.
 
-        First those of the connection that has most of them, the oldest first.
+        Calls of the connection that has most of them end first, the oldest of them first.
         """
         calls = Counter(receive.connection for receive in stalled)
         stalled.sort(key=lambda receive: -calls[receive.connection])
         error = NoSpaceError(
             "memory",
-            f"messages on their way hold more than {self._bytes_max:,} bytes (--memory-max); connections that wait "
-            "for most of them lose some: send fewer at once, or faster, or try again",
+            f"messages that are being received hold more than {self._bytes_max:,} bytes (--memory-max); the server "
+            "ends calls of the connections that have most of them: send fewer at once, or faster, or try again",
         )
         for receive in stalled[: math.ceil(len(stalled) * (1 - self._bytes_max / 2 / unseen_bytes))]:
             receive.end(error)
 
 
 def _hand_over(message: asyncio.Future[object], reading: asyncio.Task[object]) -> None:
-    """Give what was read to the call that waits for it, if it still does."""
+    """Give a message to the call that waits for it, if it still does."""
     if reading.cancelled():  # the event loop ends
         message.cancel()
         return
-    error = reading.exception()  # asked for even if nobody waits: else it is logged
+    error = reading.exception()  # asked for even if nobody waits: asyncio would log an error that nobody asks for
     if message.done():
         return
     if error is not None:

@@ -1,4 +1,4 @@
-"""What the process holds in truth, as the operating system counts it, and how much the machine has."""
+"""The memory that the process takes, as the operating system counts it, and the memory of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LIBC = ctypes.CDLL(None)
-# Of the control group that this process is in: version 2, then version 1.
+# Where the limit of this process's control group stands: version 2, then version 1.
 _GROUP_LIMITS = (
     ("", "/sys/fs/cgroup", "memory.max"),
     ("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
@@ -42,7 +42,7 @@ class _Allocated(ctypes.Structure):
 
 
 def allocated_bytes() -> int:
-    """Return the memory that is allocated and not freed; all that belongs to no file if the C library cannot say."""
+    """Return the memory that is allocated and not freed; if the C library cannot say, all that belongs to no file."""
     describe = getattr(_LIBC, "mallinfo2", None)  # glibc 2.33 and later have it
     if describe is None:
         return anonymous_bytes()
@@ -52,7 +52,7 @@ def allocated_bytes() -> int:
 
 
 def give_back_free() -> None:
-    """Return to the system what was freed and the C library keeps: it may take some ms, so not in the event loop."""
+    """Return freed memory that the C library keeps to the system. It may take some ms: not for the event loop."""
     trim = getattr(_LIBC, "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
@@ -73,7 +73,7 @@ def _group_limits() -> list[int]:
     for controller, root, name in _GROUP_LIMITS:
         for _, controllers, path in groups:
             if controller in controllers.split(","):
-                # A limit of any group above holds too. In a container the path may lead outside of what is mounted.
+                # The limits of all groups above hold too. In a container the path may lead out of the mounted tree.
                 inner = Path(root, path.lstrip("/"))
                 folders = [inner, *inner.parents]
                 limits += [_number(folder / name) for folder in folders if folder.is_relative_to(root)]

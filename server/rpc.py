@@ -1,8 +1,7 @@
-"""From a coroutine that raises gpkvs errors to a gRPC method that answers with status codes."""
+"""Make gRPC methods of coroutines that raise the errors of gpkvs: each error becomes a status."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,16 +10,15 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receive import Receives
-from gpkvs.server.status import status_of, status_text
+from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
-
-_log = logging.getLogger("gpkvs.server")
 
 
 class Call(NamedTuple):
@@ -44,11 +42,7 @@ class Doors(NamedTuple):
     metrics: Metrics
 
 
-# In trailing metadata: the request surely was not executed, so that it is safe to send it again. Of a stream: the
-# requests that it did not answer.
-NOT_EXECUTED = (("gpkvs-executed", "no"),)
-# There too: what is full, of a request refused for want of room (`NoSpaceError.resource`).
-FULL_KEY = "gpkvs-full"
+_NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 
 
 def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, doors: Doors) -> str:
@@ -62,22 +56,22 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         run = getattr(servicer, method.name)
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(_stream(run, doors))
-        # On the wire it is the same as unary. gRPC would hold the message until the call ends, and say nothing of a
-        # call whose message is on its way.
-        answer = _answer(run, GetMessageClass(method.input_type), doors)
-        return grpc.stream_unary_rpc_method_handler(of_type("unary", answer))
+        request_class = GetMessageClass(method.input_type)
+        # On the wire it is the same as unary. As unary, gRPC would hold the message until the call ends, and would
+        # say nothing of a call whose message is still being received.
+        return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
 
     handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     return str(service.full_name)
 
 
-def _answer(
+def _unary(
     method: Method, request_class: type[Message], doors: Doors
 ) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[bytes]]:
-    """Wrap a method: bytes in, bytes out, errors as status codes.
+    """Wrap a method: bytes in, bytes out, errors as statuses.
 
-    Messages are parsed here and not by grpc, which answers UNKNOWN where a client sent bytes that are no message.
+    Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
     gate, memory, receives, metrics = doors
 
@@ -88,7 +82,7 @@ def _answer(
         with gate:
             account.require_room(len(data))
             running = method(_parse(request_class, data), Call(context, account, len(data)))
-            del data  # else it would be held until the call ends
+            del data  # the frame would hold it until the call ends
             response: bytes = (await running).SerializeToString()
             return response
 
@@ -111,7 +105,7 @@ def _parse(request_class: type[Message], data: bytes) -> Message:
 
 
 def _stream(method: StreamMethod, doors: Doors) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
-    """Wrap a method of streams: errors as status codes."""
+    """Wrap a method of streams: errors as statuses."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
         account = doors.memory.open(context)
@@ -130,24 +124,10 @@ async def abort(
 ) -> NoReturn:
     """End a call with the status of an error."""
     try:
-        await _abort_with(context, error, method, metrics)
+        code, text, full, is_refusal = tell(error, method.__qualname__, metrics)
+        trailing = _NOT_EXECUTED if is_refusal else ()
+        await context.abort(code, text, (*trailing, (FULL_KEY, full)) if full else trailing)
     finally:
-        # gRPC keeps the exception with which it aborts, and that keeps this one: its frames have the message.
+        # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.
         error.__traceback__ = error.__cause__ = error.__context__ = None
-
-
-async def _abort_with(
-    context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
-) -> NoReturn:
-    if not isinstance(error, GpkvsError):  # the last line of defence: the log gets the traceback
-        _log.error("%s failed", method.__qualname__, exc_info=error)
-        await context.abort(grpc.StatusCode.INTERNAL, "internal error: the server's log has the details")
-    else:
-        code, refused = status_of(error)
-        if refused:
-            metrics.request_refused(refused)
-            full = ((FULL_KEY, error.resource),) if isinstance(error, NoSpaceError) else ()
-            await context.abort(code, status_text(error), NOT_EXECUTED + full)
-        _log.error("%s: %s", code.name, error)
-        await context.abort(code, status_text(error))
     raise AssertionError("abort always raises")

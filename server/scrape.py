@@ -33,7 +33,7 @@ class Scrape:
     Raises
     ------
     ScrapeError
-        If nothing answers there, or something else than metrics does.
+        If there is no server, or it serves no metrics of gpkvs.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What a server says in its log when it starts: a line for people, the same as fields for machines."""
+"""What a server logs when it starts: each line is text for people, and has the same as fields for machines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _log = logging.getLogger("gpkvs.server")
 
 
 def log_start() -> None:
-    """Say who starts."""
+    """Say which server starts."""
     fields = {"event": "start", "version": package_version(), "pid": os.getpid(), "python": platform.python_version()}
     _log.info("gpkvs %(version)s, process %(pid)d, Python %(python)s", fields, extra=fields)
 
 
 def log_store(store: Store, message_bytes_max: int) -> None:
-    """Say what was opened or created, what it holds, and what it promises."""
+    """Say what was opened or created, what it holds, and what its persistence domain promises."""
     info = store.info()
     _log_opening(info, is_new=store.is_new)
     records = sum(table.records for table in info.tables)
@@ -54,7 +54,7 @@ def log_store(store: Store, message_bytes_max: int) -> None:
 
 
 def log_memory(memory_bytes_max: int, bounds: Bounds) -> None:
-    """Say how much memory clients may take, and what follows from it."""
+    """Say how much memory clients may take, and how many connections and calls fit into it."""
     fields = {
         "event": "memory",
         "memory_bytes_max": memory_bytes_max,

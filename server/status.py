@@ -1,9 +1,14 @@
-"""Which gRPC status an error is, its text, and whether it means that the request was not executed."""
+"""What a client is told of an error: the gRPC status, its text, and whether the request was not executed.
+
+The client is told so by the status of a call, or by a response of a Pipeline, which goes on.
+"""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from itertools import accumulate
+from typing import NamedTuple
 
 import grpc
 
@@ -17,10 +22,13 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
-from gpkvs.server.batcher import DeadlineError
+from gpkvs.server.batcher import ExpiredRequestError
+from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.receive import SlowRequestError
 from gpkvs.server.wire import UnsupportedError
+
+_log = logging.getLogger("gpkvs.server")
 
 # The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
 _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
@@ -31,7 +39,7 @@ _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
     (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
     (SlowRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "slow"),
-    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
+    (ExpiredRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
 )
 _FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
     (CorruptRecordError, grpc.StatusCode.DATA_LOSS),
@@ -40,10 +48,45 @@ _FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
     (GpkvsError, grpc.StatusCode.INTERNAL),
 )
 
+_BUG_TEXT = "internal error: the server's log has the details"
+
 # Clients reject trailers of more than 8 KiB, and with them the status and its metadata, which take less than 1 KiB.
 _TEXT_BYTES_MAX = 3 << 10
 _CUT = "..."
 _PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # what gRPC sends as it is; any other byte takes three
+
+
+class ErrorStatus(NamedTuple):
+    """An error as the wire has it."""
+
+    code: grpc.StatusCode
+    text: str
+    full: str  # what is full, if the request was refused for want of room
+    is_refusal: bool  # the request was surely not executed
+
+
+def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
+    """Return what a client is told of an error; count it as a refusal, or log it as a failure.
+
+    Parameters
+    ----------
+    error
+        Why a request failed.
+    method
+        What failed, for the log.
+    metrics
+        Counts the requests that were refused.
+    """
+    if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
+        _log.error("%s failed", method, exc_info=error)
+        return ErrorStatus(grpc.StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
+    code, reason = status_of(error)
+    if reason:
+        metrics.request_refused(reason)
+    else:
+        _log.error("%s: %s", code.name, error)
+    full = error.resource if isinstance(error, NoSpaceError) else ""
+    return ErrorStatus(code, status_text(error), full, is_refusal=bool(reason))
 
 
 def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:
@@ -57,7 +100,7 @@ def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:
 def status_text(error: GpkvsError) -> str:
     """Return an error's text as a status carries it: short enough for the trailers after gRPC's percent-encoding.
 
-    The last line of defence: texts that repeat what a caller sent are short already (`gpkvs.text.quoted`).
+    Texts that repeat a caller's bytes are short already (`gpkvs.text.quoted`); this bounds all others.
     """
     text = str(error)[:_TEXT_BYTES_MAX]
     data = text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Turns: some may go at once, the others wait in the order in which they came."""
+"""Turns: a number of callers go at once, the others wait in the order in which they came."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import deque
 
 
 class Turns:
-    """A number of turns; each is taken, and given back by whoever has it.
+    """A number of turns; a caller takes one and gives it back.
 
     Parameters
     ----------
     count
-        How many may have one at the same time.
+        How many callers may have a turn at the same time.
     """
 
     __slots__ = ("_free", "_waiting")
@@ -32,11 +32,11 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give()  # it came at the same moment
+                self.give()  # the turn came at the same moment
             raise
 
     def give(self) -> None:
-        """Give a turn back: to the next that waits, if there is one."""
+        """Give a turn back; the next caller that waits has it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

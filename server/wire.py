@@ -1,4 +1,4 @@
-"""What gRPC leaves to its users to check of a message as it came."""
+"""Checks of a message as it came, which gRPC leaves to its users."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import grpc
 
 from gpkvs.errors import GpkvsError
 
-# How a message begins that is compressed with gzip. No message of ours does: it would be a field of a kind that
-# protobuf does not have.
+# A message that is compressed with gzip begins so. No message of ours does: protobuf has no field of that kind.
 _GZIP = b"\x1f\x8b"
-# With deflate: of zlib's two bytes the first says how, and both together are a multiple of 31. A message of ours would
-# begin so with a field 15, which none has.
+# A message that is compressed with deflate begins with this byte, and its first two bytes are a multiple of 31. A
+# message of ours would begin so with a field 15, which none has.
 _ZLIB, _ZLIB_MULTIPLE = 0x78, 31
 
 
 class UnsupportedError(GpkvsError):
-    """A call that is not as this server takes it, compressed or without a message; it was not executed."""
+    """A call that is compressed or has no message: this server takes none such. It was not executed."""
 
 
 def require_message(received: object) -> bytes:
     """Return the message of a call, if it has one that is not compressed.
 
-    A compressed message of some KiB may hold GiB, and gRPC bounds each message but not their sum. So gRPC is told to
-    decompress none (``grpc.per_message_decompression``); here they are seen and refused.
+    A compressed message of some KiB may hold GiB, and gRPC bounds each message but not their sum. So gRPC decompresses
+    none (``grpc.per_message_decompression``), and this function refuses them.
 
     Raises
     ------
     UnsupportedError
-        If it has none, or one that is compressed.
+        If the call has no message, or a compressed one.
     """
     if received is grpc.aio.EOF:
         raise UnsupportedError("the call ended without a message: send exactly one")

@@ -108,10 +108,10 @@ def decoded(data: bytes, store: gpkvs.Store) -> codec.Request | None:
 def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
     """Run requests as one batch, and check the shape of every answer; return how many were executed."""
     executed = 0
-    answers = codec.split(requests, store.execute_requests(codec.join(requests)))
+    answers = codec.responses_of(store.execute_requests(codec.batch_of(requests)))
     assert len(answers) == len(requests)
     for request, answer in zip(requests, answers, strict=True):
-        if not isinstance(answer, codec.Answer):
+        if not isinstance(answer, codec.Response):
             assert isinstance(answer, REFUSALS), repr(answer)
             continue
         executed += 1

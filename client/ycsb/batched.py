@@ -1,6 +1,6 @@
 """Runs with many operations in a message: `BatchRunner`.
 
-One request reads and writes for all of them, a second one writes what depends on the first.
+One request reads and writes for all of them. A second one writes the records that depend on these reads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpkvs.errors import GpkvsError
 
 @dataclass(slots=True)
 class _Part:
-    """One operation of a message, on its way."""
+    """One operation of a message, and what is known of it so far."""
 
     operation: Operation
     number: int
     key: bytes
-    read: Return | None = None  # what became of its GET, if it has one
-    record: Record | None = None  # what that found
-    written: Return | None = None  # what became of its SET, if it has one
+    read: Return | None = None  # the outcome of its GET, if it has one
+    record: Record | None = None  # the record that the GET found
+    written: Return | None = None  # the outcome of its SET, if it has one
 
 
 class BatchRunner(Runner):
@@ -74,7 +74,7 @@ class BatchRunner(Runner):
         await self._change(readers, start_ns, intended_ns)
 
     async def _change(self, readers: list[_Part], start_ns: int, intended_ns: int) -> None:
-        """Write what depends on what was read, and measure it."""
+        """Write the records that depend on a read, and measure the writes."""
         changed_ns = time.perf_counter_ns()
         changing = [part for part in readers if part.operation is not Operation.READ]
         writes = [
@@ -94,7 +94,7 @@ class BatchRunner(Runner):
             self._measure(part.operation.value, result, start_ns, intended_ns, count_return=False)
 
     async def _send(self, readers: list[_Part], writes: list[tuple[_Part, Record]]) -> None:
-        """Send one request, and note what became of each operation."""
+        """Send one request, and note the outcome of each operation."""
         operations: list[Request] = [(Op.GET, part.key) for part in readers]
         operations += [(Op.SET, part.key, pack(record)) for part, record in writes]
         try:

@@ -1,4 +1,4 @@
-"""Which records are asked for: request distributions, a block of draws at a time.
+"""Request distributions: they draw the records of operations, a block at a time.
 
 The formulas are those of YCSB, so that figures compare: the zipfian one is that of Gray et al., "Quickly generating
 billion-record synthetic databases" (SIGMOD 1994).
@@ -74,7 +74,7 @@ class Zipfian:
             self._items, self._zeta = items, zeta
 
     def resize(self, items: int) -> None:
-        """Let there be more ranks; only the new terms of the sum are added."""
+        """Raise the number of ranks; add only the new terms to the sum."""
         block = 1 << 20
         for start in range(self._items + 1, items + 1, block):
             terms = np.arange(start, min(start + block, items + 1), dtype=np.float64)

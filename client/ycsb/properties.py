@@ -91,7 +91,7 @@ class Properties:
         return [float(text) for text in self.hdrhistogram_percentiles.split(",") if text.strip()]
 
     def _check(self) -> None:
-        """Refuse what makes no sense or is not offered, before anything is sent."""
+        """Refuse properties that make no sense or are not offered, before anything is sent."""
         _choice("requestdistribution", self.requestdistribution, DISTRIBUTIONS)
         _choice("insertorder", self.insertorder, ("hashed", "ordered"))
         _choice("fieldlengthdistribution", self.fieldlengthdistribution, ("constant",))

@@ -1,4 +1,4 @@
-"""How a run went, in YCSB's lines and as JSON."""
+"""The report of a run, in YCSB's lines and as JSON."""
 
 from __future__ import annotations
 

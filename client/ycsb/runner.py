@@ -1,4 +1,4 @@
-"""Does what a workload says, with many concurrent callers of one client."""
+"""Runs a workload with many concurrent callers of one client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 
 class Return(StrEnum):
-    """What became of an operation, by YCSB's names."""
+    """The outcome of an operation, by YCSB's names."""
 
     OK = "OK"
     ERROR = "ERROR"
@@ -48,9 +48,9 @@ class Runner:
     client
         A connected client.
     properties, workload
-        What to do.
+        What the user asked for, and the operations made of it.
     on_error
-        Gets the first error of each kind, so that a person learns why operations fail.
+        Called with the first error of each kind: the user must learn why operations fail.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Runner:
         self._callers: list[asyncio.Task[None]] = []
         self._start = self._last_tick = 0.0
         self._last_operations = 0
-        # A throttled caller starts an operation every so many seconds; 0: as soon as the last one is done.
+        # Seconds between two operations of a throttled caller; 0: the next one starts when the last one is done.
         self._pace_s = properties.threadcount / properties.target if properties.target else 0.0
         self._measure_op = properties.measurement_interval in ("op", "both")
         self._measure_intended = properties.measurement_interval in ("intended", "both")
 
     async def run(self, steps: Iterator[Step]) -> Report:
-        """Do all steps, or as many as `stop` and maxexecutiontime let, and return how it went."""
+        """Do all steps, or as many as `stop` and maxexecutiontime allow, and return the report."""
         self._start = self._last_tick = time.monotonic()
         self._callers = [asyncio.create_task(self._caller(steps)) for _ in range(self._properties.threadcount)]
         _, late = await asyncio.wait(
@@ -94,7 +94,7 @@ class Runner:
         return Report(runtime_ms, self._operations, self._measurements, self._properties.percentiles)
 
     def stop(self) -> None:
-        """Begin nothing new and leave what is under way; `run` then returns."""
+        """Cancel all callers, with the operations under way; `run` then returns."""
         for caller in self._callers:
             caller.cancel()
 
@@ -103,14 +103,14 @@ class Runner:
         self._measurements.record("CLEANUP", round(seconds * 1e6))
 
     def progress(self, total: int) -> Progress:
-        """Return how far it is, and the rate since the last call."""
+        """Return how far the run is, and the rate since the last call."""
         now = time.monotonic()
         rate = (self._operations - self._last_operations) / max(now - self._last_tick, 1e-9)
         self._last_tick, self._last_operations = now, self._operations
         return Progress(now - self._start, self._operations, total, rate)
 
     async def _caller(self, steps: Iterator[Step]) -> None:
-        """Do one operation after the other: what YCSB calls a thread."""
+        """Do one operation after the other; YCSB calls this a thread."""
         intended_ns = time.perf_counter_ns()
         if self._pace_s:
             intended_ns += int(random.random() * self._pace_s * 1e9)  # so that callers do not march in step
@@ -157,7 +157,7 @@ class Runner:
         return result
 
     def _verify(self, key: bytes, fields: Record) -> None:
-        """Check what was read (dataintegrity=true)."""
+        """Check the fields that were read (dataintegrity=true)."""
         start_ns = time.perf_counter_ns()
         verified = Return.ERROR
         if fields:
@@ -165,7 +165,7 @@ class Runner:
         self._measure("VERIFY", verified, start_ns, start_ns)
 
     async def _update(self, key: bytes, intended_ns: int) -> Return:
-        """Write fields of a record; the others stay, so unless all are written the record is read first."""
+        """Write fields of a record; read it first, unless all fields are written: the others stay."""
         start_ns = time.perf_counter_ns()
         changed = self._workload.changed_fields(key)
         try:
@@ -181,7 +181,7 @@ class Runner:
         return result
 
     async def _insert(self, key: bytes, intended_ns: int) -> None:
-        """Write a new record; a failure is tried again as often as the properties say, and never ends the load."""
+        """Write a new record; try again as often as the properties say. A failure never ends the load."""
         value = pack(self._workload.record(key))
         retries = 0
         while True:

@@ -1,4 +1,4 @@
-"""YCSB's core workload: keys, records, and which operation comes next."""
+"""YCSB's core workload: keys, records, and the order of operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RANDOM_BYTES = 1 << 20
 
 
 class Operation(Enum):
-    """What a client does; the values are the names in YCSB's report."""
+    """Kinds of operations; the values are the names in YCSB's report."""
 
     READ = "READ"
     UPDATE = "UPDATE"
@@ -43,9 +43,9 @@ class CoreWorkload:
     Parameters
     ----------
     properties
-        What was asked for.
+        What the user asked for.
     seed
-        Repeats the choices.
+        The same seed makes the same choices.
     """
 
     def __init__(self, properties: Properties, seed: int) -> None:
@@ -73,7 +73,7 @@ class CoreWorkload:
                 return Latest(self._rng, lambda: self._records)
 
     def loads(self) -> Iterator[Step]:
-        """Return what a load does."""
+        """Return the steps of a load."""
         first = self._properties.insertstart
         end = first + self._properties.records_to_insert
         for start in range(first, end, _BLOCK):
@@ -82,7 +82,7 @@ class CoreWorkload:
                 yield Operation.INSERT, number, key
 
     def transactions(self) -> Iterator[Step]:
-        """Return what a run does.
+        """Return the steps of a run.
 
         Raises
         ------
@@ -115,14 +115,14 @@ class CoreWorkload:
                 yield operations[choice], number, key
 
     def _existing(self, count: int) -> Numbers:
-        """Draw records that are there; those not inserted yet are drawn again."""
+        """Draw records that are there; draw again for those that are not inserted yet."""
         numbers = self._generator.draw(count)
         while (missing := numbers >= self._records).any():
             numbers[missing] = self._generator.draw(int(missing.sum()))
         return numbers
 
     def inserted(self, number: int) -> None:
-        """Note that a record of a run is there now, or never will be: later draws may ask for all up to it."""
+        """Note that the insert of a record has ended: later draws may take it, if all before it have ended too."""
         if number < self._records:
             return
         heappush(self._inserted_ahead, number)
@@ -142,21 +142,21 @@ class CoreWorkload:
         return {field: self._field(key, field) for field in self._fields}
 
     def changed_fields(self, key: bytes) -> Record:
-        """Return what an update writes: all fields, or one of them (writeallfields=false)."""
+        """Return the fields that an update writes: all, or one of them (writeallfields=false)."""
         if self._properties.writeallfields:
             return self.record(key)
         field = self._random.choice(self._fields)
         return {field: self._field(key, field)}
 
     def read_fields(self, record: Record) -> Record:
-        """Return what a read looks at: all fields, or one of them (readallfields=false)."""
+        """Return the fields that a read looks at: all, or one of them (readallfields=false)."""
         if self._properties.readallfields:
             return record
         field = self._random.choice(self._fields)
         return {field: record[field]} if field in record else {}
 
     def is_intact(self, key: bytes, fields: Record) -> bool:
-        """Whether fields hold what was written (dataintegrity=true)."""
+        """Whether fields hold the bytes that were written (dataintegrity=true)."""
         return bool(fields) and all(value == self._field(key, field) for field, value in fields.items())
 
     def _field(self, key: bytes, field: str) -> bytes:
@@ -168,17 +168,17 @@ class CoreWorkload:
 
 
 def pack(record: Record) -> bytes:
-    """Return a record as it is stored."""
+    """Return the bytes that are stored for a record."""
     return cast(bytes, msgpack.packb(record))
 
 
 def unpack(value: bytes) -> Record:
-    """Return a stored record.
+    """Return the record that was packed into bytes.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If they are no record.
     """
     record = msgpack.unpackb(value)
     if not isinstance(record, dict):

@@ -14,7 +14,7 @@ from gpkvs.cli.quantity import parse_bytes
 from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import BackendName, DurabilityName, Limits, ServerConfig, StoreConfig
 from gpkvs.server import logs
-from gpkvs.server.app import Settings, run
+from gpkvs.server.app import ServeOptions, run
 from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
 
 _SIZES, _LIMITS, _SERVER = "Sizes of a new store", "Limits", "Server"
@@ -213,7 +213,7 @@ def serve_command(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     logs.configure(log_format, log_level)
-    settings = Settings(
+    options = ServeOptions(
         data=data,
         store=StoreConfig(
             backend=backend,
@@ -246,4 +246,4 @@ def serve_command(
         reload=Reload(context, config),
     )
     with failures_exit(1):
-        run(settings)
+        run(options)

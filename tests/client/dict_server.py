@@ -99,19 +99,19 @@ def refuse(code: grpc.StatusCode, details: str, full: str = "") -> Fault:
     return fault
 
 
-async def lose_answer(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
+async def lose_response(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
     """Execute, then fail as a broken connection does."""
     server.execute(operations)
     await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
 
 async def hang(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
-    """Never answer."""
+    """Never respond."""
     await asyncio.sleep(60)
 
 
 def wait_for(event: asyncio.Event) -> Fault:
-    """Answer when the event is set."""
+    """Respond when the event is set."""
 
     async def fault(server: DictServer, operations: list[Operation], context: grpc.aio.ServicerContext) -> None:
         await event.wait()

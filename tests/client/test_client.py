@@ -173,12 +173,12 @@ def test_what_the_server_refuses_is_named(server: Server) -> None:
     uvloop.run(main())
 
 
-def test_values_too_large_for_one_answer_come_in_several(start_server: StartServer) -> None:
+def test_values_too_large_for_one_response_come_in_several(start_server: StartServer) -> None:
     server = start_server("--heap-bytes", "128MiB")
 
     async def main() -> None:
         async with AsyncClient(server.target, timeout=60) as client:
-            values = [bytes([i]) * 8_000_000 for i in range(8)]  # an answer holds 48 MiB of them
+            values = [bytes([i]) * 8_000_000 for i in range(8)]  # a response holds 48 MiB of them
             await asyncio.gather(*(client.set(b"%d" % i, value) for i, value in enumerate(values)))
         async with AsyncClient(server.target, timeout=60) as client:  # which does not know yet how large they are
             assert await asyncio.gather(*(client.get(b"%d" % i) for i in range(8))) == values

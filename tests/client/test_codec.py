@@ -43,7 +43,7 @@ def test_a_message_is_one_request() -> None:
         encode(Batch.concatenate([one, one]), "")
 
 
-def test_an_answer_becomes_columns() -> None:
+def test_a_response_becomes_columns() -> None:
     response = kv_pb2.BatchResponse(
         status=b"\0\1\0",
         values=b"value",
@@ -67,7 +67,7 @@ def test_an_answer_becomes_columns() -> None:
         {"code": 13, "message": "broken"},
     ],
 )
-def test_an_answer_that_does_not_add_up_is_refused(change: dict[str, bytes]) -> None:
+def test_a_response_that_does_not_add_up_is_refused(change: dict[str, bytes]) -> None:
     columns = {"status": b"\0", "versions": bytes(8), "value_lengths": b"\5\0\0\0", "values": b"value"}
     assert decode(kv_pb2.BatchResponse(**columns), b"\1").value_list() == [b"value"]
     with pytest.raises(ServerError):

@@ -25,7 +25,7 @@ from gpkvs.client import (
     UnavailableError,
     UnknownTableError,
 )
-from gpkvs.client.numbers import gets_of, sets_of
+from gpkvs.numbers import gets_of, sets_of
 from tests.conftest import assert_clean
 from tests.serving import Server, StartServer
 
@@ -123,37 +123,37 @@ def test_one_failed_request_leaves_the_others_alone(start_server: StartServer) -
 def test_many_are_in_flight_but_no_more_than_allowed(server: Server) -> None:
     async def main() -> None:
         async with AsyncClient(server.target) as client, client.pipeline(in_flight_max=4) as pipeline:
-            answers = []
+            results = []
             for batch in sets(200):
-                answers.append(await pipeline.send(batch))
-                assert sum(not answer.done() for answer in answers) <= 4
-            assert len(await asyncio.gather(*answers)) == 200
+                results.append(await pipeline.send(batch))
+                assert sum(not result.done() for result in results) <= 4
+            assert len(await asyncio.gather(*results)) == 200
 
     uvloop.run(main())
     assert server.metric("gpkvs_batch_requests_bucket", le="4.0") == server.metric("gpkvs_batch_requests_count")
 
 
-def test_leaving_the_block_waits_for_answers_but_not_after_an_error(server: Server) -> None:
+def test_leaving_the_block_waits_for_responses_but_not_after_an_error(server: Server) -> None:
     async def main() -> None:
         async with AsyncClient(server.target) as client:
             async with client.pipeline() as pipeline:
-                answers = [await pipeline.send(batch) for batch in sets(20)]
-            assert all(answer.done() for answer in answers)
-            os.kill(server.process.pid, signal.SIGSTOP)  # so that no answer can come
+                results = [await pipeline.send(batch) for batch in sets(20)]
+            assert all(result.done() for result in results)
+            os.kill(server.process.pid, signal.SIGSTOP)  # so that no response can come
             try:
                 with suppress(KeyError):
                     async with client.pipeline() as pipeline:
-                        answer = await pipeline.send(sets(1)[0])
+                        result = await pipeline.send(sets(1)[0])
                         raise KeyError
             finally:
                 os.kill(server.process.pid, signal.SIGCONT)
-            assert isinstance(answer.exception(), OutcomeUnknownError)
+            assert isinstance(result.exception(), OutcomeUnknownError)
 
     uvloop.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_end_of_the_server_fails_what_is_not_answered(tmp_path: Path, number: int) -> None:
+def test_an_end_of_the_server_fails_what_is_without_a_response(tmp_path: Path, number: int) -> None:
     """What the client calls not executed is not there; what it calls unknown may be; after SIGKILL all of it is."""
     data = tmp_path / "store"
     server = Server(data, tmp_path)
@@ -162,15 +162,15 @@ def test_an_end_of_the_server_fails_what_is_not_answered(tmp_path: Path, number:
 
     async def main() -> None:
         async with AsyncClient(server.target) as client, client.pipeline() as pipeline:
-            answers: list[asyncio.Future[object]] = []
+            results: list[asyncio.Future[object]] = []
             for i in range(1_000_000):
                 try:
-                    answers.append(await pipeline.send(Batch.of([(Op.SET, b"%d" % i, b"v")])))  # type: ignore[arg-type]
+                    results.append(await pipeline.send(Batch.of([(Op.SET, b"%d" % i, b"v")])))  # type: ignore[arg-type]
                 except UnavailableError:
                     break
                 if i == 200:
                     server.process.send_signal(number)
-            for i, result in enumerate(await asyncio.gather(*answers, return_exceptions=True)):
+            for i, result in enumerate(await asyncio.gather(*results, return_exceptions=True)):
                 if isinstance(result, Exception):
                     failures[i] = result
                 else:

@@ -29,7 +29,7 @@ from gpkvs.client import (
     UnknownTableError,
 )
 from gpkvs.client.aio import Timeout
-from tests.client.dict_server import DictServer, Operation, hang, lose_answer, refuse, serving, wait_for
+from tests.client.dict_server import DictServer, Operation, hang, lose_response, refuse, serving, wait_for
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ONE_AT_A_TIME = GatherConfig(messages_in_flight_max=1)
@@ -51,7 +51,7 @@ async def outcomes(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
-def test_concurrent_calls_share_messages_and_each_gets_its_own_answer(run: Run) -> None:
+def test_concurrent_calls_share_messages_and_each_gets_its_own_response(run: Run) -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
             await outcomes(*(client.set(b"%d" % i, b"v" * i) for i in range(500)))
@@ -104,7 +104,7 @@ def test_a_message_is_bounded_by_operations_and_bytes(run: Run) -> None:
             assert [len(message) for message in server.messages] == [2] * 5
             server.messages.clear()
             await client.set(b"large", bytes(5000))  # larger than a message shall be: it goes alone
-            # What was read counts too: answers stay bounded when values are large.
+            # What was read counts too: responses stay bounded when values are large.
             await client.get(b"large")
             server.messages.clear()
             await outcomes(*(client.get(b"large") for _ in range(4)))
@@ -153,10 +153,10 @@ def test_a_batch_is_sent_at_the_end_of_its_block_unless_the_block_fails(run: Run
     run(main())
 
 
-def test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is(run: Run) -> None:
+def test_a_write_whose_response_is_lost_is_not_repeated_a_read_is(run: Run) -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
-            server.faults = [lose_answer]
+            server.faults = [lose_response]
             set_error, value, delete_error = await outcomes(
                 client.set(b"k", b"v"), client.get(b"k"), client.delete(b"k2")
             )
@@ -169,10 +169,10 @@ def test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is(run: Run) -> Non
     run(main())
 
 
-def test_a_batch_whose_answer_is_lost_is_not_repeated_unless_it_only_reads(run: Run) -> None:
+def test_a_batch_whose_response_is_lost_is_not_repeated_unless_it_only_reads(run: Run) -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
-            server.faults = [lose_answer, lose_answer]
+            server.faults = [lose_response, lose_response]
             with pytest.raises(OutcomeUnknownError):
                 await client.batch([(Op.GET, b"k"), (Op.SET, b"k", b"v")])
             assert len(server.messages) == 1
@@ -443,7 +443,7 @@ def test_a_corrupt_record_is_the_error_of_its_reader_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("column", ["status", "versions", "value_lengths", "values"])
-def test_an_answer_that_does_not_fit_is_an_error_not_a_value(run: Run, column: str) -> None:
+def test_a_response_that_does_not_fit_is_an_error_not_a_value(run: Run, column: str) -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
             server.data = {b"k": b"v"}

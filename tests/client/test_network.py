@@ -64,9 +64,9 @@ async def proxy_to(server: Server) -> AsyncIterator[Proxy]:
         listener.close()
 
 
-async def outcome(answer: asyncio.Future[object]) -> type[GpkvsError] | None:
+async def outcome(result: asyncio.Future[object]) -> type[GpkvsError] | None:
     try:
-        await answer
+        await result
     except GpkvsError as error:
         return type(error)
     return None
@@ -100,9 +100,9 @@ def test_a_send_that_is_stuck_does_not_hold_up_the_end(server: Server) -> None:
             for send in sends:
                 send.cancel()
             ended = await asyncio.gather(*sends, return_exceptions=True)
-            answers = [answer for answer in ended if isinstance(answer, asyncio.Future)]
-            assert {await outcome(answer) for answer in answers} <= {OutcomeUnknownError}
-            assert {type(error) for error in ended if error not in answers} <= {asyncio.CancelledError, DeadlineError}
+            results = [result for result in ended if isinstance(result, asyncio.Future)]
+            assert {await outcome(result) for result in results} <= {OutcomeUnknownError}
+            assert {type(error) for error in ended if error not in results} <= {asyncio.CancelledError, DeadlineError}
 
     asyncio.run(asyncio.wait_for(main(), STALL_SECONDS_MAX))
 
@@ -127,11 +127,11 @@ def test_without_a_deadline_keepalive_finds_out(server: Server, monkeypatch: pyt
     asyncio.run(asyncio.wait_for(main(), STALL_SECONDS_MAX))
 
 
-def test_a_close_waits_as_long_as_answers_come(server: Server) -> None:
+def test_a_close_waits_as_long_as_responses_come(server: Server) -> None:
     async def main() -> None:
         async with proxy_to(server) as proxy, AsyncClient(proxy.address) as client, client.pipeline() as pipeline:
-            answers = [await pipeline.send(WRITE) for _ in range(32)]
+            results = [await pipeline.send(WRITE) for _ in range(32)]
             await pipeline.close()
-            assert all([(await answer).status[0] == 0 for answer in answers])
+            assert all([(await result).status[0] == 0 for result in results])
 
     asyncio.run(asyncio.wait_for(main(), STALL_SECONDS_MAX))

@@ -25,38 +25,38 @@ from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 T = TypeVar("T")
 WRITE = Batch.of([(Op.SET, b"k", b"v")])
 READ = Batch.of([(Op.GET, b"k")])
-Answer = Callable[[kv_pb2.BatchRequest, grpc.aio.ServicerContext], Awaitable[kv_pb2.BatchResponse]]
+Respond = Callable[[kv_pb2.BatchRequest, grpc.aio.ServicerContext], Awaitable[kv_pb2.BatchResponse]]
 
 
 class StreamServer(kv_pb2_grpc.KVServicer):
-    """Answers the requests of a stream with a function."""
+    """Responds to the requests of a stream with a function."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, respond: Respond) -> None:
+        self._respond = respond
 
     async def Pipeline(  # noqa: N802
         self, requests: AsyncIterator[kv_pb2.BatchRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[kv_pb2.BatchResponse]:
         async for request in requests:
-            yield await self._answer(request, context)
+            yield await self._respond(request, context)
 
 
-def outcomes(answer: Answer, *batches: Batch) -> list[Any]:
-    """Send batches to a server that answers so; return results and errors."""
+def outcomes(respond: Respond, *batches: Batch) -> list[Any]:
+    """Send batches to a server that responds so; return results and errors."""
 
     async def use(pipeline: AsyncPipeline) -> list[Any]:
-        answers = [await pipeline.send(batch) for batch in batches]
-        return await asyncio.gather(*answers, return_exceptions=True)
+        results = [await pipeline.send(batch) for batch in batches]
+        return await asyncio.gather(*results, return_exceptions=True)
 
-    return with_pipeline(answer, use, in_flight_max=32)
+    return with_pipeline(respond, use, in_flight_max=32)
 
 
-def with_pipeline(answer: Answer, use: Callable[[AsyncPipeline], Awaitable[T]], in_flight_max: int = 2) -> T:
-    """Use a pipeline to a server that answers so."""
+def with_pipeline(respond: Respond, use: Callable[[AsyncPipeline], Awaitable[T]], in_flight_max: int = 2) -> T:
+    """Use a pipeline to a server that responds so."""
 
     async def main() -> T:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        kv_pb2_grpc.add_KVServicer_to_server(StreamServer(answer), server)
+        kv_pb2_grpc.add_KVServicer_to_server(StreamServer(respond), server)
         target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         try:
@@ -87,57 +87,57 @@ def good(request: kv_pb2.BatchRequest) -> kv_pb2.BatchResponse:
 def test_codes_say_whether_a_write_may_be_done(
     code: int, message: str, full: str, of_write: type, of_read: type
 ) -> None:
-    async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
+    async def respond(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         if request.id >= 3:
             return good(request)
         return kv_pb2.BatchResponse(id=request.id, code=code, message=message, full=full)
 
-    write, read, after = outcomes(answer, WRITE, READ, READ)
+    write, read, after = outcomes(respond, WRITE, READ, READ)
     assert type(write) is of_write
     assert type(read) is of_read
     assert after.status.tolist() == [1]  # the stream went on
 
 
-def test_an_answer_out_of_order_ends_the_stream() -> None:
-    async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
+def test_a_response_out_of_order_ends_the_stream() -> None:
+    async def respond(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         request.id += request.id > 1
         return good(request)
 
-    first, second = outcomes(answer, READ, WRITE)
+    first, second = outcomes(respond, READ, WRITE)
     assert first.status.tolist() == [1]
     assert isinstance(second, OutcomeUnknownError)
     assert "not the next one" in str(second)
 
 
-def test_an_answer_of_the_wrong_shape_fails_its_request_only() -> None:
-    async def answer(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
+def test_a_response_of_the_wrong_shape_fails_its_request_only() -> None:
+    async def respond(request: kv_pb2.BatchRequest, _context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         response = good(request)
         if request.id == 1:
             response.versions = b"short"
         return response
 
-    first, second = outcomes(answer, READ, READ)
+    first, second = outcomes(respond, READ, READ)
     assert isinstance(first, ServerError)
     assert second.status.tolist() == [1]
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_an_end_of_the_stream_is_unknown_unless_the_server_says_otherwise(told: bool) -> None:
-    async def answer(request: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
+    async def respond(request: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
         if request.id == 2:
             await asyncio.sleep(0.1)  # so that all was written
             trailing = (("gpkvs-executed", "no"),) if told else ()
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping", trailing)
         return good(request)
 
-    first, write, read = outcomes(answer, READ, WRITE, READ)
+    first, write, read = outcomes(respond, READ, WRITE, READ)
     assert first.status.tolist() == [1]
     assert type(write) is (UnavailableError if told else OutcomeUnknownError)
     assert isinstance(read, UnavailableError)
 
 
 async def stopping(_request: kv_pb2.BatchRequest, context: grpc.aio.ServicerContext) -> kv_pb2.BatchResponse:
-    """End the stream without an answer."""
+    """End the stream without a response."""
     await asyncio.sleep(0.1)  # so that all was written
     await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping", (("gpkvs-executed", "no"),))
     raise AssertionError("abort always raises")
@@ -156,10 +156,10 @@ def test_every_send_after_the_end_is_refused() -> None:
 
 def test_a_sender_that_waits_for_room_is_told_of_the_end() -> None:
     async def use(pipeline: AsyncPipeline) -> None:
-        answers = [await pipeline.send(READ) for _ in range(2)]
+        results = [await pipeline.send(READ) for _ in range(2)]
         waiting = asyncio.create_task(pipeline.send(READ))
         with pytest.raises(UnavailableError):
             await asyncio.wait_for(waiting, 30)
-        assert [type(answer.exception()) for answer in answers] == [UnavailableError] * 2
+        assert [type(result.exception()) for result in results] == [UnavailableError] * 2
 
     with_pipeline(stopping, use)

@@ -1,4 +1,4 @@
-"""The blocking client, when an answer is lost or a server refuses: what is repeated, and what the caller is told."""
+"""The blocking client, when a response is lost or a server refuses: what is repeated, and what the caller is told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient, Client, OutcomeUnknownError, RetryPolicy, UnavailableError
 from gpkvs.proto.v1 import admin_pb2_grpc
-from tests.client.dict_server import DictServer, lose_answer, refuse, serving
+from tests.client.dict_server import DictServer, lose_response, refuse, serving
 
 FAST = RetryPolicy(attempts_max=3, delay_ms_first=1)
 
@@ -42,9 +42,9 @@ def blocking(work: Callable[[DictServer, Client], None], **settings: Any) -> Non
     ],
     ids=["set", "delete", "batch", "execute", "set_many", "delete_many"],
 )
-def test_a_write_whose_answer_is_lost_is_not_repeated(write: Callable[[Client], object]) -> None:
+def test_a_write_whose_response_is_lost_is_not_repeated(write: Callable[[Client], object]) -> None:
     def work(server: DictServer, client: Client) -> None:
-        server.faults = [lose_answer]
+        server.faults = [lose_response]
         with pytest.raises(OutcomeUnknownError):
             write(client)
         assert len(server.messages) == 1
@@ -52,12 +52,12 @@ def test_a_write_whose_answer_is_lost_is_not_repeated(write: Callable[[Client], 
     blocking(work)
 
 
-def test_a_read_whose_answer_is_lost_is_repeated() -> None:
+def test_a_read_whose_response_is_lost_is_repeated() -> None:
     def work(server: DictServer, client: Client) -> None:
         server.data = {b"k": b"v"}
-        server.faults = [lose_answer, lose_answer]
+        server.faults = [lose_response, lose_response]
         assert client.get(b"k") == b"v"
-        server.faults = [lose_answer, lose_answer]
+        server.faults = [lose_response, lose_response]
         assert client.execute(Batch.of([(Op.GET, b"k")])).value_list() == [b"v"]
         assert len(server.messages) == 6
 
@@ -76,7 +76,7 @@ def test_a_deadline_ends_repeating_and_the_reason_is_told() -> None:
     blocking(work, timeout=5, retry=RetryPolicy(delay_ms_first=60_000, delay_ms_max=60_000))
 
 
-class LosesAnswers(admin_pb2_grpc.AdminServicer):
+class LosesResponses(admin_pb2_grpc.AdminServicer):
     """Fails every call as a broken connection does."""
 
     async def CreateTable(self, _request: object, context: grpc.aio.ServicerContext) -> None:  # noqa: N802
@@ -86,9 +86,9 @@ class LosesAnswers(admin_pb2_grpc.AdminServicer):
 
 
 @asynccontextmanager
-async def losing_answers() -> AsyncIterator[str]:
+async def losing_responses() -> AsyncIterator[str]:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    admin_pb2_grpc.add_AdminServicer_to_server(LosesAnswers(), server)
+    admin_pb2_grpc.add_AdminServicer_to_server(LosesResponses(), server)
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
@@ -97,7 +97,7 @@ async def losing_answers() -> AsyncIterator[str]:
         await server.stop(None)
 
 
-def test_whether_a_table_was_made_or_dropped_is_unknown_when_the_answer_is_lost() -> None:
+def test_whether_a_table_was_made_or_dropped_is_unknown_when_the_response_is_lost() -> None:
     def work(target: str) -> None:
         with Client(target) as client:
             for change in (client.create_table, client.drop_table):
@@ -108,7 +108,7 @@ def test_whether_a_table_was_made_or_dropped_is_unknown_when_the_answer_is_lost(
                     ask()
 
     async def main() -> None:
-        async with losing_answers() as target:
+        async with losing_responses() as target:
             await asyncio.to_thread(work, target)
             async with AsyncClient(target) as client:
                 for change in (client.create_table, client.drop_table):

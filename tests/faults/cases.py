@@ -167,7 +167,7 @@ CASES = {
         "SIGTERM in a batch: finish, drain, exit 0 in bounded time",
         (
             "server/test_lifecycle.py::test_signal_under_load",
-            "server/test_lifecycle.py::test_accepted_work_is_answered_when_stopped",
+            "server/test_lifecycle.py::test_accepted_work_gets_its_response_when_stopped",
             "server/test_lifecycle.py::test_time_to_finish_is_bounded",
         ),
     ),
@@ -213,7 +213,7 @@ CASES = {
     30: Case(
         "client retry: what may be done already is not repeated",
         (
-            "client/test_gather.py::test_a_write_whose_answer_is_lost_is_not_repeated_a_read_is",
+            "client/test_gather.py::test_a_write_whose_response_is_lost_is_not_repeated_a_read_is",
             "client/test_gather.py::test_what_surely_was_not_executed_is_repeated",
         ),
     ),

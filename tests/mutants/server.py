@@ -43,10 +43,10 @@ MUTANTS = (
     Mutant(
         "answer-to-who-has-gone",
         _BATCHER,
-        "    if waiting.answer.done():\n        return\n",
+        "    if waiting.response.done():\n        return\n",
         "",
         "a call that was cancelled in a batch takes the answers of those behind it",
-        (f"{_TESTS}test_who_has_gone_does_not_take_the_answers_of_others",),
+        (f"{_TESTS}test_who_has_gone_does_not_take_the_responses_of_others",),
     ),
     Mutant(
         "error-to-the-first-only",
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "work-for-who-has-gone",
         "server/pipeline.py",
-        "request.answer.cancel()",
+        "request.response.cancel()",
         "pass",
         "what a client that has gone had sent still runs, before those who wait for an answer",
         ("server/test_admission.py::test_a_stream_that_is_given_up_runs_no_further",),
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "late-is-an-internal-error",
         "server/status.py",
-        '    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
+        '    (ExpiredRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
         "",
         "a request that was dropped at its deadline is told an internal error, as if it may have been executed",
         ("server/test_status.py",),
@@ -115,16 +115,16 @@ MUTANTS = (
     Mutant(
         "answer-larger-than-a-message",
         "server/codec.py",
-        "message_bytes_max - _ANSWER_BYTES - _ANSWER_BYTES_PER_OP * request_ops_max",
-        "message_bytes_max - _ANSWER_BYTES",
+        "message_bytes_max - _RESPONSE_BYTES - _RESPONSE_BYTES_PER_OP * request_ops_max",
+        "message_bytes_max - _RESPONSE_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
         ("cli/test_serve_options.py::test_every_answer_fits_one_message",),
     ),
     Mutant(
         "request-never-released",
         _BATCHER,
-        "    waiting.account.release(waiting.request.held_bytes)\n    if waiting.answer.done():",
-        "    if waiting.answer.done():",
+        "    waiting.account.release(waiting.request.held_bytes)\n    if waiting.response.done():",
+        "    if waiting.response.done():",
         "the account fills up with requests that ended long ago, and the server refuses everything",
         ("server/test_memory.py::test_the_worst_clients",),
     ),

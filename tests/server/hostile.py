@@ -41,7 +41,7 @@ def _headers(fields: dict[str, str]) -> bytes:
 
 
 class Hostile:
-    """One connection; it opens no window, so that no answer can be sent to it."""
+    """One connection; it opens no window, so that no response can be sent to it."""
 
     def __init__(self, target: str, outcomes: Counter[str]) -> None:
         host, port = target.rsplit(":", 1)
@@ -160,7 +160,7 @@ def message(data: bytes, *, size: int | None = None, is_compressed: bool = False
 
 
 def missing_deletes(count: int, key_bytes: int = 1) -> bytes:
-    """Return a request whose answer is larger than itself."""
+    """Return a request whose response is larger than itself."""
     return kv_pb2.BatchRequest(
         ops=bytes([DELETE]) * count, keys=bytes(count * key_bytes), key_size=key_bytes
     ).SerializeToString()

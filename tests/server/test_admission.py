@@ -174,7 +174,7 @@ async def test_cancelled_call(store: gpkvs.Store) -> None:
 
 @asynchronous
 async def test_a_stream_that_is_given_up_runs_no_further(store: gpkvs.Store) -> None:
-    """What is in a batch commits, what waits is dropped: nobody is there for its answers."""
+    """What is in a batch commits, what waits is dropped: nobody is there for its responses."""
     async with serving(store) as services:
         batcher = services.open_gate()
         stream = services.kv.Pipeline()

@@ -139,7 +139,7 @@ def test_refusals_are_counted(shared: Server) -> None:
     assert shared.metric("grpc_server_handled_total", grpc_method="Get", grpc_code="INVALID_ARGUMENT") >= 1
 
 
-def test_answer_too_large_for_a_message(tmp_path: Any) -> None:
+def test_response_too_large_for_a_message(tmp_path: Any) -> None:
     """The request is refused whole, before its SETs are done."""
     server = Server(tmp_path / "store", tmp_path, "--message-bytes-max", "256KiB")
     try:

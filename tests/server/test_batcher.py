@@ -16,9 +16,9 @@ from gpkvs.batch import Batch, BatchResult, Op
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import NoSpaceError
 from gpkvs.server import codec
-from gpkvs.server.batcher import Batcher, DeadlineError
+from gpkvs.server.batcher import Batcher, ExpiredRequestError
 from gpkvs.server.bounds import bounds_of
-from gpkvs.server.codec import Answer
+from gpkvs.server.codec import Response
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.memory import Account, Memory
 from tests.server import wire
@@ -27,7 +27,7 @@ LIMITS = Limits()
 
 
 def set_one(key: bytes, value: bytes = b"") -> codec.Request:
-    return codec.one(Op.SET, key, value, LIMITS)
+    return codec.single(Op.SET, key, value, LIMITS)
 
 
 @dataclass
@@ -49,8 +49,7 @@ class Watched:
         assert self.go.wait(60)
         return self.store.execute_requests(batch)
 
-    def batch_done(self, result: BatchResult, requests: int, seconds: float) -> None:
-        assert requests == result.requests
+    def batch_done(self, result: BatchResult, seconds: float) -> None:
         assert seconds > 0
 
     def request_dropped(self, reason: str) -> None:
@@ -61,11 +60,11 @@ class Watched:
 
 
 class OneConnection(Batcher):
-    """A batcher whose requests all come in one call; a test says when answers are read."""
+    """A batcher whose requests all come in one call; a test says when responses are read."""
 
     account: Account
 
-    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Answer]:  # type: ignore[override]
+    def submit(self, request: codec.Request, seconds_left: float | None = None) -> asyncio.Future[Response]:  # type: ignore[override]
         return super().submit(request, self.account, seconds_left)
 
 
@@ -107,7 +106,7 @@ async def test_what_arrives_while_busy_forms_the_next_batch(store: gpkvs.Store) 
         await asyncio.sleep(0.01)
         assert batcher.queue_requests == 100
         watched.go.set()
-        versions = [int.from_bytes((await answer).versions, "little") for answer in [*first, *later]]
+        versions = [int.from_bytes((await response).versions, "little") for response in [*first, *later]]
     assert watched.batches == [[b"a", b"b"], [b"%d" % i for i in range(100)]]
     assert versions == sorted(versions)
     assert batcher.queue_requests == 0
@@ -131,10 +130,12 @@ async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -
     async with running(store, batch_ops_max=5, batch_bytes_max=1000) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
-        answers = [batcher.submit(request(name, count)) for name, count in ((b"a", 2), (b"b", 3), (b"c", 9), (b"d", 1))]
-        answers += [batcher.submit(set_one(b"e", bytes(990))), batcher.submit(set_one(b"f", bytes(10)))]
+        responses = [
+            batcher.submit(request(name, count)) for name, count in ((b"a", 2), (b"b", 3), (b"c", 9), (b"d", 1))
+        ]
+        responses += [batcher.submit(set_one(b"e", bytes(990))), batcher.submit(set_one(b"f", bytes(10)))]
         watched.go.set()
-        await asyncio.gather(busy, *answers)
+        await asyncio.gather(busy, *responses)
     assert [[key[:1] for key in keys] for keys in watched.batches] == [
         [b"b"],
         [b"a"] * 2 + [b"b"] * 3,
@@ -167,10 +168,10 @@ async def test_a_connection_does_not_wait_for_all_that_another_sent(store: gpkvs
         other = Account(Memory(1 << 40, 1).connection("another"))
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
-        answers = [busy, *(batcher.submit(set_one(b"%d" % i)) for i in range(6))]
-        answers += [Batcher.submit(batcher, set_one(b"x%d" % i), other) for i in range(3)]
+        responses = [busy, *(batcher.submit(set_one(b"%d" % i)) for i in range(6))]
+        responses += [Batcher.submit(batcher, set_one(b"x%d" % i), other) for i in range(3)]
         watched.go.set()
-        await asyncio.gather(*answers)
+        await asyncio.gather(*responses)
     assert watched.batches == [[b"busy"], [b"0", b"x0", b"1", b"x1"], [b"2", b"x2", b"3", b"4"], [b"5"]]
 
 
@@ -187,7 +188,7 @@ async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
         await asyncio.sleep(0.02)
         watched.go.set()
         await in_time
-        with pytest.raises(DeadlineError):
+        with pytest.raises(ExpiredRequestError):
             await late
     assert watched.dropped == ["cancelled", "deadline"]
     assert watched.batches == [[b"in batch"], [b"in time"]]
@@ -200,11 +201,11 @@ async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> No
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         value = bytes(500_000)
-        answers = [batcher.submit(set_one(b"%d" % i, value)) for i in range(40)]  # 20 MB into a heap of 16 MiB
-        answers.append(batcher.submit(codec.one(Op.GET, b"busy", b"", LIMITS)))
+        responses = [batcher.submit(set_one(b"%d" % i, value)) for i in range(40)]  # 20 MB into a heap of 16 MiB
+        responses.append(batcher.submit(codec.single(Op.GET, b"busy", b"", LIMITS)))
         watched.go.set()
         await busy
-        results = await asyncio.gather(*answers, return_exceptions=True)
+        results = await asyncio.gather(*responses, return_exceptions=True)
     refused = [i for i, result in enumerate(results) if isinstance(result, NoSpaceError)]
     assert len(watched.batches) == 2
     assert 5 < len(refused) < 35
@@ -214,16 +215,16 @@ async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> No
 
 @asynchronous
 async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None:
-    """The store cuts a batch whose answers are too large; the rest keeps its place."""
+    """The store cuts a batch whose responses are too large; the rest keeps its place."""
     store.set(b"large", bytes(2 << 20 >> 2))
     async with running(store) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         # 150 x 512 KiB = 75 MiB: more than the 64 MiB of values that one transaction may read.
-        answers = [batcher.submit(codec.one(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
+        responses = [batcher.submit(codec.single(Op.GET, b"large", b"", LIMITS)) for _ in range(150)]
         watched.go.set()
         await busy
-        lengths = {len((await answer).values) for answer in answers}
+        lengths = {len((await response).values) for response in responses}
     assert lengths == {2 << 20 >> 2}
     # Cut by what the records take, which is some bytes more than the values: 127 of them surely fit.
     assert [len(keys) for keys in watched.batches] == [1, 150, 150 - 127]
@@ -237,17 +238,17 @@ async def test_what_the_engine_leaves_over_keeps_the_order_of_arrival(store: gpk
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         requests = [codec.decode(wire.batch([(2, b"k", b"%d" % i), (1, b"large")]), LIMITS) for i in range(150)]
-        answers = [batcher.submit(request) for request in requests]
+        responses = [batcher.submit(request) for request in requests]
         watched.go.set()
         await busy
-        versions = [int.from_bytes((await answer).versions[:8], "little") for answer in answers]
+        versions = [int.from_bytes((await response).versions[:8], "little") for response in responses]
     assert len(watched.batches) == 3, "nothing was left over"
     assert versions == sorted(versions)
     assert store.get(b"k") == b"149"
 
 
 @asynchronous
-async def test_who_has_gone_does_not_take_the_answers_of_others(store: gpkvs.Store) -> None:
+async def test_who_has_gone_does_not_take_the_responses_of_others(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
         gone, stays = batcher.submit(set_one(b"gone")), batcher.submit(set_one(b"stays"))
         await watched.wait_entered()
@@ -272,11 +273,11 @@ async def test_a_failing_engine_fails_its_batch_only(store: gpkvs.Store) -> None
 @asynchronous
 async def test_a_failing_engine_tells_everybody_in_the_batch(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
-        answers = [batcher.submit(set_one(b"%d" % i)) for i in range(3)]
+        responses = [batcher.submit(set_one(b"%d" % i)) for i in range(3)]
         await watched.wait_entered()
         store.close()
         watched.go.set()
-        results = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
+        results = await asyncio.wait_for(asyncio.gather(*responses, return_exceptions=True), 30)
     assert len(watched.batches) == 1
     assert all(isinstance(result, gpkvs.GpkvsError) for result in results)
 
@@ -300,28 +301,28 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
     """One connection may hold as much as it leaves free; another one is served; what was read makes room."""
     size = 1_000_000
     store.set(b"large", bytes(size))
-    read = codec.one(Op.GET, b"large", b"", LIMITS)
+    read = codec.single(Op.GET, b"large", b"", LIMITS)
     memory = Memory(21 * size, 1)
     async with running(store, memory) as (batcher, watched):
         watched.go.set()
-        for _ in range(6):  # gRPC keeps a copy of each answer: 6 of 2 MB are more than half
+        for _ in range(6):  # gRPC keeps a copy of each response: 6 of 2 MB are more than half
             await batcher.submit(read)
         with pytest.raises(NoSpaceError, match=r"memory full.*--memory-max"):
             await batcher.submit(read)
         assert 12 * size < memory.bytes < 13 * size
         with pytest.raises(NoSpaceError):
-            await batcher.submit(set_one(b"k"))  # answers of writes count too
+            await batcher.submit(set_one(b"k"))  # responses of writes count too
         other = Account(memory.connection("another"))
         assert len((await Batcher.submit(batcher, read, other)).values) == size
         other.close()
 
-        batcher.account.answer(-3 * size)
+        batcher.account.change_responses(-3 * size)
         assert len((await batcher.submit(read)).values) == size
 
 
 @asynchronous
 async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
-    """What GETs bring is known afterwards: the answers of one transaction may pass the bound, then none runs."""
+    """What GETs bring is known afterwards: the responses of one transaction may pass the bound, then none runs."""
     size = 1_000_000
     store.set(b"large", bytes(size))
     both = codec.decode(wire.batch([(2, b"k", b"v"), (1, b"large")]), LIMITS)
@@ -331,7 +332,7 @@ async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
         together = [batcher.submit(both) for _ in range(5)]
         watched.go.set()
         await busy
-        assert {len((await answer).values) for answer in together} == {size}
+        assert {len((await response).values) for response in together} == {size}
         store.delete(b"k")
         with pytest.raises(NoSpaceError, match="memory full"):
             await batcher.submit(both)
@@ -339,14 +340,14 @@ async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
 
 
 @asynchronous
-async def test_requests_and_planned_answers_count_until_they_are_done(store: gpkvs.Store) -> None:
+async def test_requests_and_planned_responses_count_until_they_are_done(store: gpkvs.Store) -> None:
     """Of any kind, cancelled or not, and with the fields that nobody knows: they take memory all the same."""
     memory = Memory(100_000, 1)
     async with running(store, memory) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         before = memory.by_kind["requests"]
-        waiting = batcher.submit(codec.one(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
+        waiting = batcher.submit(codec.single(Op.DELETE, b"fat", b"", LIMITS, message_bytes=10_000))
         assert 10_000 < memory.by_kind["requests"] - before < 13_000
         assert memory.by_kind["answers"] > 0
         waiting.cancel()
@@ -367,11 +368,11 @@ async def test_requests_and_planned_answers_count_until_they_are_done(store: gpk
 def test_an_account_gives_back_what_it_took() -> None:
     memory = Memory(1 << 30, 1)
     first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
-    first.answer(3000)
+    first.change_responses(3000)
     second.admit(0, 4000)
-    first.answer(-1000)
+    first.change_responses(-1000)
     first.close()
-    first.answer(50_000)  # a call that has ended holds nothing
+    first.change_responses(50_000)  # a call that has ended holds nothing
     assert 8000 <= memory.bytes == memory.connection("peer").bytes < 40_000
     second.close()
     second.close()

@@ -21,7 +21,7 @@ def test_the_shares_fit(memory_bytes_max: int) -> None:
     engine = bounds.working_bytes(bounds.config.batch_bytes_max, bounds.config.batch_ops_max)
     assert pending + bounds.receive_bytes_max + engine + bounds.clients_bytes_max <= memory_bytes_max
     assert bounds.connections_max > 5
-    # The largest request and its answer, with gRPC's copy, find room in half of what clients may take.
+    # The largest request and its response, with gRPC's copy, find room in half of what clients may take.
     assert message_bytes_max + 2 * 16 * bounds.limits.request_ops_max < bounds.clients_bytes_max // 2
     assert bounds.limits.result_bytes_max <= bounds.batch_result_bytes_max
     assert bounds.connection_receives_max * message_bytes_max <= bounds.receive_bytes_max

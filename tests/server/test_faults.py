@@ -25,9 +25,9 @@ from tests.server.wire import GET, SET, batch, values_of
 from tests.serving import COMMAND, WITHOUT_ROOT_RIGHTS, Server, StartServer, error_line
 
 MIB = 1 << 20
-STOP_SECONDS_MAX = 15  # 5 of them are for answers on their way to slow readers
+STOP_SECONDS_MAX = 15  # 5 of them are for responses on their way to slow readers
 
-# Asks for a large answer many times over one connection, then stops as a process that hangs: the kernel holds its
+# Asks for a large response many times over one connection, then stops as a process that hangs: the kernel holds its
 # connections, nobody reads. Continued, it counts what became of its calls.
 _HANGS = """
 import collections, os, signal, sys, time
@@ -39,11 +39,11 @@ request = kv_pb2.BatchRequest.FromString(sys.stdin.buffer.read())
 channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)])
 stub = kv_pb2_grpc.KVStub(channel)
 stub.Get(kv_pb2.GetRequest(key=b"connect"))
-answers = [stub.Batch.future(request) for _ in range(calls)]
+responses = [stub.Batch.future(request) for _ in range(calls)]
 time.sleep(0.05)
 os.kill(os.getpid(), signal.SIGSTOP)
-codes = collections.Counter(str(answer.code()) for answer in answers)
-print(dict(codes), {answer.details() for answer in answers} - {""})
+codes = collections.Counter(str(response.code()) for response in responses)
+print(dict(codes), {response.details() for response in responses} - {""})
 """
 
 
@@ -99,7 +99,9 @@ def test_memory_for_a_client_that_hangs_is_bounded(start_server: StartServer) ->
     before = resident_bytes(server)
     with hanging_client(server, batch([(GET, b"large")] * 11), 60) as client:
         refused = lambda: server.metric("gpkvs_requests_refused_total", reason="memory_full")  # noqa: E731
-        wait_until(lambda: refused() > 40 and server.metric("gpkvs_queue_requests") == 0, "too much is answered")
+        wait_until(
+            lambda: refused() > 40 and server.metric("gpkvs_queue_requests") == 0, "too few requests are refused"
+        )
         held = wait_settled(lambda: server.metric("gpkvs_memory_bytes"))
         print(f"held {held / MIB:.0f} MiB, memory {(resident_bytes(server) - before) / MIB:.0f} MiB more")
         assert 100_000_000 < held <= limit // 2
@@ -117,7 +119,7 @@ def test_memory_for_a_client_that_hangs_is_bounded(start_server: StartServer) ->
 
 @pytest.mark.parametrize("file", ["root", "heap", "index-0-0", "log"])
 def test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name(tmp_path: Path, file: str) -> None:
-    """No answer that could be wrong, a line in the log, and an exit status that is not 0."""
+    """No response that could be wrong, a line in the log, and an exit status that is not 0."""
     server = Server(tmp_path / "store", tmp_path)
     value = bytes(1000)
     server.kv.Batch(batch([(SET, b"%d" % i, value) for i in range(1000)]))
@@ -201,7 +203,7 @@ def test_calls_cancelled_in_the_middle_leave_nothing_behind(start_server: StartS
     choose = random.Random(seed)
     values = {i: bytes([i]) * 5000 for i in range(100)}
     before = resident_bytes(server)
-    answered = cancelled = 0
+    done = cancelled = 0
     for _ in range(20):
         calls = []
         for _ in range(20):
@@ -215,8 +217,8 @@ def test_calls_cancelled_in_the_middle_leave_nothing_behind(start_server: StartS
             if call.cancelled():
                 cancelled += 1
             else:
-                answered += call.result().status == bytes(21)
-    print(f"{answered} answered, {cancelled} cancelled")
+                done += call.result().status == bytes(21)
+    print(f"{done} done, {cancelled} cancelled")
     assert cancelled > 20
     for i, value in values.items():
         held = values_of(server.kv.Batch(batch([(GET, b"%d-%d" % (i, j)) for j in range(20)])))
@@ -227,7 +229,7 @@ def test_calls_cancelled_in_the_middle_leave_nothing_behind(start_server: StartS
 
 
 def test_a_thousand_connections(server: Server) -> None:
-    """All are answered while all are open, and the memory that they take is small."""
+    """All get a response while all are open, and the memory that they take is small."""
     count, value = 1000, bytes(10_000)
     before = resident_bytes(server)
 

@@ -56,9 +56,9 @@ def ask(
 
 def raw(server: Server, data: bytes) -> bytes:
     """Return all that comes back for some bytes."""
-    with connect(server) as client, client.makefile("rb") as answer:
+    with connect(server) as client, client.makefile("rb") as response:
         client.sendall(data)
-        return answer.read()
+        return response.read()
 
 
 def threads(server: Server) -> int:
@@ -96,10 +96,10 @@ def test_other_methods(shared: Server, method: str, path: str) -> None:
 
 
 def test_metrics_in_the_form_that_is_asked_for(shared: Server) -> None:
-    headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
-    status, body, answered = ask(shared, "GET", "/metrics", headers)
-    assert (status, answered["Content-Encoding"]) == (200, "gzip")
-    assert answered["Content-Type"].startswith("application/openmetrics-text")
+    accepted = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+    status, body, headers = ask(shared, "GET", "/metrics", accepted)
+    assert (status, headers["Content-Encoding"]) == (200, "gzip")
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert gzip.decompress(body).endswith(b"# EOF\n")
 
 
@@ -161,7 +161,7 @@ def test_not_ready_while_it_stops(start_server: StartServer) -> None:
     assert server.process.wait(60) == 0
 
 
-async def answers_while_it_recovers() -> None:
+async def responds_while_it_recovers() -> None:
     port = HttpPort(CollectorRegistry(), Gate())
     address = await port.listen(Address("127.0.0.1", 0))
     try:
@@ -172,16 +172,16 @@ async def answers_while_it_recovers() -> None:
         ):
             reader, writer = await asyncio.open_connection(address.host, address.port)
             writer.write(b"GET /%s HTTP/1.1\r\n\r\n" % path.encode())
-            answer = await reader.read()
-            assert answer.startswith(begin)
-            assert answer.endswith(end)
+            response = await reader.read()
+            assert response.startswith(begin)
+            assert response.endswith(end)
             writer.close()
     finally:
         port.close()
 
 
 def test_alive_and_not_ready_while_it_recovers() -> None:
-    asyncio.run(asyncio.wait_for(answers_while_it_recovers(), 60))
+    asyncio.run(asyncio.wait_for(responds_while_it_recovers(), 60))
 
 
 async def slow_clients() -> None:

@@ -20,8 +20,8 @@ def test_set_get_delete(server: Server) -> None:
     first = kv.Set(kv_pb2.SetRequest(key=b"a", value=b"one")).version
     second = kv.Set(kv_pb2.SetRequest(key=b"a", value=b"\x00two\xff", table="default")).version
     assert second > first > 0
-    answer = kv.Get(kv_pb2.GetRequest(key=b"a"))
-    assert (answer.found, answer.value, answer.version) == (True, b"\x00two\xff", second)
+    response = kv.Get(kv_pb2.GetRequest(key=b"a"))
+    assert (response.found, response.value, response.version) == (True, b"\x00two\xff", second)
     assert kv.Delete(kv_pb2.DeleteRequest(key=b"a")).found
     assert not kv.Delete(kv_pb2.DeleteRequest(key=b"a")).found
     assert not kv.Get(kv_pb2.GetRequest(key=b"a")).found
@@ -29,8 +29,8 @@ def test_set_get_delete(server: Server) -> None:
 
 def test_empty_value_is_not_a_miss(server: Server) -> None:
     server.kv.Set(kv_pb2.SetRequest(key=b"empty"))
-    answer = server.kv.Get(kv_pb2.GetRequest(key=b"empty"))
-    assert (answer.found, answer.value) == (True, b"")
+    response = server.kv.Get(kv_pb2.GetRequest(key=b"empty"))
+    assert (response.found, response.value) == (True, b"")
 
 
 def test_largest_key_and_value(server: Server) -> None:
@@ -41,7 +41,7 @@ def test_largest_key_and_value(server: Server) -> None:
 
 
 def test_operations_of_a_batch_see_those_before_them(server: Server) -> None:
-    answer = server.kv.Batch(
+    response = server.kv.Batch(
         batch(
             [
                 (GET, b"k"),
@@ -57,10 +57,10 @@ def test_operations_of_a_batch_see_those_before_them(server: Server) -> None:
             id=7,
         )
     )
-    assert answer.id == 7
-    assert answer.status == bytes([1, 0, 0, 0, 0, 0, 0, 1, 1])
-    assert values_of(answer) == [b"", b"one", b"", b""]
-    versions = u64s(answer.versions)
+    assert response.id == 7
+    assert response.status == bytes([1, 0, 0, 0, 0, 0, 0, 1, 1])
+    assert values_of(response) == [b"", b"one", b"", b""]
+    versions = u64s(response.versions)
     assert versions[0] == versions[7] == versions[8] == 0
     assert 0 < versions[1] == versions[2] < versions[3] == versions[4] < versions[5]
     assert server.kv.Get(kv_pb2.GetRequest(key=b"other")).version == versions[5]
@@ -84,8 +84,8 @@ def test_data_and_versions_survive_a_restart(start_server: StartServer) -> None:
     version = server.kv.Set(kv_pb2.SetRequest(key=b"a", value=b"one")).version
     server.stop()
     server = start_server()
-    answer = server.kv.Get(kv_pb2.GetRequest(key=b"a"))
-    assert (answer.value, answer.version) == (b"one", version)
+    response = server.kv.Get(kv_pb2.GetRequest(key=b"a"))
+    assert (response.value, response.version) == (b"one", version)
     assert server.kv.Set(kv_pb2.SetRequest(key=b"b")).version > version
 
 
@@ -118,8 +118,8 @@ def test_reflection_lists_the_services(server: Server) -> None:
 def test_health(server: Server) -> None:
     health = health_pb2_grpc.HealthStub(server.channel)
     for service in ("", "gpkvs.v1.KV", "gpkvs.v1.Admin"):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=service))
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        response = health.Check(health_pb2.HealthCheckRequest(service=service))
+        assert response.status == health_pb2.HealthCheckResponse.SERVING
     watch = health.Watch(health_pb2.HealthCheckRequest())
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
     server.process.terminate()

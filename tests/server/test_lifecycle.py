@@ -40,7 +40,7 @@ def test_ready_file_and_log_name_the_addresses(server: Server) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_under_load(server: Server, number: int) -> None:
-    """Every call is answered and then durable, or has failed; the server exits 0, and soon."""
+    """Every call gets a response and is durable then, or has failed; the server exits 0, and soon."""
     acknowledged: list[bytes] = []
     failed: list[grpc.RpcError] = []
 
@@ -48,11 +48,11 @@ def test_signal_under_load(server: Server, number: int) -> None:
         for i in range(1_000_000):
             keys = [b"%d-%d-%d" % (name, i, j) for j in range(name)]
             try:
-                answer = server.kv.Batch(batch([(SET, key, key) for key in keys]))
+                response = server.kv.Batch(batch([(SET, key, key) for key in keys]))
             except grpc.RpcError as error:
                 failed.append(error)
                 return
-            assert answer.status == bytes(len(keys))
+            assert response.status == bytes(len(keys))
             acknowledged.extend(keys)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in range(1, 9)]
@@ -71,17 +71,17 @@ def test_signal_under_load(server: Server, number: int) -> None:
         assert all(store.get(key) == key for key in acknowledged)
 
 
-def test_accepted_work_is_answered_when_stopped(server: Server) -> None:
+def test_accepted_work_gets_its_response_when_stopped(server: Server) -> None:
     """A request that is in the engine when the signal comes is finished, not dropped."""
     count = 20_000
     request = kv_pb2.BatchRequest(
         ops=bytes([SET]) * count, keys=b"".join(b"%08d" % i for i in range(count)), key_size=8
     )
-    answer = server.kv.Batch.future(request)
+    response = server.kv.Batch.future(request)
     while server.metric("grpc_server_started_total", grpc_method="Batch") == 0:
         time.sleep(0.001)
     server.stop()
-    assert answer.result().status == bytes(count)
+    assert response.result().status == bytes(count)
 
 
 def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
@@ -90,11 +90,11 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
     calls = [server.kv.Set.future(kv_pb2.SetRequest(key=b"%d" % i)) for i in range(2_000)]
     calls[0].result()
     server.stop()
-    answered = [i for i, call in enumerate(calls) if call.exception() is None]
-    assert len(answered) < len(calls)
+    done = [i for i, call in enumerate(calls) if call.exception() is None]
+    assert len(done) < len(calls)
     assert "still waiting after 0 s" in server.log.read_text()
     with gpkvs.open(server.data) as store:
-        assert all(store.get(b"%d" % i) == b"" for i in answered)
+        assert all(store.get(b"%d" % i) == b"" for i in done)
 
 
 def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:

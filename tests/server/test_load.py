@@ -17,7 +17,7 @@ FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def concurrent_sets(target: str, count: int) -> list[Any]:
-    """Send SETs all at once; return the answers and errors."""
+    """Send SETs all at once; return the responses and errors."""
     async with grpc.aio.insecure_channel(target) as channel:
         kv = kv_pb2_grpc.KVStub(channel)
         calls = [kv.Set(kv_pb2.SetRequest(key=b"%d" % i, value=b"v")) for i in range(count)]
@@ -26,8 +26,8 @@ async def concurrent_sets(target: str, count: int) -> list[Any]:
 
 def test_concurrent_calls_share_transactions(server: Server) -> None:
     calls = 500
-    answers = asyncio.run(concurrent_sets(server.target, calls))
-    assert len({answer.version for answer in answers}) == calls
+    responses = asyncio.run(concurrent_sets(server.target, calls))
+    assert len({response.version for response in responses}) == calls
     assert server.metric("gpkvs_operations_total", op="set", status="ok") == calls
     assert server.metric("gpkvs_batch_operations_count") < calls / 2
     assert server.metric("gpkvs_batch_requests_sum") == calls
@@ -61,18 +61,18 @@ def test_full_queue(start_server: StartServer) -> None:
     busy = server.kv.Batch.future(large)
     while server.metric("grpc_server_started_total", grpc_method="Batch") == 0:
         time.sleep(0.001)
-    answers = asyncio.run(concurrent_sets(server.target, 200))
+    responses = asyncio.run(concurrent_sets(server.target, 200))
     assert busy.result().status == bytes(count)
-    refused = [answer for answer in answers if isinstance(answer, grpc.RpcError)]
+    refused = [response for response in responses if isinstance(response, grpc.RpcError)]
     assert refused
     for error in refused:
         assert error.code() is FULL
         assert "queue full: 5 requests wait" in error.details()
         assert dict(error.trailing_metadata())["gpkvs-executed"] == "no"
     assert server.metric("gpkvs_requests_refused_total", reason="queue_full") == len(refused)
-    for i, answer in enumerate(answers):
+    for i, response in enumerate(responses):
         found = server.kv.Get(kv_pb2.GetRequest(key=b"%d" % i)).found
-        assert found is not isinstance(answer, grpc.RpcError)
+        assert found is not isinstance(response, grpc.RpcError)
 
 
 def test_full_heap(start_server: StartServer) -> None:

@@ -34,9 +34,9 @@ def test_an_unknown_table_beside_300(start_server: StartServer) -> None:
         server.kv.Get(kv_pb2.GetRequest(table="table-07", key=b"k"))
     with Refused(CODES.NOT_FOUND, "no table 'none'"):
         server.admin.DropTable(admin_pb2.DropTableRequest(name="none"))
-    (answer,) = server.kv.Pipeline(iter([batch([(GET, b"k")], table="table-07")]))
-    assert answer.code == CODES.NOT_FOUND.value[0]
-    assert len(answer.message) < 300
+    (response,) = server.kv.Pipeline(iter([batch([(GET, b"k")], table="table-07")]))
+    assert response.code == CODES.NOT_FOUND.value[0]
+    assert len(response.message) < 300
 
 
 def test_a_damaged_record_of_the_longest_key(start_server: StartServer) -> None:

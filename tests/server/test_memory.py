@@ -83,7 +83,7 @@ def attack(kind: str, server: Server) -> Iterator[dict[str, int]]:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("answers", "memory_full"),  # large answers that nobody reads
+        ("answers", "memory_full"),  # large responses that nobody reads
         ("bombs", "unsupported"),  # compressed messages
         ("queue", "memory_full"),  # large requests, faster than the engine takes them
         ("streams", "memory_full"),  # messages that never become whole: many calls on two connections,
@@ -111,7 +111,7 @@ def test_the_worst_clients(start_server: StartServer, kind: str, reason: str) ->
     assert counted_max < MEMORY_BYTES == server.metric("gpkvs_memory_max_bytes")
     assert watch.held_bytes_max < 1.3 * MEMORY_BYTES
     assert statistics.median(watch.set_seconds) < 1
-    # Every call that got an answer got a name: refused before execution. HTTP/2 itself refuses streams above the limit.
+    # Each response is a named refusal before execution. HTTP/2 itself refuses streams above the limit.
     refused_stream = "reset 7"
     assert sum(n for outcome, n in outcomes.items() if outcome.startswith("not executed")) > 10
     assert not {outcome for outcome in outcomes if not outcome.startswith("not executed")} - {refused_stream}
@@ -181,7 +181,7 @@ def test_a_unary_call_without_a_message_or_with_two(server: Server) -> None:
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"1"
 
 
-def test_thousands_of_calls_at_once_are_all_answered(start_server: StartServer) -> None:
+def test_thousands_of_calls_at_once_all_get_responses(start_server: StartServer) -> None:
     """gRPC's core drops calls above 1,000 that no handler has taken yet, if it is not told otherwise."""
     server = start_server()
     channels = [
@@ -225,9 +225,9 @@ def test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message(
             timeout=60,
         )
     requests: queue.SimpleQueue[kv_pb2.BatchRequest | None] = queue.SimpleQueue()
-    answers = server.kv.Pipeline(iter(requests.get, None), timeout=60)
+    responses = server.kv.Pipeline(iter(requests.get, None), timeout=60)
     time.sleep(1.0)
     requests.put(kv_pb2.BatchRequest(id=7, ops=bytes([int(Op.GET)]), keys=b"k", key_size=1))
-    assert next(answers).id == 7
+    assert next(responses).id == 7
     requests.put(None)
-    assert list(answers) == []
+    assert list(responses) == []

@@ -1,4 +1,4 @@
-"""Streams of batches: answers in order, errors in their answers, bounded in memory, and an orderly end."""
+"""Streams of batches: responses in order, errors in their responses, bounded in memory, and an orderly end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.serving import Server, StartServer
 CODE = {code: code.value[0] for code in grpc.StatusCode}
 
 
-def test_answers_come_in_order_and_see_what_came_before(server: Server) -> None:
+def test_responses_come_in_order_and_see_what_came_before(server: Server) -> None:
     requests = []
     for i in range(300):
         requests.append(batch([(SET, b"k", b"%d" % i), (GET, b"k"), (DELETE, b"other")], id=2 * i))
         requests.append(batch([(GET, b"k"), (SET, b"other", b"")], id=2 * i + 1))
-    answers = list(server.kv.Pipeline(iter(requests)))
-    assert [answer.id for answer in answers] == list(range(600))
-    assert not any(answer.code for answer in answers)
+    responses = list(server.kv.Pipeline(iter(requests)))
+    assert [response.id for response in responses] == list(range(600))
+    assert not any(response.code for response in responses)
     for i in range(300):
-        assert values_of(answers[2 * i]) == values_of(answers[2 * i + 1]) == [b"%d" % i]
-        assert answers[2 * i].status == bytes([0, 0, int(i == 0)])
-    versions = [u64s(answer.versions)[0] for answer in answers[::2]]
+        assert values_of(responses[2 * i]) == values_of(responses[2 * i + 1]) == [b"%d" % i]
+        assert responses[2 * i].status == bytes([0, 0, int(i == 0)])
+    versions = [u64s(response.versions)[0] for response in responses[::2]]
     assert versions == sorted(set(versions))
     assert server.metric("gpkvs_batch_requests_sum") == 600
     assert server.metric("gpkvs_batch_requests_count") < 600  # many were in flight
@@ -40,9 +40,9 @@ def test_answers_come_in_order_and_see_what_came_before(server: Server) -> None:
     assert server.metric("grpc_server_handled_total", grpc_code="OK", **labels) == 1
 
 
-def test_an_error_is_an_answer_and_the_stream_goes_on(start_server: StartServer) -> None:
+def test_an_error_is_a_response_and_the_stream_goes_on(start_server: StartServer) -> None:
     server = start_server("--heap-bytes", "1MiB")
-    answers = list(
+    responses = list(
         server.kv.Pipeline(
             iter(
                 [
@@ -56,14 +56,14 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(start_server: StartServer)
             )
         )
     )
-    assert [answer.id for answer in answers] == [1, 2, 3, 4, 5, 6]
+    assert [response.id for response in responses] == [1, 2, 3, 4, 5, 6]
     codes = grpc.StatusCode
     expected = [codes.OK, codes.INVALID_ARGUMENT, codes.NOT_FOUND, codes.RESOURCE_EXHAUSTED, codes.INVALID_ARGUMENT]
-    assert [answer.code for answer in answers] == [CODE[code] for code in [*expected, codes.OK]]
-    assert "operation 1, keys: a key of 0 bytes" in answers[1].message
-    assert "no table 'none'" in answers[2].message
-    assert "heap full" in answers[3].message
-    assert values_of(answers[5]) == [b"v"]
+    assert [response.code for response in responses] == [CODE[code] for code in [*expected, codes.OK]]
+    assert "operation 1, keys: a key of 0 bytes" in responses[1].message
+    assert "no table 'none'" in responses[2].message
+    assert "heap full" in responses[3].message
+    assert values_of(responses[5]) == [b"v"]
     assert server.metric("gpkvs_requests_refused_total", reason="unknown_table") == 1
     assert server.metric("gpkvs_requests_refused_total", reason="invalid") == 2
 
@@ -71,10 +71,10 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(start_server: StartServer)
 def test_bytes_that_are_no_message_end_the_stream_after_what_came_before(server: Server) -> None:
     call = server.channel.stream_stream("/gpkvs.v1.KV/Pipeline")
     good = batch([(SET, b"k", b"v")], id=1).SerializeToString()
-    answers = call(iter([good, b"\xff\xff", good]))
-    assert kv_pb2.BatchResponse.FromString(next(answers)).status == b"\x00"
+    responses = call(iter([good, b"\xff\xff", good]))
+    assert kv_pb2.BatchResponse.FromString(next(responses)).status == b"\x00"
     with Refused(grpc.StatusCode.INVALID_ARGUMENT, "gpkvs.v1.BatchRequest"):
-        next(answers)
+        next(responses)
     assert server.metric("gpkvs_batch_requests_sum") == 1
 
 
@@ -84,10 +84,10 @@ def test_u64_tables_over_a_stream(server: Server) -> None:
     stored = kv_pb2.BatchRequest(table="n", ops=bytes([SET] * 3), keys=keys, key_size=8, values=keys, value_size=8)
     read = kv_pb2.BatchRequest(table="n", ops=bytes([GET] * 3), keys=keys, key_size=8)
     wrong = batch([(SET, b"short", b"")], table="n")
-    answers = list(server.kv.Pipeline(iter([stored, read, wrong])))
-    assert answers[0].status == bytes(3)
-    assert answers[1].values == keys
-    assert answers[2].code == CODE[grpc.StatusCode.INVALID_ARGUMENT]
+    responses = list(server.kv.Pipeline(iter([stored, read, wrong])))
+    assert responses[0].status == bytes(3)
+    assert responses[1].values == keys
+    assert responses[2].code == CODE[grpc.StatusCode.INVALID_ARGUMENT]
 
 
 def _resident_bytes(server: Server) -> int:
@@ -110,8 +110,8 @@ def test_a_slow_reader_waits_alone(start_server: StartServer) -> None:
             sent += 1
             yield batch([(GET, b"large")], id=i)
 
-    answers = server.kv.Pipeline(requests())
-    assert next(answers).id == 0
+    responses = server.kv.Pipeline(requests())
+    assert next(responses).id == 0
     quiet_since, last = time.monotonic(), -1.0
     while time.monotonic() - quiet_since < 0.5:  # until nothing moves any more
         executed = server.metric("gpkvs_batch_requests_sum")
@@ -120,22 +120,22 @@ def test_a_slow_reader_waits_alone(start_server: StartServer) -> None:
     assert last < 60
     assert _resident_bytes(server) - before < 100 << 20
     assert server.kv.Get(kv_pb2.GetRequest(key=b"large")).value == value
-    rest = list(answers)
-    assert [answer.id for answer in rest] == list(range(1, total))
-    assert all(answer.values == value for answer in rest)
+    rest = list(responses)
+    assert [response.id for response in rest] == list(range(1, total))
+    assert all(response.values == value for response in rest)
     assert sent == total
 
 
 def test_the_number_in_flight_is_bounded(start_server: StartServer) -> None:
     server = start_server("--stream-requests-max", "3")
-    answers = list(server.kv.Pipeline(batch([(SET, b"%d" % i, b"")], id=i) for i in range(200)))
-    assert [answer.id for answer in answers] == list(range(200))
+    responses = list(server.kv.Pipeline(batch([(SET, b"%d" % i, b"")], id=i) for i in range(200)))
+    assert [response.id for response in responses] == list(range(200))
     assert server.metric("gpkvs_batch_requests_sum") == 200
     assert server.metric("gpkvs_batch_requests_bucket", le="4.0") == server.metric("gpkvs_batch_requests_count")
 
 
 @pytest.mark.parametrize("load", [True, False])
-def test_a_stop_answers_what_was_read_and_ends_the_stream(start_server: StartServer, load: bool) -> None:
+def test_a_stop_responds_to_what_was_read_and_ends_the_stream(start_server: StartServer, load: bool) -> None:
     server = start_server()
     stop = threading.Event()
 
@@ -146,14 +146,14 @@ def test_a_stop_answers_what_was_read_and_ends_the_stream(start_server: StartSer
             yield batch([(SET, b"%d-%d" % (i, j), b"v") for j in range(50)], id=i)
         stop.wait(30)
 
-    answered = 0
-    answers = server.kv.Pipeline(requests())
+    seen = 0
+    responses = server.kv.Pipeline(requests())
     ended: Any = None
     try:
-        for answer in answers:
-            assert (answer.id, answer.code) == (answered, 0)
-            answered += 1
-            if answered == 10:
+        for response in responses:
+            assert (response.id, response.code) == (seen, 0)
+            seen += 1
+            if seen == 10:
                 server.process.send_signal(signal.SIGTERM)
     except grpc.RpcError as error:
         ended = error
@@ -161,10 +161,10 @@ def test_a_stop_answers_what_was_read_and_ends_the_stream(start_server: StartSer
     assert ended.code() is grpc.StatusCode.UNAVAILABLE
     assert "stopping" in ended.details()
     assert dict(ended.trailing_metadata())["gpkvs-executed"] == "no"
-    assert answered >= 10
+    assert seen >= 10
     server.stop()
     again = start_server()
-    assert again.admin.Info(admin_pb2.InfoRequest()).tables[0].records == 50 * answered
+    assert again.admin.Info(admin_pb2.InfoRequest()).tables[0].records == 50 * seen
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(server: Server) -> None:

@@ -17,7 +17,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
-from gpkvs.server.batcher import DeadlineError
+from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.status import status_of
 
@@ -30,7 +30,7 @@ from gpkvs.server.status import status_of
         (InvalidArgumentError("too long"), StatusCode.INVALID_ARGUMENT, "invalid"),
         (NoSpaceError("heap", "delete keys"), StatusCode.RESOURCE_EXHAUSTED, "heap_full"),
         (NotServingError("the server is stopping"), StatusCode.UNAVAILABLE, "not_serving"),
-        (DeadlineError("it waited too long"), StatusCode.DEADLINE_EXCEEDED, "deadline"),
+        (ExpiredRequestError("it waited too long"), StatusCode.DEADLINE_EXCEEDED, "deadline"),
         # Whether these were executed is not known.
         (CorruptRecordError("rotten"), StatusCode.DATA_LOSS, ""),
         (CorruptStoreError("flag", "rotten", path=Path("root")), StatusCode.DATA_LOSS, ""),

@@ -50,7 +50,7 @@ class Lives:
 
         Raises
         ------
-        ServerError
+        ServerProcessError
             If a server did not die, or not of what was planned.
         """
         kills = [round.engine_point or SIGKILL]

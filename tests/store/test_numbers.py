@@ -1,4 +1,4 @@
-"""Columns of numbers as requests, and answers as arrays."""
+"""Columns of numbers as requests, and results as arrays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 
 from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode
-from gpkvs.client.numbers import deletes_of, gets_of, sets_of, values_of
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.numbers import check_values, deletes_of, gets_of, sets_of, values_of
 
 KEYS = np.array([1, 2**64 - 1], np.uint64)
 
 
-def answer(status: list[Status], values: bytes, lengths: list[int]) -> RequestResult:
+def result_of(status: list[Status], values: bytes, lengths: list[int]) -> RequestResult:
     return RequestResult(
         np.array(status, np.uint8),
         np.zeros(len(status), np.uint64),
@@ -39,20 +39,20 @@ def test_requests_share_the_callers_memory_and_travel_without_lengths() -> None:
     assert np.shares_memory(sets_of(KEYS, values).values, values)
 
 
-def test_answers() -> None:
+def test_results() -> None:
     ok, miss, eight = Status.OK, Status.NOT_FOUND, bytes(range(8))
-    values, found = values_of(answer([ok, ok], eight * 2, [8, 8]))
+    values, found = values_of(result_of([ok, ok], eight * 2, [8, 8]))
     assert values.tolist() == [int.from_bytes(eight, "little")] * 2
     assert found.all()
-    values, found = values_of(answer([miss, ok], eight, [0, 8]))
+    values, found = values_of(result_of([miss, ok], eight, [0, 8]))
     assert (values.tolist(), found.tolist()) == ([0, int.from_bytes(eight, "little")], [False, True])
     for lengths in ([4, 12], [0, 16], [7, 8]):
         with pytest.raises(InvalidArgumentError, match="not u64"):
-            values_of(answer([ok, ok], bytes(sum(lengths)), lengths))
+            check_values(result_of([ok, ok], bytes(sum(lengths)), lengths))
 
 
 def test_wrong_arrays_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="2 keys and 1 value"):
+    with pytest.raises(InvalidArgumentError, match="2 keys, 1 value"):
         sets_of(KEYS, KEYS[:1])
     with pytest.raises(InvalidArgumentError, match=r"values: .* int64 with 1"):
         sets_of(KEYS, KEYS.astype(np.int64))
