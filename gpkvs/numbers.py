@@ -86,5 +86,5 @@ def _bytes_of(name: str, numbers: Any) -> U8:
             f"an array of {numbers.dtype} with {numbers.ndim} dimensions; a contiguous one of uint64 is needed",
             field=name,
         )
-    column: U8 = numbers.astype(_WIRE, copy=False).view(np.uint8)
+    column: U8 = (numbers if _WIRE.isnative else numbers.astype(_WIRE)).view(np.uint8)
     return column

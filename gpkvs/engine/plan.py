@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,10 @@ from gpkvs.errors import GpkvsError
 FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """A batch as planned: its results, which nobody may see before the write set is durable.
 
-    Parameters
+    Attributes
     ----------
     parts, rejected, requests
         As in `BatchResult`.

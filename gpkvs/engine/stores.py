@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpkvs.backends.base import Backend
 from gpkvs.engine.heap import Heap
@@ -34,22 +34,34 @@ class Stores(Protocol):
         """Count in the heap what is live now and what is no longer; cannot fail."""
 
 
+class _Steps(NamedTuple):
+    """The native steps of one layout."""
+
+    records: _Step
+    log: _Step
+    slots: _Step
+    count_live: _Step
+
+
 class HostStores:
     """By the host's threads: each step is one native call (``kernels/write_set.hpp``)."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         # A call of CFUNCTYPE gives Python's lock away, one of PYFUNCTYPE keeps it.
-        self._steps = (_steps(ctypes.CFUNCTYPE), _steps(ctypes.PYFUNCTYPE))
+        self._by_lock = (_bind(ctypes.CFUNCTYPE), _bind(ctypes.PYFUNCTYPE))
+
+    def _steps(self, writes: TableWrites) -> _Steps:
+        return self._by_lock[writes.is_short][writes.index.entry.layout]
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
-        self._steps[writes.is_short]["store_records"](writes.address, first, last)
+        self._steps(writes).records(writes.address, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """See `Stores.log`."""
-        writes.set(epoch=epoch, log=address)
-        self._steps[writes.is_short][f"store_log_{writes.index.layout.name}"](writes.address, first, last)
+        writes.begin_log(epoch, address)
+        self._steps(writes).log(writes.address, first, last)
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
@@ -57,12 +69,12 @@ class HostStores:
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`; a GPU's read image hears of it."""
-        self._steps[writes.is_short][f"store_slots_{writes.index.layout.name}"](writes.address, first, last)
+        self._steps(writes).slots(writes.address, first, last)
         self._backend.host_stored(writes.index, writes.changed_slot[first:last])
 
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
-        self._steps[writes.is_short]["count_live"](writes.address, 0, 1)
+        self._steps(writes).count_live(writes.address, 0, 1)
 
 
 class DeviceStores:
@@ -117,9 +129,17 @@ def _device(writes: TableWrites) -> DeviceColumns:
     return writes.device
 
 
-def _steps(function_type: Callable[..., Any]) -> dict[str, _Step]:
-    """Return the native steps by name."""
+def _bind(function_type: Callable[..., Any]) -> dict[str, _Steps]:
+    """Return the native steps by layout."""
     signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-    by_layout = [f"{step}_{layout}" for step in ("store_log", "store_slots") for layout in LAYOUTS]
-    names = ["store_records", *by_layout, "count_live"]
-    return {name: signature(kernel_symbol(name).run) for name in names}
+
+    def step(name: str) -> _Step:
+        bound: _Step = signature(kernel_symbol(name).run)
+        return bound
+
+    return {
+        layout: _Steps(
+            step("store_records"), step(f"store_log_{layout}"), step(f"store_slots_{layout}"), step("count_live")
+        )
+        for layout in LAYOUTS
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from gpkvs.media.layout import LogRun, RunKind
 _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 _COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
+_LOG_DIGEST, _EPOCH, _LOG = _AT["log_digest"], _AT["epoch"], _AT["log"]
 assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 
@@ -108,17 +109,21 @@ class TableWrites:
             : len(_COUNTERS)
         ]
 
+    def begin_log(self, epoch: int, address: int) -> None:
+        """Say where the undo log begins, and of which epoch its entries are."""
+        self.words[_EPOCH] = epoch
+        self.words[_LOG] = address
+
     @property
     def log_digest(self) -> int:
         """The sum of the digests of all entries that the host's threads stored to the log."""
-        return self.words[_AT["log_digest"]]
+        return self.words[_LOG_DIGEST]
 
 
-@dataclass(frozen=True)
-class WriteSet:
+class WriteSet(NamedTuple):
     """What one transaction stores.
 
-    Parameters
+    Attributes
     ----------
     tables
         Its parts.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.layout import BYTES_LAYOUT, SlotLayout
+from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.pm.region import Region
 
 
-@dataclass(frozen=True, eq=False)
 class Index:
     """A geometry, a durable region, and a read image.
 
@@ -24,28 +21,25 @@ class Index:
         The mapped file.
     hash_keys
         The key of the store's fingerprint, as two 64-bit numbers.
+
+    Attributes
+    ----------
+    layout
+        The layout of its slots.
+    has_records
+        Whether its slots refer to records of the heap.
+    buckets
+        How many there are.
+    address
+        Where it begins in the host's memory.
     """
 
-    entry: TableEntry
-    region: Region
-    hash_keys: tuple[int, int]
-
-    @property
-    def layout(self) -> SlotLayout:
-        """The layout of its slots."""
-        return self.entry.slot_layout
-
-    @property
-    def has_records(self) -> bool:
-        """Whether its slots refer to records of the heap."""
-        return self.layout is BYTES_LAYOUT
-
-    @property
-    def buckets(self) -> int:
-        """Its buckets."""
-        return self.entry.buckets
-
-    @property
-    def address(self) -> int:
-        """Where it begins in the host's memory."""
-        return self.region.address
+    def __init__(self, entry: TableEntry, region: Region, hash_keys: tuple[int, int]) -> None:
+        self.entry = entry
+        self.region = region
+        self.hash_keys = hash_keys
+        # Each batch asks for these: attributes, not properties.
+        self.layout = entry.slot_layout
+        self.has_records = self.layout is BYTES_LAYOUT
+        self.buckets = entry.buckets
+        self.address = region.address
