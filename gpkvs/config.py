@@ -1,9 +1,13 @@
-"""Settings of a store and of a server; units stand in the names."""
+"""Settings of a store and of a server; units stand in the names.
+
+A field with a `Setting` is an option of `gpkvs serve` too: it is declared here once, with its help, and
+`gpkvs.cli.config_options` makes the option of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -14,16 +18,51 @@ BackendName = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_TABLE = "default"
 
+# The groups of options in the help, in its order; what is in no group comes first.
+SERVER, NEW_STORE, LIMITS = GROUPS = ("Server", "Sizes of a new store", "Limits")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What users of the command line read about a field of a config, and what they may give.
+
+    Parameters
+    ----------
+    help
+        What the help of `gpkvs serve` says.
+    group
+        One of `GROUPS`, or none.
+    min, max
+        Bounds of a number.
+    is_size
+        Whether it is a number of bytes, which people write with a unit: 64MiB.
+    metavar
+        What stands for the value in the help, if its type does not say it.
+    name
+        Of the option, in the settings file and the environment, if it is not the field's.
+    none_means
+        What counts if the field is None: a size, or words.
+    """
+
+    help: str
+    group: str = ""
+    min: float | None = None
+    max: float | None = None
+    is_size: bool = False
+    metavar: str | None = None
+    name: str = ""
+    none_means: int | str = ""
+
 
 @dataclass(frozen=True)
 class Limits:
     """What a request may hold; over a limit it is refused before anything is written."""
 
     key_bytes_min: int = 1
-    key_bytes_max: int = 4096
+    key_bytes_max: Annotated[int, Setting("Of a key.", LIMITS, is_size=True)] = 4 * KIB
     value_bytes_min: int = 0
-    value_bytes_max: int = 16 * MIB
-    request_ops_max: int = 1 << 20
+    value_bytes_max: Annotated[int, Setting("Of a value.", LIMITS, is_size=True)] = 16 * MIB
+    request_ops_max: Annotated[int, Setting("Operations in a request.", LIMITS, min=1)] = 1 << 20
     result_bytes_max: int = 64 * MIB  # values that one request may read
 
 
@@ -44,17 +83,44 @@ class Sizes:
 class StoreConfig:
     """How to open a store."""
 
-    backend: BackendName = "auto"
-    durability: DurabilityName = "auto"
-    accept_loss: bool = False  # open a store that durability=none left torn
-    threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
-    index_bytes: int | None = None  # sizes of a new store; None: not given, those of `Sizes`
-    heap_bytes: int | None = None
-    log_bytes: int | None = None
+    backend: Annotated[BackendName, Setting("Where the kernels run.")] = "auto"
+    durability: Annotated[
+        DurabilityName,
+        Setting(
+            "The persistence domain; auto takes what is found and says what that survives. none turns the undo log "
+            "off, for benchmarks."
+        ),
+    ] = "auto"
+    accept_loss: Annotated[
+        bool,
+        Setting("Open a store that was in use with durability=none and was not closed, dropping what cannot be read."),
+    ] = False
+    threads: Annotated[int, Setting("Of the cpu backend; 0: one for each processor.", min=0, max=1024)] = 0
+    index_bytes: Annotated[
+        int | None,
+        Setting("Index: 32 bytes for each slot.", NEW_STORE, is_size=True, none_means=Sizes.index_bytes),
+    ] = None
+    heap_bytes: Annotated[
+        int | None, Setting("Keys and values.", NEW_STORE, is_size=True, none_means=Sizes.heap_bytes)
+    ] = None
+    log_bytes: Annotated[
+        int | None,
+        Setting(
+            "Undo log: 48 bytes for each change of a transaction.",
+            NEW_STORE,
+            is_size=True,
+            none_means=Sizes.log_bytes,
+        ),
+    ] = None
+    tables_max: Annotated[int, Setting("Tables the store may have; each is a file that stays open.", LIMITS, min=1)] = (
+        1000
+    )
+    tables_bytes_max: Annotated[
+        int | None,
+        Setting("The indexes of all tables together.", LIMITS, is_size=True, none_means="no limit but the disk"),
+    ] = None
     limits: Limits = field(default_factory=Limits)
     batch_result_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
-    tables_max: int = 1000  # beyond so many, no table is made; each is a file that stays open
-    tables_bytes_max: int | None = None  # of all indexes together; None: no limit but the disk
 
     @property
     def sizes(self) -> Sizes:
@@ -67,14 +133,39 @@ class StoreConfig:
 class ServerConfig:
     """How to serve a store."""
 
-    listen: str = "127.0.0.1:7171"
-    metrics: str = "127.0.0.1:9171"
-    message_bytes_max: int = 64 * MIB
-    queue_requests_max: int = 65_536
-    memory_bytes_max: int | None = None  # that clients may take; None: a quarter of the machine's
-    receive_seconds_max: float = 30.0  # of the only message of a call
-    batch_ops_max: int = 1 << 20
-    batch_bytes_max: int = 256 * MIB
-    stream_requests_max: int = 64  # of one Pipeline: read and not yet answered
-    stream_bytes_max: int = 32 * MIB  # of their columns and answers; the last one read may be over it
-    drain_seconds_max: float = 30.0
+    listen: Annotated[str, Setting("Where gRPC listens; port 0 takes a free one.", SERVER, metavar="HOST:PORT")] = (
+        "127.0.0.1:7171"
+    )
+    metrics: Annotated[str, Setting("Where Prometheus metrics are served.", SERVER, metavar="HOST:PORT")] = (
+        "127.0.0.1:9171"
+    )
+    drain_seconds_max: Annotated[
+        float, Setting("After SIGTERM, how long accepted requests may take to finish.", SERVER, min=0)
+    ] = 30.0
+    message_bytes_max: Annotated[int, Setting("A message, either way.", LIMITS, is_size=True)] = 64 * MIB
+    memory_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Memory that clients may make the server take; what passes it is refused, and other limits are lowered to "
+            "fit.",
+            LIMITS,
+            is_size=True,
+            name="memory_max",
+            none_means="a quarter of the machine's",
+        ),
+    ] = None
+    receive_seconds_max: Annotated[
+        float, Setting("How long the message of a call may take to arrive.", LIMITS, min=0.1)
+    ] = 30.0
+    batch_ops_max: Annotated[int, Setting("Operations that are gathered into one transaction.", LIMITS, min=1)] = (
+        1 << 20
+    )
+    batch_bytes_max: Annotated[int, Setting("Keys and values of one transaction.", LIMITS, is_size=True)] = 256 * MIB
+    queue_requests_max: Annotated[
+        int, Setting("Requests that may wait; more are refused (RESOURCE_EXHAUSTED).", LIMITS, min=1)
+    ] = 65_536
+    stream_requests_max: Annotated[
+        int, Setting("Requests of one Pipeline that are read ahead; then the client waits.", LIMITS, min=1)
+    ] = 64
+    # The last request that is read may be over it.
+    stream_bytes_max: Annotated[int, Setting("Of these requests and their answers.", LIMITS, is_size=True)] = 32 * MIB
