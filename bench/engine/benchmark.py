@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
 from gpkvs.bench.peers.contender import BenchError, Contender, Promise, require_promise
+from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
-from gpkvs.bench.peers.own import Gpkvs
 from gpkvs.bench.peers.rocksdb_peer import RocksDb
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, ratios
@@ -115,7 +115,7 @@ def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
     described = describe_run(options.directory)
     for shape in options.shapes:
         workload = Workload(shape, options.records, options.batch)
-        for make in (Gpkvs, *(PEERS[peer] for peer in options.peers)):
+        for make in (EmbeddedGpkvs, *(PEERS[peer] for peer in options.peers)):
             progress(f"loading {options.records:,} records, {shape.text}, into {make.name}")
             with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as path:
                 contender = make(Path(path), workload, options.promise, options.sets_max)
@@ -138,7 +138,7 @@ def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
         },
         "contenders": found.contenders,
         "measurements": [measurement.as_json() for measurement in found.measurements],
-        "ratios": ratios(found.measurements, Gpkvs.name, aims()),
+        "ratios": ratios(found.measurements, EmbeddedGpkvs.name, aims()),
         "phases": found.phases,
     }
 
@@ -172,7 +172,7 @@ def _contest(
 
 def _phases(contender: Contender) -> dict[str, float]:
     """Return the seconds that the engine has spent in each phase; nothing of a peer."""
-    return dict(contender.store.meter.phase_seconds) if isinstance(contender, Gpkvs) else {}
+    return dict(contender.store.meter.phase_seconds) if isinstance(contender, EmbeddedGpkvs) else {}
 
 
 def _check(contender: Contender, workload: Workload) -> None:

@@ -19,7 +19,7 @@ _SLOT_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Limits:
+class HardwareLimits:
     """Ceilings; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
 
     upload_gb_per_s: float
@@ -58,7 +58,7 @@ def device_seconds(backend: CudaBackend, run: Callable[[], object], repeats: int
     return float(np.median(found[1:]))
 
 
-def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limits:
+def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> HardwareLimits:
     """Measure every ceiling once.
 
     Parameters
@@ -95,7 +95,7 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limi
     cycles = xp.zeros(1, np.uint64)
     run("fence_cycles", np.uint64(pm), cycles, np.uint64(1000), grid=1, threads=1)()
     upload = min(bulk, memory.bytes)
-    return Limits(
+    return HardwareLimits(
         upload_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_from_host_async(pm, upload)),
         download_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_to_host_async(pm, upload)),
         device_copy_gb_per_s=rate(2 * bulk / 1e9, lambda: other.data.copy_from_device_async(device.data, bulk)),

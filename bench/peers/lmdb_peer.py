@@ -14,7 +14,7 @@ _PAGE_BYTES = 4096
 
 
 class Lmdb:
-    """An LMDB environment with one database; arguments as of `Gpkvs`.
+    """An LMDB environment with one database; arguments as of `EmbeddedGpkvs`.
 
     One write transaction a batch, ``putmulti`` and ``getmulti`` of one cursor. Numbers are keys of the type
     ``integerkey``. ``writemap`` for both promises; without power loss to survive, ``sync=False`` and ``map_async``.

@@ -14,7 +14,7 @@ _CACHE_MIB = 1024
 
 
 class RocksDb:
-    """A RocksDB database; arguments as of `Gpkvs`.
+    """A RocksDB database; arguments as of `EmbeddedGpkvs`.
 
     One WriteBatch a batch, with the write-ahead log on; reads by ``multi_get``. ``optimize_for_point_lookup`` (Bloom
     filters, a hash index in blocks, 1 GiB of block cache), no compression, as many background threads as processors.

@@ -13,9 +13,9 @@ from gpkvs.bench.peers.redis_peer import require_redis
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.server.call_counts import count_calls
-from gpkvs.bench.server.footprint import measure_memory, measure_start
+from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions
+from gpkvs.bench.server.memory_and_start import measure_memory, measure_start
 from gpkvs.bench.server.metrics_cost import measure_metrics_cost
-from gpkvs.bench.server.serving import Progress, ServerBenchOptions
 from gpkvs.bench.server.throughput import OWN, aims, measure_throughput
 
 Part = Literal["throughput", "memory", "start", "metrics", "calls"]

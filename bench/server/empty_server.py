@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import grpc
 import uvloop
 
-from gpkvs.bench.server.serving import python_program
+from gpkvs.bench.server.measured_server import python_program
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 NAME = "empty gRPC"

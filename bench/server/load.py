@@ -24,7 +24,7 @@ _PERCENTILES = (50, 95, 99)
 Call = Callable[[bytes], Awaitable[object]]
 
 
-class Keys:
+class DrawnKeys:
     """Keys drawn uniformly from the records of a u64 table.
 
     Parameters

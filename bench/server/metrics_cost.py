@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from gpkvs.bench.report.results import Run
-from gpkvs.bench.server.load import Keys, gathered_calls, stream
-from gpkvs.bench.server.process import cpu_seconds
-from gpkvs.bench.server.serving import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.load import DrawnKeys, gathered_calls, stream
+from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 
 _RECORDS_MAX = 1_000_000
@@ -61,8 +61,8 @@ class _Used:
 
 def _tasks(options: ServerBenchOptions, records: int) -> dict[str, Callable[[AsyncClient], Awaitable[Run]]]:
     seconds = options.seconds / 2
-    batches = Keys(records, seed=3).batches("SET", options.message)
-    keys = Keys(records, seed=4).singly()
+    batches = DrawnKeys(records, seed=3).batches("SET", options.message)
+    keys = DrawnKeys(records, seed=4).singly()
     return {
         "SET stream": lambda client: stream(client, batches, seconds, options.in_flight),
         "GET gathered": lambda client: gathered_calls(client, "GET", keys, seconds, options.callers),

@@ -23,8 +23,8 @@ from gpkvs.bench.report.report import write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
 from gpkvs.bench.server.benchmark import PARTS, run_server
-from gpkvs.bench.server.serving import ServerBenchOptions
-from gpkvs.cli.ending import ended_by_signals
+from gpkvs.bench.server.measured_server import ServerBenchOptions
+from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit
 

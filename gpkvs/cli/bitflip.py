@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
-from gpkvs.recovery.proof.damage.damage import Damage
-from gpkvs.recovery.proof.damage.worker import Outcome
+from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.judge_process import DamageOutcome
 
 
 @exits({0: "nothing was missed", 1: "something was (it is listed, with what repeats it)"})
@@ -84,9 +84,9 @@ def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object
     return {
         "seed": options.seed,
         "damages": report.outcomes.total(),
-        "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in Outcome},
+        "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in DamageOutcome},
         "by_file": {
-            file: {outcome.name.lower(): report.by_file[file, outcome] for outcome in Outcome}
+            file: {outcome.name.lower(): report.by_file[file, outcome] for outcome in DamageOutcome}
             for file in sorted({file for file, _ in report.by_file})
         },
         "missed": [{"damage": verdict.damage, "detail": verdict.detail} for verdict in report.missed],
@@ -96,14 +96,14 @@ def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object
 
 def _print(report: BitflipReport, options: BitflipOptions) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[Outcome.MISSED]:,} missed"
+    title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[DamageOutcome.MISSED]:,} missed"
     facts = Table(title=title, title_justify="left")
     facts.add_column("file")
-    for outcome in Outcome:
+    for outcome in DamageOutcome:
         facts.add_column(outcome, justify="right")
     for file in sorted({file for file, _ in report.by_file}):
-        facts.add_row(file, *[f"{report.by_file[file, outcome]:,}" for outcome in Outcome])
+        facts.add_row(file, *[f"{report.by_file[file, outcome]:,}" for outcome in DamageOutcome])
     facts.add_section()
-    facts.add_row("all", *[f"{report.outcomes[outcome]:,}" for outcome in Outcome])
+    facts.add_row("all", *[f"{report.outcomes[outcome]:,}" for outcome in DamageOutcome])
     console.print(facts)
     console.print(f"seed {options.seed}, {report.seconds:.1f} s, {options.workers} workers", markup=False)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from gpkvs.cli.quantity import format_bytes, parse_bytes
+from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import GROUPS, Setting
 
 _ANNOTATED: Any = Annotated  # mypy refuses a type that is known only at run time

@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, ConsistencyReport, check_consistency
 from gpkvs.recovery.proof.consistency.history import History
-from gpkvs.recovery.proof.consistency.serial import judge
-from gpkvs.recovery.proof.servers.rounds import SIGKILL
+from gpkvs.recovery.proof.consistency.serializability import judge
+from gpkvs.recovery.proof.servers.kill_plan import SIGKILL
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.text import counted
 

@@ -9,15 +9,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals
+from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
-from gpkvs.recovery.proof.powerfail.explore import Options, StateName, StateReport, Visited
-from gpkvs.recovery.proof.powerfail.models import MODEL_OF_DOMAIN, Model
-from gpkvs.recovery.proof.powerfail.mutate import Verdict
+from gpkvs.recovery.proof.powerfail.crash_models import MODEL_OF_DOMAIN, Model
+from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateReport, Visited
+from gpkvs.recovery.proof.powerfail.mutants import MutantVerdict
 from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload, all_workloads
 
@@ -59,7 +59,7 @@ def crash_command(
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # :100: is a line of the source
     with failures_exit(1), ended_by_signals(kill_children=False):  # the pool of processes ends its own
-        options = Options(
+        options = ExplorerOptions(
             models=tuple(model or Model),
             seed=seed,
             depth=2 if mutate else depth,
@@ -100,11 +100,11 @@ def _explore(campaign: Campaign, workloads: list[Workload], console: Console) ->
         return campaign.explore(workloads, show)
 
 
-def _mutate(campaign: Campaign, console: Console) -> list[Verdict]:
+def _mutate(campaign: Campaign, console: Console) -> list[MutantVerdict]:
     with _bar(console) as bar:
         task = bar.add_task("mutants", total=None)
 
-        def show(verdict: Verdict) -> None:
+        def show(verdict: MutantVerdict) -> None:
             bar.advance(task)
             bar.console.print(_verdict_line(verdict), markup=False)
 
@@ -116,12 +116,12 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _verdict_line(verdict: Verdict) -> str:
+def _verdict_line(verdict: MutantVerdict) -> str:
     how = f"seen at {verdict.caught}" if verdict.caught else f"NOT SEEN in {verdict.states:,} states"
     return f"without {verdict.mutation}: {how}"
 
 
-def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) -> bool:
+def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json: bool) -> bool:
     """Print what a run visited; return whether it passed."""
     missed = totals.distinct < wanted
     if as_json:
@@ -151,7 +151,7 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
     return not (totals.violations or missed)
 
 
-def _as_json(totals: Totals, options: Options) -> dict[str, object]:
+def _as_json(totals: Totals, options: ExplorerOptions) -> dict[str, object]:
     return {
         "seed": options.seed,
         "depth": options.depth,
@@ -167,7 +167,7 @@ def _as_json(totals: Totals, options: Options) -> dict[str, object]:
     }
 
 
-def _print_verdicts(verdicts: list[Verdict], options: Options, as_json: bool) -> bool:
+def _print_verdicts(verdicts: list[MutantVerdict], options: ExplorerOptions, as_json: bool) -> bool:
     """Print what became of the mutants; return whether all were seen."""
     unseen = [verdict for verdict in verdicts if not verdict.caught]
     if as_json:

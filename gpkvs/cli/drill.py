@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName

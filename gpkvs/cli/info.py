@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 

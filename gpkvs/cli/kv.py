@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.numbers import form_of
 from gpkvs.cli.output import print_json
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted

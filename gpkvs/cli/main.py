@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from gpkvs.cli.exit_status import EVERY
-from gpkvs.cli.lazy import LazyGroup
+from gpkvs.cli.lazy_commands import LazyGroup
 from gpkvs.text import quoted
 
 

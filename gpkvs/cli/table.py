@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
 from gpkvs.cli.output import print_json
-from gpkvs.cli.quantity import parse_bytes
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 

@@ -20,9 +20,9 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gpkvs.cli.connection import Target
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.cli.remote import Target
 from gpkvs.client import AsyncClient
 from gpkvs.client.ycsb.batched import BatchRunner
 from gpkvs.client.ycsb.properties import Properties, read_file, read_workload

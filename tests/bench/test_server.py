@@ -14,9 +14,9 @@ import pytest
 
 from gpkvs.bench.report.report import BEGIN, END
 from gpkvs.bench.server.call_counts import count_calls
-from gpkvs.bench.server.footprint import measure_start
-from gpkvs.bench.server.process import cpu_seconds, resident
-from gpkvs.bench.server.serving import ServerBenchOptions
+from gpkvs.bench.server.measured_server import ServerBenchOptions
+from gpkvs.bench.server.memory_and_start import measure_start
+from gpkvs.bench.server.process_usage import cpu_seconds, resident
 from tests.serving import error_line, run_gpkvs
 
 SHM = Path("/dev/shm")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.main import app
-from gpkvs.cli.quantity import format_bytes, parse_bytes
+from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address

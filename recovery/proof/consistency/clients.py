@@ -2,7 +2,7 @@
 
 They speak through the raw gRPC stubs, so that a request is sent once. Every value is a number, repeated, that says
 which operation wrote it; a request that writes several keys ends a DELETE's doubt with a SET of a *marker*, a key that
-it shares with no request whose outcome is unknown (`gpkvs.recovery.proof.consistency.serial` says why).
+it shares with no request whose outcome is unknown (`gpkvs.recovery.proof.consistency.serializability` says why).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.recovery.proof.consistency.history import Flags, Recorder
-from gpkvs.recovery.proof.drill.witness import channel
+from gpkvs.recovery.proof.consistency.history import Flags, HistoryRecorder
+from gpkvs.recovery.proof.drill.clients import channel
 
 _CALL_SECONDS_MAX = 30.0
 _CUT_SECONDS_MAX = 0.004  # about as long as a call takes: some are cut before, some while and some after they are done
@@ -40,7 +40,7 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class ClientOptions:
+class ConsistencyClientOptions:
     """Who asks for what.
 
     Parameters
@@ -63,7 +63,7 @@ class ClientOptions:
     cut: float = 0.01
 
 
-class LinearClients:
+class ConsistencyClients:
     """All clients of one store, through any number of its server's lives.
 
     Parameters
@@ -74,8 +74,8 @@ class LinearClients:
         Of what they choose; what happens when is up to the machine.
     """
 
-    def __init__(self, options: ClientOptions, seed: int) -> None:
-        self.recorder = Recorder()
+    def __init__(self, options: ConsistencyClientOptions, seed: int) -> None:
+        self.recorder = HistoryRecorder()
         self.last_error = "none"
         self.cancelled = self.deadlines = self.refused = 0
         self.strange: list[str] = []  # answers that no rule allows

@@ -1,8 +1,8 @@
 """Concurrent clients, a server that is killed again and again, and a history that must be strictly serializable.
 
-One store lives through all of it. Each fault is a life of the server that ends by SIGKILL, at a random moment or at a
-failpoint, in recovery too (servers/rounds.py); besides, clients cancel calls and miss deadlines. At the end the clients
-work until they have done enough, everything is read back, and the history is judged (serial.py).
+All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
+recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. At the end the clients
+work until they have done enough and read everything back, and serializability.py judges the history.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
-from gpkvs.recovery.proof.consistency.serial import Judgement, judge
-from gpkvs.recovery.proof.servers.lives import Lives
-from gpkvs.recovery.proof.servers.rounds import plan
+from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
+from gpkvs.recovery.proof.consistency.serializability import Judgement, judge
+from gpkvs.recovery.proof.servers.kill_plan import plan
+from gpkvs.recovery.proof.servers.server_lives import ServerLives
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _HISTORY_FILE = "history.npz"
@@ -50,7 +50,7 @@ class ConsistencyOptions:
     seed: int
     directory: Path
     server: ServerOptions = field(default_factory=lambda: ServerOptions(index="4MiB", heap="512MiB"))
-    clients: ClientOptions = field(default_factory=ClientOptions)
+    clients: ConsistencyClientOptions = field(default_factory=ConsistencyClientOptions)
 
 
 @dataclass
@@ -100,8 +100,8 @@ async def check_consistency(
         If a server did not die or did not start as planned, or `gpkvs check` found anything.
     """
     begin = time.monotonic()
-    clients = LinearClients(options.clients, options.seed)
-    lives = Lives(options.directory / "store", options.server, clients)
+    clients = ConsistencyClients(options.clients, options.seed)
+    lives = ServerLives(options.directory / "store", options.server, clients)
     kills: Counter[str] = Counter()
     for round in plan(options.faults, options.seed) if options.faults else []:
         if kills.total() >= options.faults:
@@ -135,7 +135,7 @@ async def check_consistency(
     return report
 
 
-async def _last_life(lives: Lives, clients: LinearClients, operations: int) -> int:
+async def _last_life(lives: ServerLives, clients: ConsistencyClients, operations: int) -> int:
     """Let the clients do what is left, read everything back, and stop the server in order."""
     with closing(lives.server()) as server:
         await server.ready()

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 OPS_MAX = 255  # of one request: a value says which operation wrote it, in its lowest byte
 
 
-class Outcome(IntEnum):
+class RequestOutcome(IntEnum):
     """What a client knows of a request."""
 
     OK = 1  # answered: done, durably
@@ -40,7 +40,7 @@ class History:
     start, end : (r,) int64
         When each request was sent and answered, in ns of one clock; `end` means nothing unless it was answered.
     outcome : (r,) uint8
-        `Outcome` of each request.
+        `RequestOutcome` of each request.
     first_op : (r + 1,) int64
         The first operation of each request; the last element is their number.
     op : (n,) uint8
@@ -76,7 +76,7 @@ class History:
             return History(**{column.name: columns[column.name] for column in fields(History)})
 
 
-class Recorder:
+class HistoryRecorder:
     """Writes a history while it happens, into columns that grow."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Recorder:
             self._ops.columns[name][rows] = column
         requests = self._requests.columns
         requests["first_op"][number] = rows.start
-        requests["outcome"][number] = Outcome.UNKNOWN
+        requests["outcome"][number] = RequestOutcome.UNKNOWN
         requests["start"][number] = time.monotonic_ns()
         return number, value[sets]
 
@@ -112,7 +112,7 @@ class Recorder:
         """Note the answer to a request; `value` is that of each GET, 0 for a miss."""
         requests = self._requests.columns
         requests["end"][number] = time.monotonic_ns()
-        requests["outcome"][number] = Outcome.OK
+        requests["outcome"][number] = RequestOutcome.OK
         first = int(requests["first_op"][number])
         rows = slice(first, first + len(found))
         ops = self._ops.columns
@@ -124,11 +124,11 @@ class Recorder:
         """Note that the server said that it did nothing of a request."""
         requests = self._requests.columns
         requests["end"][number] = time.monotonic_ns()
-        requests["outcome"][number] = Outcome.REFUSED
+        requests["outcome"][number] = RequestOutcome.REFUSED
 
     def is_settled(self, number: int) -> bool:
         """Whether a request was answered, one way or the other."""
-        return bool(self._requests.columns["outcome"][number] != Outcome.UNKNOWN)
+        return bool(self._requests.columns["outcome"][number] != RequestOutcome.UNKNOWN)
 
     def history(self) -> History:
         """Return what was recorded; a request without an answer has an unknown outcome."""

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import IO
 
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.damage.damage import Damage, random_bits, random_bursts, structure_bits
-from gpkvs.recovery.proof.damage.specimen import IMAGES, Specimen, make
-from gpkvs.recovery.proof.damage.worker import Outcome, Verdict
+from gpkvs.recovery.proof.damage.damage_kinds import Damage, random_bits, random_bursts, structure_bits
+from gpkvs.recovery.proof.damage.judge_process import DamageOutcome, DamageVerdict
+from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore, make
 
 _ANSWER_SECONDS_MAX = 60.0
 _MEMORY = Path("/dev/shm")
@@ -66,16 +66,16 @@ class BitflipOptions:
 class BitflipReport:
     """What became of all of them."""
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    by_file: Counter[tuple[str, Outcome]] = field(default_factory=Counter)
-    missed: list[Verdict] = field(default_factory=list)
+    outcomes: Counter[DamageOutcome] = field(default_factory=Counter)
+    by_file: Counter[tuple[str, DamageOutcome]] = field(default_factory=Counter)
+    missed: list[DamageVerdict] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: DamageVerdict) -> None:
         """Count a verdict."""
         self.outcomes[verdict.outcome] += 1
         self.by_file[Damage.parse(verdict.damage).file, verdict.outcome] += 1
-        if verdict.outcome is Outcome.MISSED:
+        if verdict.outcome is DamageOutcome.MISSED:
             self.missed.append(verdict)
 
 
@@ -86,18 +86,18 @@ def memory_parent() -> Path | None:
 
 def plan(options: BitflipOptions) -> list[Damage]:
     """Return all that a run visits; the same for the same options."""
-    specimens: dict[str, Specimen] = {}
+    samples: dict[str, SampleStore] = {}
     for image in IMAGES:
-        specimens[image] = make(options.directory / f"plan-{image}", image)
+        samples[image] = make(options.directory / f"plan-{image}", image)
         shutil.rmtree(options.directory / f"plan-{image}")
-    damages = [damage for image in IMAGES for damage in structure_bits(image, specimens[image])][:: options.structures]
-    damages += random_bits(specimens, options.bits, options.seed)
-    damages += random_bursts(specimens, options.bursts, options.seed)
+    damages = [damage for image in IMAGES for damage in structure_bits(image, samples[image])][:: options.structures]
+    damages += random_bits(samples, options.bits, options.seed)
+    damages += random_bursts(samples, options.bursts, options.seed)
     return damages
 
 
 def bitflip(
-    options: BitflipOptions, damages: Iterable[Damage], on_verdict: Callable[[Verdict], None] = lambda _: None
+    options: BitflipOptions, damages: Iterable[Damage], on_verdict: Callable[[DamageVerdict], None] = lambda _: None
 ) -> BitflipReport:
     """Judge every damage, in several processes.
 
@@ -116,7 +116,7 @@ def bitflip(
         If the workers cannot be started.
     """
     report, begin = BitflipReport(), time.monotonic()
-    verdicts: queue.Queue[Verdict | BaseException | None] = queue.Queue()
+    verdicts: queue.Queue[DamageVerdict | BaseException | None] = queue.Queue()
     share = _Share(damages)
 
     def serve(number: int) -> None:
@@ -134,7 +134,7 @@ def bitflip(
     try:
         while running:
             verdict = verdicts.get()
-            if isinstance(verdict, Verdict):
+            if isinstance(verdict, DamageVerdict):
                 report.add(verdict)
                 on_verdict(verdict)
             else:
@@ -168,7 +168,7 @@ class _Share:
         self._stopped = True
 
 
-def _judged(directory: Path, share: _Share) -> Iterator[Verdict]:
+def _judged(directory: Path, share: _Share) -> Iterator[DamageVerdict]:
     """Judge what is handed out, in a worker that is started again when it dies."""
     lives = 0
     damage = share.next()
@@ -181,12 +181,12 @@ def _judged(directory: Path, share: _Share) -> Iterator[Verdict]:
 
 
 class _Worker:
-    """One process of `gpkvs.recovery.proof.damage.worker`."""
+    """One process of `gpkvs.recovery.proof.damage.judge_process`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         self._directory = directory
-        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.worker", str(directory)]
+        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process", str(directory)]
         self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self.alive = True
@@ -194,14 +194,14 @@ class _Worker:
             self.alive = False
             raise GpkvsError(f"a worker did not start: {self._end()}")
 
-    def judge(self, damage: Damage) -> Verdict:
+    def judge(self, damage: Damage) -> DamageVerdict:
         """Ask for a verdict; a worker that dies or is silent has missed."""
         answer = self._ask(f"{damage}\n".encode())
         if answer.endswith(b"\n"):
             fields = json.loads(answer)
-            return Verdict(fields["damage"], Outcome(fields["outcome"]), fields["detail"])
+            return DamageVerdict(fields["damage"], DamageOutcome(fields["outcome"]), fields["detail"])
         self.alive = False
-        return Verdict(str(damage), Outcome.MISSED, f"the process ended: {self._end()}")
+        return DamageVerdict(str(damage), DamageOutcome.MISSED, f"the process ended: {self._end()}")
 
     def _ask(self, line: bytes) -> bytes:
         """Send a line and return the answer, b"" if the process died or does not answer in time."""

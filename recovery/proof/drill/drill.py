@@ -1,7 +1,7 @@
 """The crash drill: a real server is killed under load, again and again, and each time must come back whole.
 
-A round starts a server process. Concurrent clients write, and remember what was acknowledged (witness.py). The drill
-kills the server (servers/rounds.py says how), restarts it, and compares what it holds with what was acknowledged
+A round starts a server process. Concurrent clients write, and remember what was acknowledged (clients.py). The drill
+kills the server (servers/kill_plan.py says how), restarts it, and compares what it holds with what was acknowledged
 (ledger.py). Then it stops the server with SIGTERM and runs ``gpkvs check`` on the directory. A store lives for several
 rounds, so damage that does not show at once can add up.
 
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.errors import GpkvsError
+from gpkvs.recovery.proof.drill.clients import Counts, DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
-from gpkvs.recovery.proof.drill.witness import Counts, Witnesses, WitnessOptions
-from gpkvs.recovery.proof.servers.lives import Lives
-from gpkvs.recovery.proof.servers.rounds import Round, plan
+from gpkvs.recovery.proof.servers.kill_plan import Round, plan
+from gpkvs.recovery.proof.servers.server_lives import ServerLives
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _PROBLEMS_SHOWN_MAX = 20
@@ -43,7 +43,7 @@ class DrillOptions:
         An empty directory; the stores and the servers' logs are made in it.
     server
         How servers are started. The index is so small that the clients nearly fill it.
-    witness
+    clients
         The clients.
     rounds_per_store
         After as many rounds a new store is begun, before its heap is full.
@@ -53,7 +53,7 @@ class DrillOptions:
     seed: int
     directory: Path
     server: ServerOptions = field(default_factory=lambda: ServerOptions(index="128KiB"))
-    witness: WitnessOptions = field(default_factory=WitnessOptions)
+    clients: DrillClientOptions = field(default_factory=DrillClientOptions)
     rounds_per_store: int = 10
 
 
@@ -62,7 +62,7 @@ class RoundResult:
     """What happened in a round that found nothing wrong."""
 
     round: Round
-    kills: tuple[str, ...]  # `rounds.SIGKILL` or failpoints, in order
+    kills: tuple[str, ...]  # `kill_plan.SIGKILL` or failpoints, in order
     counts: Counts
     keys_read_back: int
     undone: bool
@@ -169,8 +169,8 @@ class _StoreDrill:
     def __init__(self, options: DrillOptions, first_round: int) -> None:
         self.path = options.directory / f"store-{first_round}"
         self._ledger = Ledger()
-        self._witnesses = Witnesses(self._ledger, options.witness, f"{options.seed} {first_round}")
-        self._lives = Lives(self.path, options.server, self._witnesses)
+        self._clients = DrillClients(self._ledger, options.clients, f"{options.seed} {first_round}")
+        self._lives = ServerLives(self.path, options.server, self._clients)
 
     @property
     def violations(self) -> list[str]:
@@ -178,22 +178,22 @@ class _StoreDrill:
 
     @property
     def domain(self) -> tuple[str, str]:
-        info = self._witnesses.info
+        info = self._clients.info
         return info.domain, info.domain_note
 
     async def run(self, round: Round) -> RoundResult:
         begin = time.monotonic()
-        self._witnesses.counts = Counts()
+        self._clients.counts = Counts()
         kills = await self._lives.die(round)
         with closing(self._lives.server()) as server:
             await server.ready()
             undone_entries = self._undone_entries(round)
-            keys = await self._witnesses.read_back(server.target)
+            keys = await self._clients.read_back(server.target)
             await server.stop()
         await self._check()
         seconds = time.monotonic() - begin
         return RoundResult(
-            round, kills, self._witnesses.counts, keys, undone_entries is not None, undone_entries or 0, seconds
+            round, kills, self._clients.counts, keys, undone_entries is not None, undone_entries or 0, seconds
         )
 
     def _undone_entries(self, round: Round) -> int | None:

@@ -27,14 +27,14 @@ from gpkvs.text import quoted
 
 State = tuple[bytes | None, ...]  # for each key of a cell its value, or None where the key is absent
 Versions = tuple[int, ...]  # for each key of a cell the version of its value, 0 where the key is absent
-Outcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
+AttemptOutcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
 Invariant = Literal["lost", "half batch", "phantom", "version", "answer"]
 
 VALUE_BYTES_MIN = 40  # every value begins with who wrote it
 
 
 @dataclass(frozen=True)
-class Violation:
+class LedgerViolation:
     """One broken invariant: where, what was expected, what was found."""
 
     invariant: Invariant
@@ -54,7 +54,7 @@ class Attempt:
     cell: int
     state: State
     floor: int  # the highest version known anywhere when it was sent
-    outcome: Outcome = "unknown"
+    outcome: AttemptOutcome = "unknown"
     versions: Versions | None = None
 
     @property
@@ -83,7 +83,7 @@ class Ledger:
     def __init__(self) -> None:
         self.cells: list[Cell] = []
         self.attempts: dict[int, Attempt] = {}
-        self.violations: list[Violation] = []
+        self.violations: list[LedgerViolation] = []
         self.version_highest = 0
         self.acknowledged = 0
         self._versions_used: set[int] = set()
@@ -196,9 +196,9 @@ class Ledger:
 
     def violate_answer(self, key: bytes, expected: str, found: str) -> None:
         """Note an answer that contradicts what its client alone knows."""
-        self.violations.append(Violation("answer", key, expected, found))
+        self.violations.append(LedgerViolation("answer", key, expected, found))
 
-    def _durable(self, attempt: Attempt, versions: Versions | None, outcome: Outcome) -> None:
+    def _durable(self, attempt: Attempt, versions: Versions | None, outcome: AttemptOutcome) -> None:
         """Take a state as durable, after checking its versions."""
         cell = self.cells[attempt.cell]
         if versions is not None:
@@ -257,7 +257,7 @@ class Ledger:
                 self._violate("lost", cell, i, expected, f"an older state, {_text(writer)}")
 
     def _violate(self, invariant: Invariant, cell: Cell, key: int, expected: str, found: str) -> None:
-        self.violations.append(Violation(invariant, cell.keys[key], expected, found))
+        self.violations.append(LedgerViolation(invariant, cell.keys[key], expected, found))
 
 
 def _head(attempt: int, key: int) -> bytes:

@@ -19,9 +19,16 @@ from random import Random
 from typing import TypeVar
 
 from gpkvs.native import TRACE_VARIABLE
-from gpkvs.recovery.proof.powerfail.explore import Explorer, Options, StateName, StateReport, Violation, Visited
-from gpkvs.recovery.proof.powerfail.models import Model
-from gpkvs.recovery.proof.powerfail.mutate import WORKLOADS, Place, Verdict, mutations_in, verdict
+from gpkvs.recovery.proof.powerfail.crash_models import Model
+from gpkvs.recovery.proof.powerfail.explorer import (
+    Explorer,
+    ExplorerOptions,
+    StateName,
+    StateReport,
+    StateViolation,
+    Visited,
+)
+from gpkvs.recovery.proof.powerfail.mutants import WORKLOADS, MutantVerdict, Place, mutations_in, verdict
 from gpkvs.recovery.proof.powerfail.trace import Mutation
 from gpkvs.recovery.proof.powerfail.workloads import EXTRA, Workload, all_workloads
 
@@ -42,7 +49,7 @@ class Totals:
     recoveries: int = 0
     judged: int = 0
     seconds: float = 0.0
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[StateViolation] = field(default_factory=list)
 
     def add(self, visited: Visited) -> None:
         """Count what the exploration of one workload did."""
@@ -75,7 +82,7 @@ class Campaign:
         How many; 0 takes one for each processor that this process may use.
     """
 
-    def __init__(self, options: Options, processes: int = 0) -> None:
+    def __init__(self, options: ExplorerOptions, processes: int = 0) -> None:
         self._options = options
         self._processes = processes or len(os.sched_getaffinity(0))
 
@@ -96,7 +103,9 @@ class Campaign:
         totals.seconds = time.perf_counter() - begin
         return totals
 
-    def mutate(self, on_found: Callable[[int], None], on_verdict: Callable[[Verdict], None]) -> list[Verdict]:
+    def mutate(
+        self, on_found: Callable[[int], None], on_verdict: Callable[[MutantVerdict], None]
+    ) -> list[MutantVerdict]:
         """Try every mutant; `on_found` is told how many there are, `on_verdict` what became of each."""
         places: dict[Mutation, list[Place]] = {}
         verdicts = []
@@ -166,7 +175,7 @@ def memory_directory() -> Iterator[Path]:
 _explorer: Explorer
 
 
-def _start(directory: Path, options: Options) -> None:
+def _start(directory: Path, options: ExplorerOptions) -> None:
     global _explorer  # noqa: PLW0603 - one process has one
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the command, no process stays
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
@@ -180,7 +189,7 @@ def _mutations(workload: str) -> dict[Mutation, list[Place]]:
     return mutations_in(_explorer, workload)
 
 
-def _verdict(mutation: Mutation, places: list[Place]) -> Verdict:
+def _verdict(mutation: Mutation, places: list[Place]) -> MutantVerdict:
     return verdict(_explorer, mutation, places)
 
 

@@ -39,7 +39,7 @@ IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 # The numbers of `enum TraceKind` in kernels/trace.h.
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE = range(5)
 # A persist is where it is wanted, not in the functions that all share.
-_SHARED_FILES = ("crash/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
+_SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
 _SHARED_FUNCTIONS = ("store_flag", "sync_path")
 
 if IS_TRACED:
@@ -51,7 +51,7 @@ if IS_TRACED:
     library.gpkvs_trace_note.restype = None
 
 
-class Recorder:
+class TraceRecorder:
     """Records what one process does to the files of one directory, from `with` to its end.
 
     Parameters

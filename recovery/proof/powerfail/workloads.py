@@ -40,7 +40,7 @@ import numpy as np
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
-from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, table_of, value_of
+from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"

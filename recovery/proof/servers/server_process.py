@@ -24,7 +24,7 @@ GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
 _POLL_SECONDS = 0.005
 
 
-class ServerError(GpkvsError):
+class ServerProcessError(GpkvsError):
     """The server did not do what a drill needs of it: its log, and what was expected, are in the message."""
 
 
@@ -121,7 +121,7 @@ class ServerProcess:
 
         Raises
         ------
-        ServerError
+        ServerProcessError
             If it ends, or takes longer than `seconds_max`.
         """
         while not self._ready_file.exists():
@@ -152,7 +152,7 @@ class ServerProcess:
 
         Raises
         ------
-        ServerError
+        ServerProcessError
             If it does not exit with 0.
         """
         self._process.terminate()
@@ -167,10 +167,10 @@ class ServerProcess:
         if self.alive:
             self.kill()
 
-    def error(self, message: str) -> ServerError:
+    def error(self, message: str) -> ServerProcessError:
         """Return an error that ends with the last lines of the server's log."""
         tail = "\n    ".join(self.log.read_text(errors="replace").splitlines()[-15:])
-        return ServerError(f"{message} (exit status {self._process.poll()}); end of {self.log}:\n    {tail}")
+        return ServerProcessError(f"{message} (exit status {self._process.poll()}); end of {self.log}:\n    {tail}")
 
 
 def run_gpkvs(*arguments: str, seconds_max: float = 120.0) -> tuple[int, str]:

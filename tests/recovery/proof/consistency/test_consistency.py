@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
+from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, NotSerializableError, check_consistency
-from gpkvs.recovery.proof.consistency.history import History, Outcome
-from gpkvs.recovery.proof.consistency.serial import judge
-from gpkvs.recovery.proof.servers.lives import Lives
+from gpkvs.recovery.proof.consistency.history import History, RequestOutcome
+from gpkvs.recovery.proof.consistency.serializability import judge
+from gpkvs.recovery.proof.servers.server_lives import ServerLives
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from tests.serving import error_line, run_gpkvs
 
@@ -30,8 +30,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
     print(f"seed {seed}")
 
     async def run() -> History:
-        clients = LinearClients(ClientOptions(keys=60), seed)
-        lives = Lives(path / "store", ServerOptions(), clients)
+        clients = ConsistencyClients(ConsistencyClientOptions(keys=60), seed)
+        lives = ServerLives(path / "store", ServerOptions(), clients)
         for life in range(2):
             with closing(lives.server()) as server:
                 await server.ready()
@@ -67,7 +67,7 @@ def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path) -> Non
 
 def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
     assert judge(recorded).is_serializable, judge(recorded).anomalies
-    unknown = recorded.outcome == Outcome.UNKNOWN
+    unknown = recorded.outcome == RequestOutcome.UNKNOWN
     assert 0 < unknown.sum() < len(unknown) / 4
     lengths = np.diff(recorded.first_op)
     assert lengths.max() > 10  # batches
@@ -92,7 +92,7 @@ def test_no_answer_may_be_another(recorded: History, column: str) -> None:
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     request = np.repeat(np.arange(len(recorded.outcome)), np.diff(recorded.first_op))
-    answered = (recorded.outcome == Outcome.OK)[request]
+    answered = (recorded.outcome == RequestOutcome.OK)[request]
     found = np.flatnonzero(answered & (recorded.op == Op.GET) & recorded.found)
     for at in rng.choice(found, 10, replace=False):
         others = getattr(recorded, column)[found]
@@ -104,7 +104,7 @@ def test_no_answer_may_be_another(recorded: History, column: str) -> None:
 def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:
     """Between two lives, the store is replaced by an older copy of itself."""
     seed = secrets.randbelow(1 << 32)
-    options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ClientOptions(keys=60))
+    options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ConsistencyClientOptions(keys=60))
     copies = [tmp_path / "copy"]
 
     def forget(kills: int, _operations: int, death: str) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 from random import Random
 
 from gpkvs.media.layout import BLOCK_BYTES
-from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
-from gpkvs.recovery.proof.powerfail.judge import Disk, Dump, dump
-from gpkvs.recovery.proof.powerfail.recorder import Recorder
+from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
+from gpkvs.recovery.proof.powerfail.recorder import TraceRecorder
+from gpkvs.recovery.proof.powerfail.state_judge import Disk, Dump, dump
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
 from gpkvs.recovery.proof.powerfail.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
 from gpkvs.store import Store
 
 
 @dataclass(frozen=True)
-class Run:
+class WorkloadRun:
     """A workload that ran to its end: its trace, and what must be there after each of its batches.
 
     Parameters
@@ -37,7 +37,7 @@ class Run:
     promised: int
 
 
-class Runner:
+class WorkloadRunner:
     """Runs workloads, each from the base store of its layout.
 
     Parameters
@@ -56,7 +56,7 @@ class Runner:
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
-    def mutated(self, mutation: Mutation | None) -> Runner:
+    def mutated(self, mutation: Mutation | None) -> WorkloadRunner:
         """Return a runner of another build, with the same base stores."""
         other = copy(self)
         other._mutation = mutation
@@ -66,7 +66,7 @@ class Runner:
         """Return every key that the workloads of a layout may store."""
         return self._base(layout)[1]
 
-    def run(self, workload: Workload) -> Run:
+    def run(self, workload: Workload) -> WorkloadRun:
         """Run a workload to its end.
 
         Raises
@@ -93,7 +93,7 @@ class Runner:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
             return self._batches(disk, workload, store, keys)
 
-    def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> Run:
+    def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> WorkloadRun:
         before = disk.image().copy()
         dumps = [dump(store, keys.all)]
         script = Script(workload, keys, _contents(dumps[0]))
@@ -105,7 +105,7 @@ class Runner:
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return self._finished(disk, recorder, dumps)
 
-    def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> Run:
+    def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> WorkloadRun:
         disk.lay(before)
         with self._recorder(disk, before, str(workload)) as recorder:
             store = open_tiny(disk.path, create=workload.letters == CREATE)
@@ -114,7 +114,7 @@ class Runner:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
 
-    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Open a store whose incarnations are used up, then run a batch: it stores over the last old descriptor."""
         use_up_incarnations(disk.path)
         before = disk.image().copy()
@@ -140,7 +140,7 @@ class Runner:
                 image.apply(event)
         return image
 
-    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
+    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Run a life after which a power failure may take anything back, then open in msync and run a batch."""
         with open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)))
@@ -160,7 +160,7 @@ class Runner:
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         opened = next(place for place, event in enumerate(trace.events) if event.kind is Kind.MARK)
-        return Run(trace, dumps, len(earlier.events) if is_copy else 0, opened)
+        return WorkloadRun(trace, dumps, len(earlier.events) if is_copy else 0, opened)
 
     def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
         """Return the trace of a life in the domain process: nothing is synced, no cache line is written back."""
@@ -197,16 +197,16 @@ class Runner:
         store.close()
         return recorder.trace().mutated(self._mutation)
 
-    def _finished(self, disk: Disk, recorder: Recorder, dumps: list[Dump]) -> Run:
+    def _finished(self, disk: Disk, recorder: TraceRecorder, dumps: list[Dump]) -> WorkloadRun:
         trace = recorder.trace()
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         marks = [place for place, event in enumerate(trace.events) if event.kind is Kind.MARK]
         last = marks[-2] + 1 if len(marks) > 1 else 0
-        return Run(trace, tuple(dumps), last, last)
+        return WorkloadRun(trace, tuple(dumps), last, last)
 
-    def _recorder(self, disk: Disk, before: Image, name: str) -> Recorder:
-        return Recorder(disk.path, before, Random(f"{self._seed} {name}"))
+    def _recorder(self, disk: Disk, before: Image, name: str) -> TraceRecorder:
+        return TraceRecorder(disk.path, before, Random(f"{self._seed} {name}"))
 
     def _base(self, layout: str) -> tuple[Image, Keys]:
         if layout not in self._bases:

@@ -12,19 +12,19 @@ from random import Random
 
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
-from gpkvs.recovery.proof.powerfail.choices import Choice, choices, is_exhaustive
-from gpkvs.recovery.proof.powerfail.judge import Dump, Judge, StateError, difference
-from gpkvs.recovery.proof.powerfail.models import Epoch, Machine, Model, epochs
-from gpkvs.recovery.proof.powerfail.readable import StateKeys, readable
-from gpkvs.recovery.proof.powerfail.run import Run, Runner
+from gpkvs.recovery.proof.powerfail.crash_models import Epoch, Machine, Model, epochs
+from gpkvs.recovery.proof.powerfail.readable_state import StateKeys, readable
+from gpkvs.recovery.proof.powerfail.state_choices import Choice, choices, is_exhaustive
+from gpkvs.recovery.proof.powerfail.state_judge import Dump, StateError, StateJudge, difference
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, Event, Image, Kind, Mutation, Trace
+from gpkvs.recovery.proof.powerfail.workload_runner import WorkloadRun, WorkloadRunner
 from gpkvs.recovery.proof.powerfail.workloads import DROP, TABLE, Workload
 
 KILLED = -1  # instead of an epoch: the first crash was a mere kill
 
 
 @dataclass(frozen=True)
-class Options:
+class ExplorerOptions:
     """What to visit.
 
     Parameters
@@ -97,7 +97,7 @@ def _choice(text: str) -> Choice:
 
 
 @dataclass(frozen=True)
-class Violation:
+class StateViolation:
     """A state after which a promise is broken."""
 
     state: StateName
@@ -125,7 +125,7 @@ class Visited:
     distinct: set[bytes] = field(default_factory=set)  # those that differ in what recovery can read: each was recovered
     judged: int = 0  # images that recovery left, and that were judged
     recoveries: int = 0  # at depth 2, first states
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[StateViolation] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Scene:
         return self.dumps if epoch.in_progress else (self.outcome,)
 
 
-def _scene(run: Run, model: Model) -> Scene:
+def _scene(run: WorkloadRun, model: Model) -> Scene:
     return Scene(model, run.trace, run.last, run.promised, run.dumps, run.trace.before)
 
 
@@ -186,13 +186,13 @@ class Explorer:
         What to visit.
     """
 
-    def __init__(self, directory: Path, options: Options) -> None:
+    def __init__(self, directory: Path, options: ExplorerOptions) -> None:
         self._directory = directory
         self.options = options
-        self._runner = Runner(directory, options.seed, options.mutation)
-        self._judges: dict[str, Judge] = {}
+        self._runner = WorkloadRunner(directory, options.seed, options.mutation)
+        self._judges: dict[str, StateJudge] = {}
 
-    def with_options(self, options: Options) -> Explorer:
+    def with_options(self, options: ExplorerOptions) -> Explorer:
         """Return an explorer that shares the base stores, and what is known of images."""
         other = copy(self)
         other.options = options
@@ -212,7 +212,7 @@ class Explorer:
         visited.judged = judge.judged - judged
         return visited
 
-    def _explore_model(self, judge: Judge, scene: Scene, workload: Workload, visited: Visited) -> None:
+    def _explore_model(self, judge: StateJudge, scene: Scene, workload: Workload, visited: Visited) -> None:
         if self.options.depth == 1:
             for epoch in scene.epochs():
                 self._visit(judge, scene, epoch, StateName(workload, scene.model, epoch.number, ()), visited)
@@ -255,7 +255,7 @@ class Explorer:
                 return StateReport(_judge(judge, scene, epoch, choice), changes, files)
         raise ValueError(f"{name}: there is no such state; was the seed another one?")
 
-    def _visit(self, judge: Judge, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
+    def _visit(self, judge: StateJudge, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
         """Visit the states of an epoch."""
         visited.epochs += 1
         visited.exhaustive += is_exhaustive(epoch.steps)
@@ -271,12 +271,12 @@ class Explorer:
             message = _judge(judge, scene, epoch, choice)
             if message:
                 chosen = replace(name, then=(name.then[0], choice)) if name.then else replace(name, choice=choice)
-                visited.violations.append(Violation(chosen, message))
+                visited.violations.append(StateViolation(chosen, message))
                 if self.options.stop_early:
                     raise _EnoughError
 
     def _recoveries(
-        self, judge: Judge, scene: Scene, workload: Workload, visited: Visited
+        self, judge: StateJudge, scene: Scene, workload: Workload, visited: Visited
     ) -> Iterator[tuple[StateName, Scene]]:
         """Choose states of a first crash, recover them, and return the scenes of these recoveries."""
         known: set[bytes] = set()
@@ -312,16 +312,16 @@ class Explorer:
         return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
 
     def _recovery(
-        self, judge: Judge, scene: Scene, name: StateName, visited: Visited
+        self, judge: StateJudge, scene: Scene, name: StateName, visited: Visited
     ) -> Iterator[tuple[StateName, Scene]]:
         try:
             yield name, self._after_first(judge, scene, name, visited)
         except (StateError, GpkvsError) as error:
-            visited.violations.append(Violation(name, str(error)))
+            visited.violations.append(StateViolation(name, str(error)))
             if self.options.stop_early:
                 raise _EnoughError from error
 
-    def _after_first(self, judge: Judge, scene: Scene, name: StateName, visited: Visited) -> Scene:
+    def _after_first(self, judge: StateJudge, scene: Scene, name: StateName, visited: Visited) -> Scene:
         """Return the scene of the recovery after a first crash; its outcome is settled then."""
         visited.recoveries += 1
         if name.epoch == KILLED:
@@ -334,7 +334,7 @@ class Explorer:
         either = name.workload.letters in (TABLE, DROP)
         return Scene(scene.model, trace, 0, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
 
-    def _after_kill(self, judge: Judge, scene: Scene, name: StateName) -> Scene:
+    def _after_kill(self, judge: StateJudge, scene: Scene, name: StateName) -> Scene:
         """Return the scene of a recovery after a mere kill: what was stored is there, but not durable yet.
 
         A power failure may take it back until recovery has made it durable; once the store is open, no more.
@@ -352,13 +352,13 @@ class Explorer:
     def _random(self, name: StateName, use: str = "") -> Random:
         return Random(f"{self.options.seed} {name} {use}")
 
-    def _judge_of(self, layout: str) -> Judge:
+    def _judge_of(self, layout: str) -> StateJudge:
         if layout not in self._judges:
-            self._judges[layout] = Judge(self._directory / "bench", self._runner.keys(layout))
+            self._judges[layout] = StateJudge(self._directory / "bench", self._runner.keys(layout))
         return self._judges[layout]
 
 
-def _judge(judge: Judge, scene: Scene, epoch: Epoch, choice: Choice) -> str:
+def _judge(judge: StateJudge, scene: Scene, epoch: Epoch, choice: Choice) -> str:
     """Recover a state; return what is wrong with it, empty if nothing."""
     allowed = scene.allowed(epoch)
     try:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64, Op
-from gpkvs.recovery.proof.consistency.history import I64, Flags, History, Outcome
+from gpkvs.recovery.proof.consistency.history import I64, Flags, History, RequestOutcome
 
 _NUMBER_BITS = 40
 _NEVER = np.iinfo(np.int64).max
@@ -88,7 +88,7 @@ class _Judge:
         lengths = np.diff(history.first_op)
         self._request = np.repeat(np.arange(len(lengths)), lengths)  # of each operation
         self._index = np.arange(len(history.op)) - history.first_op[self._request]
-        self._answered = history.outcome == Outcome.OK
+        self._answered = history.outcome == RequestOutcome.OK
         self._is_set = history.op == Op.SET
 
     def judge(self) -> Judgement:
@@ -134,7 +134,7 @@ class _Judge:
         at = np.minimum(np.searchsorted(h.value[sets], h.value[self._reads]), max(len(sets) - 1, 0))
         writer = sets[at] if len(sets) else at
         real = (h.value[writer] == h.value[self._reads]) & (h.key[writer] == h.key[self._reads])
-        refused = h.outcome[self._request[writer]] == Outcome.REFUSED
+        refused = h.outcome[self._request[writer]] == RequestOutcome.REFUSED
         text = "key {0}: read value {1:#x}, {2}"
         self._say(
             "phantom", self._reads[~real], self._request, text.replace("{2}", "written by nobody"), h.key, h.value
@@ -150,12 +150,12 @@ class _Judge:
         own = np.flatnonzero(self._is_set & self._answered[request])
         self._base[request[own]] = seen[own]
         # A value of a request without an answer, read by somebody: its version says the same.
-        unknown = h.outcome[request[self._writer]] == Outcome.UNKNOWN
+        unknown = h.outcome[request[self._writer]] == RequestOutcome.UNKNOWN
         reads, writer = self._reads[unknown], self._writer[unknown]
         self._base[request[writer]] = h.version[reads].astype(np.int64) - index[writer]
         self._done = self._base >= 0
-        self._found.unknown_done = int((self._done & (h.outcome == Outcome.UNKNOWN)).sum())
-        self._found.unknown_not_done = int((~self._done & (h.outcome == Outcome.UNKNOWN) & self._writes).sum())
+        self._found.unknown_done = int((self._done & (h.outcome == RequestOutcome.UNKNOWN)).sum())
+        self._found.unknown_not_done = int((~self._done & (h.outcome == RequestOutcome.UNKNOWN) & self._writes).sum())
 
         self._number = self._base[request] + index  # of each operation, where it was done
         text = "a SET has version {0}, which does not go with the others of its request"

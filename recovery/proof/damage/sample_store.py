@@ -59,7 +59,7 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class Specimen:
+class SampleStore:
     """One image: its files, and where the structures lie that DESIGN promises to check.
 
     Parameters
@@ -74,8 +74,8 @@ class Specimen:
     structures: tuple[tuple[str, int, int], ...]
 
 
-def open_specimen(path: Path) -> Store:
-    """Open a store as small as the specimen, with one thread, so that a process opens thousands a minute."""
+def open_sample(path: Path) -> Store:
+    """Open a store as small as the sample, with one thread, so that a process opens thousands a minute."""
     return open_store(path, threads=1, index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10)
 
 
@@ -97,7 +97,7 @@ def absent(image: str) -> Contents:
     )
 
 
-def make(path: Path, image: str) -> Specimen:
+def make(path: Path, image: str) -> SampleStore:
     """Make an image at `path`, which does not exist, in a process of its own; read it, and leave it there.
 
     Raises
@@ -106,12 +106,12 @@ def make(path: Path, image: str) -> Specimen:
         If it could not be made.
     """
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
-    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.specimen", str(path), image]
+    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != (-signal.SIGKILL if image == "active" else 0):
-        raise GpkvsError(f"the specimen could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
+        raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-    return Specimen(files, (*_fixed_structures(), _log_runs(path)))
+    return SampleStore(files, (*_fixed_structures(), _log_runs(path)))
 
 
 def _fixed_structures() -> list[tuple[str, int, int]]:
@@ -131,9 +131,9 @@ def _log_runs(path: Path) -> tuple[str, int, int]:
 
 
 def _build(path: Path, image: str) -> None:
-    open_specimen(path).close()
+    open_sample(path).close()
     _take_out_chance(path)
-    with open_specimen(path) as store:
+    with open_sample(path) as store:
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
         pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))

@@ -14,10 +14,17 @@ from typing import Any
 
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.engine.workload import SHAPES, Shape, Workload
-from gpkvs.bench.peers.own import TABLE, batch_of, index_bytes
+from gpkvs.bench.peers.embedded_gpkvs import TABLE, batch_of, index_bytes
 from gpkvs.bench.server.load import all_records, fill
-from gpkvs.bench.server.process import Resident, resident
-from gpkvs.bench.server.serving import LARGE, START_SECONDS_MAX, Progress, ServerBenchOptions, serve, server_options
+from gpkvs.bench.server.measured_server import (
+    LARGE,
+    START_SECONDS_MAX,
+    Progress,
+    ServerBenchOptions,
+    serve,
+    server_options,
+)
+from gpkvs.bench.server.process_usage import Resident, resident
 from gpkvs.client import AsyncClient
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess

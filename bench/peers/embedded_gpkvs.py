@@ -37,7 +37,7 @@ def heap_bytes(shape: Shape, records: int) -> int:
     return int(records * units * UNIT_BYTES * 1.1) + 64 * MIB
 
 
-class Gpkvs:
+class EmbeddedGpkvs:
     """A store of gpkvs.
 
     Parameters

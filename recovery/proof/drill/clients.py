@@ -35,7 +35,7 @@ Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
-class WitnessOptions:
+class DrillClientOptions:
     """How many clients there are, and how much they write to."""
 
     single_clients: int = 6
@@ -64,7 +64,7 @@ class Counts:
         )
 
 
-class Witnesses:
+class DrillClients:
     """The clients of one store.
 
     Parameters
@@ -77,7 +77,7 @@ class Witnesses:
         Of what they choose; what happens when is up to the machine.
     """
 
-    def __init__(self, ledger: Ledger, options: WitnessOptions, seed: str) -> None:
+    def __init__(self, ledger: Ledger, options: DrillClientOptions, seed: str) -> None:
         self.ledger = ledger
         self.counts = Counts()
         self.last_error = "none"

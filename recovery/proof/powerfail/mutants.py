@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpkvs.recovery.proof.powerfail.explore import Explorer, StateName
-from gpkvs.recovery.proof.powerfail.models import Model
+from gpkvs.recovery.proof.powerfail.crash_models import Model
+from gpkvs.recovery.proof.powerfail.explorer import Explorer, StateName
 from gpkvs.recovery.proof.powerfail.trace import HOST_STORE, ORDERING, Event, Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload
 
@@ -30,7 +30,7 @@ Place = tuple[int, str]  # a depth and a workload
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantVerdict:
     """What became of a mutant."""
 
     mutation: Mutation
@@ -67,7 +67,7 @@ def mutations_in(explorer: Explorer, workload: str) -> dict[Mutation, list[Place
     return found
 
 
-def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> Verdict:
+def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> MutantVerdict:
     """Explore a mutant where it runs, until a state shows it."""
     states = 0
     wanted = [model for kind in mutation.kinds for model in _SEEN_BY[kind]]
@@ -78,5 +78,5 @@ def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> Verd
         states += len(visited.distinct)
         if visited.violations:
             first = visited.violations[0]
-            return Verdict(mutation, first.state, first.message, states)
-    return Verdict(mutation, None, "", states)
+            return MutantVerdict(mutation, first.state, first.message, states)
+    return MutantVerdict(mutation, None, "", states)

@@ -14,8 +14,8 @@ from gpkvs.batch import Batch, Op, Status
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.recovery.proof.powerfail.base import Keys, open_tiny
-from gpkvs.recovery.proof.powerfail.readable import canonical_digest
+from gpkvs.recovery.proof.powerfail.base_store import Keys, open_tiny
+from gpkvs.recovery.proof.powerfail.readable_state import canonical_digest
 from gpkvs.recovery.proof.powerfail.recorder import IGNORED
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
 from gpkvs.recovery.startup.check import check
@@ -125,7 +125,7 @@ def dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
     return Dump(info.next_version, tuple(tables))
 
 
-class Judge:
+class StateJudge:
     """Recovers states and judges what comes out.
 
     Parameters

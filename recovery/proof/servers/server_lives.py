@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Protocol
 
-from gpkvs.recovery.proof.servers.rounds import SIGKILL, Round
+from gpkvs.recovery.proof.servers.kill_plan import SIGKILL, Round
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
 
 _FAILPOINT_SECONDS_MAX = 30.0
@@ -23,7 +23,7 @@ class Clients(Protocol):
         """Let all clients work until each has lost its server."""
 
 
-class Lives:
+class ServerLives:
     """The lives of the servers of one store.
 
     Parameters
@@ -50,7 +50,7 @@ class Lives:
 
         Raises
         ------
-        ServerError
+        ServerProcessError
             If a server did not die, or not of what was planned.
         """
         kills = [round.engine_point or SIGKILL]

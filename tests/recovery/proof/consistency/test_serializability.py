@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.recovery.proof.consistency.history import History, Outcome, Recorder
-from gpkvs.recovery.proof.consistency.serial import judge
+from gpkvs.recovery.proof.consistency.history import History, HistoryRecorder, RequestOutcome
+from gpkvs.recovery.proof.consistency.serializability import judge
 
 KEYS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -30,7 +30,7 @@ class Request:
     start: int
     end: int
     operations: tuple[Operation, ...]
-    outcome: Outcome = Outcome.OK
+    outcome: RequestOutcome = RequestOutcome.OK
 
 
 def put(key: str, value: int, version: int = 0) -> Operation:
@@ -59,11 +59,11 @@ def ok(start: int, end: int, *operations: Operation) -> Request:
 
 def lost(start: int, *operations: Operation) -> Request:
     """Make a request whose answer never came."""
-    return Request(start, 0, operations, Outcome.UNKNOWN)
+    return Request(start, 0, operations, RequestOutcome.UNKNOWN)
 
 
 def refused(start: int, end: int, *operations: Operation) -> Request:
-    return Request(start, end, operations, Outcome.REFUSED)
+    return Request(start, end, operations, RequestOutcome.REFUSED)
 
 
 def history(*requests: Request) -> History:
@@ -331,7 +331,7 @@ def test_what_is_no_history_is_refused() -> None:
 
 
 def test_a_lost_write_that_only_a_delete_has_seen_must_not_be_recorded() -> None:
-    """Nothing says which write it was: the clients leave such keys alone (`LinearClients`)."""
+    """Nothing says which write it was: the clients leave such keys alone (`ConsistencyClients`)."""
     seen_by_a_delete = [lost(0, put("a", 10)), ok(5, 6, put("b", 11, 2), removed("a", 1))]
     assert not judge(history(*seen_by_a_delete)).is_serializable
 
@@ -382,7 +382,7 @@ def test_what_ran_one_at_a_time_is_accepted_and_any_change_of_it_is_not(seed: in
 
 
 def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = HistoryRecorder()
     op = np.array([Op.GET, Op.SET, Op.DELETE], np.uint8)
     for request in range(2000):
         number, values = recorder.begin(op, np.array([1, 2, 3], np.uint32))
@@ -396,7 +396,12 @@ def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
     recorded = recorder.history()
     assert recorder.operations == len(recorded.op) == 6000
     assert recorded.first_op.tolist() == list(range(0, 6001, 3))
-    assert recorded.outcome[:4].tolist() == [Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN, Outcome.OK]
+    assert recorded.outcome[:4].tolist() == [
+        RequestOutcome.OK,
+        RequestOutcome.REFUSED,
+        RequestOutcome.UNKNOWN,
+        RequestOutcome.OK,
+    ]
     assert recorded.value[:3].tolist() == [7, 2, 0]
     assert recorded.version[-3:].tolist() == [1, 9, 0]
     assert (recorded.start[1:] >= recorded.start[:-1]).all()

@@ -27,7 +27,7 @@ from gpkvs.media.layout import (
     unpack_flag,
 )
 from gpkvs.native import crc32c
-from gpkvs.recovery.proof.powerfail.models import Change, Epoch
+from gpkvs.recovery.proof.powerfail.crash_models import Change, Epoch
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
 
 _FLAG_AT = FLAG_OFFSET // WORD_BYTES

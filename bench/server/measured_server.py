@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpkvs.bench.engine.workload import SHAPES, Shape
 from gpkvs.bench.peers.contender import Promise
-from gpkvs.bench.peers.own import TABLE, heap_bytes, index_bytes
+from gpkvs.bench.peers.embedded_gpkvs import TABLE, heap_bytes, index_bytes
 from gpkvs.bench.server.load import all_records, fill
 from gpkvs.client import AsyncClient
 from gpkvs.config import MIB

@@ -1,10 +1,10 @@
-"""What becomes of one damaged store: opened, read, written and checked, in a process of its own.
+"""The process that judges damaged stores: it opens, reads, writes and checks one after the other.
 
-The process reads one `Damage` a line and answers one `Verdict` a line. If it dies, its parent knows of which damage.
+It reads one `Damage` a line and prints one `DamageVerdict` a line. If it dies, its parent knows which damage killed it.
 
-The promise (docs/design.md, section 4): roots, flag, descriptors, an active log and records are checked and refused
-when wrong. A rotted u64 slot is not detected; a rotted slot of the layout bytes may read as absent until `check` finds
-it.
+The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log and records, and
+refuses them when they are wrong. It does not detect a rotted u64 slot. A rotted slot of the layout bytes may read as
+absent until `check` finds it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.errors import StoreError
 from gpkvs.media.directory import HEAP_FILE
-from gpkvs.recovery.proof.damage.damage import Damage
-from gpkvs.recovery.proof.damage.specimen import (
+from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.sample_store import (
     BYTES_INDEX,
     IMAGES,
     NUMBERS,
@@ -30,7 +30,7 @@ from gpkvs.recovery.proof.damage.specimen import (
     absent,
     contents,
     make,
-    open_specimen,
+    open_sample,
 )
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import Store
@@ -39,7 +39,7 @@ from gpkvs.store import Store
 _NEW = ((b"a new key", b"a new value"), (b"new key.", b"a value."))
 
 
-class Outcome(StrEnum):
+class DamageOutcome(StrEnum):
     """What became of a damaged store."""
 
     REFUSED = "detected and refused"
@@ -50,11 +50,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DamageVerdict:
     """The outcome for one damage, and why."""
 
     damage: str
-    outcome: Outcome
+    outcome: DamageOutcome
     detail: str
 
 
@@ -62,7 +62,7 @@ class _MissedError(Exception):
     """Something that must never be."""
 
 
-class Judge:
+class DamageJudge:
     """Damages its own copies of both images, again and again.
 
     Parameters
@@ -73,31 +73,31 @@ class Judge:
 
     def __init__(self, directory: Path) -> None:
         self._paths = {image: directory / image for image in IMAGES}
-        self.specimens = {image: make(path, image) for image, path in self._paths.items()}
+        self.samples = {image: make(path, image) for image, path in self._paths.items()}
         self._readers = {image: _Reader(image) for image in IMAGES}
 
-    def judge(self, damage: Damage) -> Verdict:
+    def judge(self, damage: Damage) -> DamageVerdict:
         """Damage an image and see what becomes of it."""
         path = self._paths[damage.image]
-        files = dict(self.specimens[damage.image].files)
+        files = dict(self.samples[damage.image].files)
         files[damage.file] = damage.apply(files[damage.file])
         _write(path, files)
         try:
             outcome, detail = self._outcome(damage, path, files)
         except _MissedError as missed:
-            outcome, detail = Outcome.MISSED, str(missed)
+            outcome, detail = DamageOutcome.MISSED, str(missed)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
-            outcome, detail = Outcome.MISSED, f"{type(error).__name__}: {error}"
-        return Verdict(str(damage), outcome, detail)
+            outcome, detail = DamageOutcome.MISSED, f"{type(error).__name__}: {error}"
+        return DamageVerdict(str(damage), outcome, detail)
 
-    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[Outcome, str]:
+    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[DamageOutcome, str]:
         named = _violations(path)
         try:
-            store = open_specimen(path)
+            store = open_sample(path)
         except StoreError as error:
             _require(named, f"open refused ({error}), check found nothing")
             _require(_unchanged(path, files), f"open refused ({error}), and wrote to the store")
-            return Outcome.REFUSED, str(error)
+            return DamageOutcome.REFUSED, str(error)
         with store:
             found = self._readers[damage.image].read(store)
             repaired = store.recovery.root_copy_repaired
@@ -105,16 +105,16 @@ class Judge:
         named = named or _violations(path)
         bytes_found, u64_found = found
         if damage.file == NUMBERS_INDEX and (u64_found.strange or u64_found.missing):
-            return Outcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
+            return DamageOutcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
         _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
         missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
         _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
         _require(not corrupt or damage.file in (BYTES_INDEX, HEAP_FILE), f"{corrupt} reads refused")
         _require(named or not (missing or corrupt), f"{missing} lost, {corrupt} refused, and check found nothing")
         if not (named or repaired):
-            return Outcome.HARMLESS, "all keys as they were"
+            return DamageOutcome.HARMLESS, "all keys as they were"
         lost = f"{len(missing)} keys read as absent, {corrupt} reads refused"
-        return Outcome.REPORTED, f"{lost}; {named or f'root copy {repaired} was written again'}"
+        return DamageOutcome.REPORTED, f"{lost}; {named or f'root copy {repaired} was written again'}"
 
 
 @dataclass
@@ -204,7 +204,7 @@ def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
 
 def main() -> None:
     """Answer until there is nothing more to judge."""
-    judge = Judge(Path(sys.argv[1]))
+    judge = DamageJudge(Path(sys.argv[1]))
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(judge.judge(Damage.parse(line.strip())))), flush=True)
