@@ -58,6 +58,24 @@ def device_seconds(backend: CudaBackend, run: Callable[[], object], repeats: int
     return float(np.median(found[1:]))
 
 
+class _Probe:
+    """Runs the kernels of limits.cu."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+        self._kernels = compile_kernels((Path(__file__).parent / "limits.cu").read_text())
+
+    def rate(self, amount: float, run: Callable[[], object]) -> float:
+        """Return what `run` does in a second, of the `amount` that it does each time."""
+        return amount / device_seconds(self._backend, run, _REPEATS)
+
+    def launch(self, name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
+        """Return a launch; by default of one thread for each item, and the last argument is their number."""
+        code = self._kernels.get_function(name)
+        blocks = grid or -(-int(arguments[-1]) // threads)
+        return lambda: code((blocks,), (threads,), arguments)
+
+
 def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> HardwareLimits:
     """Measure every ceiling once.
 
@@ -71,22 +89,12 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
         How many slots a batch changes.
     """
     xp: Any = backend.xp
-    kernels = compile_kernels((Path(__file__).parent / "limits.cu").read_text())
-    rng = np.random.default_rng(1)
+    probe = _Probe(backend)
+    rate, run = probe.rate, probe.launch
     pm = memory.address
-    everywhere = rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
+    everywhere = np.random.default_rng(1).integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
     unordered, ordered = xp.asarray(everywhere), xp.asarray(np.sort(everywhere))
     sums = xp.empty(slots, np.uint64)
-
-    def rate(amount: float, run: Callable[[], object]) -> float:
-        return amount / device_seconds(backend, run, _REPEATS)
-
-    def run(name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
-        """Return a launch; by default of one thread an item, whose number is the last argument."""
-        code = kernels.get_function(name)
-        blocks = grid or -(-int(arguments[-1]) // threads)
-        return lambda: code((blocks,), (threads,), arguments)
-
     bulk = 1 << 30
     device, other = xp.zeros(bulk, np.uint8), xp.zeros(bulk, np.uint8)
     table = xp.zeros(min(memory.bytes, 8 << 30), np.uint8)

@@ -69,22 +69,22 @@ def consistency_command(
             directory,
             ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
         )
-        console.print(
-            f"seed {options.seed}, {counted(operations, 'operation')}, {counted(faults, 'kill')}, data in {directory}",
-            markup=False,
-        )
-
-        def show(kills: int, recorded: int, death: str) -> None:
-            console.print(
-                f"{kills} of {counted(faults, 'kill')}, {recorded:,} of {counted(operations, 'operation')}: {death}",
-                markup=False,
-            )
-
-        report = asyncio.run(check_consistency(options, show))
+        report = _check(options, console)
     if as_json:
         print_json(_as_json(report))
     else:
         _print(report)
+
+
+def _check(options: ConsistencyOptions, console: Console) -> ConsistencyReport:
+    """Run the clients and the kills, and show each death of the server."""
+    operations, kills = counted(options.operations, "operation"), counted(options.faults, "kill")
+    console.print(f"seed {options.seed}, {operations}, {kills}, data in {options.directory}", markup=False)
+
+    def show(killed: int, recorded: int, death: str) -> None:
+        console.print(f"{killed} of {kills}, {recorded:,} of {operations}: {death}", markup=False)
+
+    return asyncio.run(check_consistency(options, show))
 
 
 def _judge_again(file: Path) -> None:

@@ -68,17 +68,22 @@ def crash_command(
         )
         campaign = Campaign(options, processes)
         if state:
-            passed = _print_state(campaign.visit(_parsed(StateName.parse, state, "state")))
+            passed = _print_state(_parsed(lambda name: campaign.visit(StateName.parse(name)), state, "state"))
         elif mutate:
             passed = _print_verdicts(_mutate(campaign, console), options, as_json)
         else:
-            names = [_parsed(Workload.parse, name, "workload") for name in workload or ()]
-            chosen = names or (part_of(part, seed) if part else all_workloads(depth))
+            chosen = _workloads(workload, part, options)
             totals = _explore(campaign, chosen, console)
-            wanted = 0 if names or part or model else STATES_MIN[depth]
+            wanted = 0 if workload or part or model else STATES_MIN[depth]
             passed = _print_totals(totals, options, wanted, as_json)
     if not passed:
         raise typer.Exit(1)
+
+
+def _workloads(names: list[str] | None, part: int, options: ExplorerOptions) -> list[Workload]:
+    if names:
+        return [_parsed(Workload.parse, name, "workload") for name in names]
+    return part_of(part, options.seed) if part else all_workloads(options.depth)
 
 
 def _parsed(parse: Callable[[str], _T], text: str, field: str) -> _T:

@@ -101,19 +101,7 @@ async def check_consistency(
     """
     begin = time.monotonic()
     clients = ConsistencyClients(options.clients, options.seed)
-    lives = ServerLives(options.directory / "store", options.server, clients)
-    kills: Counter[str] = Counter()
-    for round in plan(options.faults, options.seed) if options.faults else []:
-        if kills.total() >= options.faults:
-            break
-        kills.update(await lives.die(round))
-        on_life(kills.total(), clients.recorder.operations, str(round))
-    keys = await _last_life(lives, clients, options.operations)
-    on_life(kills.total(), clients.recorder.operations, "SIGTERM")
-    status, output = await asyncio.to_thread(run_gpkvs, "check", str(lives.path))
-    if status != 0:
-        raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
-
+    kills, keys = await _kill_and_read_back(options, clients, on_life)
     history, judged = clients.recorder.history(), time.monotonic()
     report = ConsistencyReport(
         judge(history),
@@ -133,6 +121,25 @@ async def check_consistency(
         history.save(options.directory / _HISTORY_FILE)
         raise NotSerializableError(problems, options.seed, options.directory)
     return report
+
+
+async def _kill_and_read_back(
+    options: ConsistencyOptions, clients: ConsistencyClients, on_life: Callable[[int, int, str], None]
+) -> tuple[Counter[str], int]:
+    """Let the clients work while servers die; return the kills, and how many keys were read back at the end."""
+    lives = ServerLives(options.directory / "store", options.server, clients)
+    kills: Counter[str] = Counter()
+    for round in plan(options.faults, options.seed) if options.faults else []:
+        if kills.total() >= options.faults:
+            break
+        kills.update(await lives.die(round))
+        on_life(kills.total(), clients.recorder.operations, str(round))
+    keys = await _last_life(lives, clients, options.operations)
+    on_life(kills.total(), clients.recorder.operations, "SIGTERM")
+    status, output = await asyncio.to_thread(run_gpkvs, "check", str(lives.path))
+    if status != 0:
+        raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
+    return kills, keys
 
 
 async def _last_life(lives: ServerLives, clients: ConsistencyClients, operations: int) -> int:

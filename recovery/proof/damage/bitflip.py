@@ -116,68 +116,79 @@ def bitflip(
         If the workers cannot be started.
     """
     report, begin = BitflipReport(), time.monotonic()
-    verdicts: queue.Queue[DamageVerdict | BaseException | None] = queue.Queue()
-    share = _Share(damages)
-
-    def serve(number: int) -> None:
-        try:
-            for verdict in _judged(options.directory / f"worker-{number}", share):
-                verdicts.put(verdict)
-            verdicts.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            verdicts.put(error)
-
-    threads = [threading.Thread(target=serve, args=(number,)) for number in range(options.workers)]
-    for thread in threads:
-        thread.start()
-    running, failure = len(threads), None
-    try:
-        while running:
-            verdict = verdicts.get()
-            if isinstance(verdict, DamageVerdict):
-                report.add(verdict)
-                on_verdict(verdict)
-            else:
-                running -= 1
-                failure = failure or verdict
-            if failure or len(report.missed) >= _MISSED_MAX:
-                share.stop()
-    finally:
-        share.stop()  # also where this thread is interrupted
-        for thread in threads:
-            thread.join()
-    if failure:
-        raise failure
+    with _Judges(options.directory, options.workers, damages) as judges:
+        for verdict in judges.verdicts():
+            report.add(verdict)
+            on_verdict(verdict)
+            if len(report.missed) >= _MISSED_MAX:
+                judges.stop()
     report.seconds = time.monotonic() - begin
     return report
 
 
-class _Share:
-    """Hands out one damage at a time, to any thread."""
+class _Judges:
+    """Threads that each take one damage after the other to a process of their own."""
 
-    def __init__(self, damages: Iterable[Damage]) -> None:
+    def __init__(self, directory: Path, count: int, damages: Iterable[Damage]) -> None:
         self._rest = iter(damages)
         self._lock = threading.Lock()
         self._stopped = False
+        self._said: queue.Queue[DamageVerdict | BaseException | None] = queue.Queue()  # None: a thread has ended
+        self._threads = [
+            threading.Thread(target=self._work, args=(directory / f"worker-{number}",)) for number in range(count)
+        ]
 
-    def next(self) -> Damage | None:
-        with self._lock:
-            return None if self._stopped else next(self._rest, None)
+    def __enter__(self) -> _Judges:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()  # also where the thread that waits is interrupted
+        for thread in self._threads:
+            thread.join()
 
     def stop(self) -> None:
+        """Take no further damage; what is being judged is finished."""
         self._stopped = True
 
+    def verdicts(self) -> Iterator[DamageVerdict]:
+        """Return verdicts as they come; raise the first error of a thread when all have ended."""
+        running, failure = len(self._threads), None
+        while running:
+            said = self._said.get()
+            if isinstance(said, DamageVerdict):
+                yield said
+                continue
+            running -= 1
+            failure = failure or said
+            if failure:
+                self.stop()
+        if failure:
+            raise failure
 
-def _judged(directory: Path, share: _Share) -> Iterator[DamageVerdict]:
-    """Judge what is handed out, in a worker that is started again when it dies."""
-    lives = 0
-    damage = share.next()
-    while damage:
-        with _Worker(directory / str(lives)) as worker:
-            lives += 1
-            while damage and worker.alive:
-                yield worker.judge(damage)
-                damage = share.next()
+    def _work(self, directory: Path) -> None:
+        try:
+            for verdict in self._judged(directory):
+                self._said.put(verdict)
+            self._said.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._said.put(error)
+
+    def _judged(self, directory: Path) -> Iterator[DamageVerdict]:
+        """Judge in a worker process; start it again when it dies."""
+        starts = 0
+        damage = self._next()
+        while damage:
+            with _Worker(directory / str(starts)) as worker:
+                starts += 1
+                while damage and worker.alive:
+                    yield worker.judge(damage)
+                    damage = self._next()
+
+    def _next(self) -> Damage | None:
+        with self._lock:
+            return None if self._stopped else next(self._rest, None)
 
 
 class _Worker:

@@ -236,3 +236,9 @@ def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) ->
     assert violations, f"without {site}, nothing is seen"
     _, violations = explore(replace(options, mutation=None), workload)
     assert violations == []
+
+
+def test_a_state_that_is_not_there_is_named_in_one_line() -> None:
+    result = CliRunner().invoke(app, ["crash", "--state", "bytes:N/adr8/0/1.1", "--processes", "1"])
+    assert result.exit_code == 1
+    assert result.stderr == "gpkvs: state: bytes:N/adr8/0/1.1: there is no such state; was the seed another one?\n"
