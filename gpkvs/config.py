@@ -1,7 +1,7 @@
 """Settings of a store and of a server; units stand in the names.
 
-A field with a `Setting` is an option of `gpkvs serve` too: it is declared here once, with its help, and
-`gpkvs.cli.config_options` makes the option of it.
+A field with a `Setting` is also an option of `gpkvs serve`. It is declared only here:
+`gpkvs.cli.config_options` makes the option from it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BackendName = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_TABLE = "default"
 
-# The groups of options in the help, in its order; what is in no group comes first.
+# The groups of options, in the order of the help; options without a group come before them.
 SERVER, NEW_STORE, LIMITS = GROUPS = ("Server", "Sizes of a new store", "Limits")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What users of the command line read about a field of a config, and what they may give.
+    """How a field of a config looks as an option: its help, and what a user may give.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class Setting:
     is_size
         Whether it is a number of bytes, which people write with a unit: 64MiB.
     metavar
-        What stands for the value in the help, if its type does not say it.
+        What the help writes for the value, if the type alone does not say it.
     name
-        Of the option, in the settings file and the environment, if it is not the field's.
+        The option's name (also in the settings file and the environment), if it differs from the field's.
     none_means
-        What counts if the field is None: a size, or words.
+        The default that the help shows if the field's is None: a size, or words.
     """
 
     help: str
@@ -56,14 +56,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may hold; over a limit it is refused before anything is written."""
+    """What a request may hold; a request over a limit is refused before anything is written."""
 
     key_bytes_min: int = 1
-    key_bytes_max: Annotated[int, Setting("Of a key.", LIMITS, is_size=True)] = 4 * KIB
+    key_bytes_max: Annotated[int, Setting("Size of a key.", LIMITS, is_size=True)] = 4 * KIB
     value_bytes_min: int = 0
-    value_bytes_max: Annotated[int, Setting("Of a value.", LIMITS, is_size=True)] = 16 * MIB
+    value_bytes_max: Annotated[int, Setting("Size of a value.", LIMITS, is_size=True)] = 16 * MIB
     request_ops_max: Annotated[int, Setting("Operations in a request.", LIMITS, min=1)] = 1 << 20
-    result_bytes_max: int = 64 * MIB  # values that one request may read
+    result_bytes_max: int = 64 * MIB  # of the values that one request may read
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class StoreConfig:
     durability: Annotated[
         DurabilityName,
         Setting(
-            "The persistence domain; auto takes what is found and says what that survives. none turns the undo log "
+            "The persistence domain. auto takes the one it finds and says what that survives. none turns the undo log "
             "off, for benchmarks."
         ),
     ] = "auto"
@@ -95,36 +95,39 @@ class StoreConfig:
         bool,
         Setting("Open a store that was in use with durability=none and was not closed, dropping what cannot be read."),
     ] = False
-    threads: Annotated[int, Setting("Of the cpu backend; 0: one for each processor.", min=0, max=1024)] = 0
+    threads: Annotated[int, Setting("Threads of the cpu backend; 0: one for each processor.", min=0, max=1024)] = 0
     index_bytes: Annotated[
         int | None,
-        Setting("Index: 32 bytes for each slot.", NEW_STORE, is_size=True, none_means=Sizes.index_bytes),
+        Setting("Size of the index: 32 bytes for each slot.", NEW_STORE, is_size=True, none_means=Sizes.index_bytes),
     ] = None
     heap_bytes: Annotated[
-        int | None, Setting("Keys and values.", NEW_STORE, is_size=True, none_means=Sizes.heap_bytes)
+        int | None,
+        Setting("Size of the heap, which holds keys and values.", NEW_STORE, is_size=True, none_means=Sizes.heap_bytes),
     ] = None
     log_bytes: Annotated[
         int | None,
         Setting(
-            "Undo log: 48 bytes for each change of a transaction.",
+            "Size of the undo log: 48 bytes for each change of a transaction.",
             NEW_STORE,
             is_size=True,
             none_means=Sizes.log_bytes,
         ),
     ] = None
-    tables_max: Annotated[int, Setting("Tables the store may have; each is a file that stays open.", LIMITS, min=1)] = (
-        1000
-    )
+    tables_max: Annotated[
+        int, Setting("Tables that the store may have; each is a file that stays open.", LIMITS, min=1)
+    ] = 1000
     tables_bytes_max: Annotated[
         int | None,
-        Setting("The indexes of all tables together.", LIMITS, is_size=True, none_means="no limit but the disk"),
+        Setting(
+            "Size of the indexes of all tables together.", LIMITS, is_size=True, none_means="no limit but the disk"
+        ),
     ] = None
     limits: Limits = field(default_factory=Limits)
-    batch_result_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
+    batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
 
     @property
     def sizes(self) -> Sizes:
-        """Of a new store."""
+        """The sizes of a new store."""
         given = {"index_bytes": self.index_bytes, "heap_bytes": self.heap_bytes, "log_bytes": self.log_bytes}
         return Sizes(**{name: size for name, size in given.items() if size is not None})
 
@@ -140,14 +143,14 @@ class ServerConfig:
         "127.0.0.1:9171"
     )
     drain_seconds_max: Annotated[
-        float, Setting("After SIGTERM, how long accepted requests may take to finish.", SERVER, min=0)
+        float, Setting("Seconds that accepted requests may take to finish after SIGTERM.", SERVER, min=0)
     ] = 30.0
-    message_bytes_max: Annotated[int, Setting("A message, either way.", LIMITS, is_size=True)] = 64 * MIB
+    message_bytes_max: Annotated[int, Setting("Size of a message, either way.", LIMITS, is_size=True)] = 64 * MIB
     memory_bytes_max: Annotated[
         int | None,
         Setting(
-            "Memory that clients may make the server take; what passes it is refused, and other limits are lowered to "
-            "fit.",
+            "Memory that clients may make the server take. The server refuses requests beyond it, and lowers other "
+            "limits that do not fit into it.",
             LIMITS,
             is_size=True,
             name="memory_max",
@@ -155,17 +158,21 @@ class ServerConfig:
         ),
     ] = None
     receive_seconds_max: Annotated[
-        float, Setting("How long the message of a call may take to arrive.", LIMITS, min=0.1)
+        float, Setting("Seconds that the message of a call may take to arrive.", LIMITS, min=0.1)
     ] = 30.0
-    batch_ops_max: Annotated[int, Setting("Operations that are gathered into one transaction.", LIMITS, min=1)] = (
-        1 << 20
-    )
-    batch_bytes_max: Annotated[int, Setting("Keys and values of one transaction.", LIMITS, is_size=True)] = 256 * MIB
+    batch_ops_max: Annotated[
+        int, Setting("Operations that the server gathers into one transaction.", LIMITS, min=1)
+    ] = 1 << 20
+    batch_bytes_max: Annotated[
+        int, Setting("Size of the keys and values of one transaction.", LIMITS, is_size=True)
+    ] = 256 * MIB
     queue_requests_max: Annotated[
-        int, Setting("Requests that may wait; more are refused (RESOURCE_EXHAUSTED).", LIMITS, min=1)
+        int, Setting("Requests that may wait; the server refuses more (RESOURCE_EXHAUSTED).", LIMITS, min=1)
     ] = 65_536
     stream_requests_max: Annotated[
-        int, Setting("Requests of one Pipeline that are read ahead; then the client waits.", LIMITS, min=1)
+        int, Setting("Requests of one Pipeline that the server reads ahead; then the client waits.", LIMITS, min=1)
     ] = 64
-    # The last request that is read may be over it.
-    stream_bytes_max: Annotated[int, Setting("Of these requests and their answers.", LIMITS, is_size=True)] = 32 * MIB
+    # The request that is read last may exceed it.
+    stream_bytes_max: Annotated[int, Setting("Size of these requests and their responses.", LIMITS, is_size=True)] = (
+        32 * MIB
+    )

@@ -89,7 +89,7 @@ def _options(
         typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    del version  # its callback has printed it
+    del version  # the callback has printed it
 
 
 def main() -> None:

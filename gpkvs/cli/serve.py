@@ -1,4 +1,4 @@
-"""gpkvs serve: a store, for clients on the network."""
+"""gpkvs serve: a server of one store, for clients on the network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def serve_command(
     context: typer.Context,
     data: Annotated[
         Path,
-        typer.Option(help="The store's directory. Missing or empty: a store is created there.", envvar="GPKVS_DATA"),
+        typer.Option(
+            help="The store's directory. If it is missing or empty, a store is created there.", envvar="GPKVS_DATA"
+        ),
     ],
     store: StoreConfig,
     server: ServerConfig,
@@ -48,18 +50,18 @@ def serve_command(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            help="Written when serving: the gRPC address, then the metrics address, a line each.",
+            help="A file that the server writes when it serves: the gRPC address and the metrics address, a line each.",
             envvar="GPKVS_READY_FILE",
             rich_help_panel=SERVER,
         ),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option(help="Of the log on stderr.", envvar="GPKVS_LOG_FORMAT", rich_help_panel=SERVER)
+        LogFormat, typer.Option(help="Format of the log on stderr.", envvar="GPKVS_LOG_FORMAT", rich_help_panel=SERVER)
     ] = "text",
     log_level: Annotated[
         LogLevel,
         typer.Option(
-            help="The least that is logged; SIGHUP reads it from the file again.",
+            help="The lowest level that is logged; SIGHUP reads it from the settings file again.",
             envvar="GPKVS_LOG_LEVEL",
             rich_help_panel=SERVER,
         ),

@@ -14,8 +14,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
 import gpkvs
+from gpkvs.cli.main import app
 from gpkvs.config import DurabilityName
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
