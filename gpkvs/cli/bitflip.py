@@ -1,4 +1,4 @@
-"""gpkvs bitflip: damage a store in a hundred thousand ways, and see that none is served as if it were whole."""
+"""gpkvs bitflip: damage a store in a hundred thousand ways, and see that no damage is served as if it were whole."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from gpkvs.recovery.proof.damage.damage_kinds import Damage
 from gpkvs.recovery.proof.damage.judge_process import DamageOutcome
 
 
-@exits({0: "nothing was missed", 1: "something was (it is listed, with what repeats it)"})
+@exits({0: "nothing was missed", 1: "something was missed (it is listed, with the command that repeats it)"})
 def bitflip_command(
     bits: Annotated[
-        int, typer.Option(help="Random single bits, beside every bit of roots, flag, descriptors and log.", min=0)
+        int, typer.Option(help="Random single bits, besides every bit of roots, flag, descriptors and log.", min=0)
     ] = 100_000,
     bursts: Annotated[int, typer.Option(help="Bursts of up to 64 random bytes.", min=0)] = 10_000,
     every: Annotated[
         int, typer.Option(help="Take every n-th bit of roots, flag, descriptors and log only; 1 takes all.", min=1)
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is random: the same seed damages the same places.", min=0)] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random choices: the same seed damages the same places.", min=0)
+    ] = 1,
     only: Annotated[
         str, typer.Option(help="Repeat one damage, as a report names it: IMAGE:FILE:OFFSET:MASK.", metavar="DAMAGE")
     ] = "",
     data: Annotated[
         Path | None,
-        typer.Option(help="An empty directory for the stores. By default in memory, kept only if something is wrong."),
+        typer.Option(
+            help="An empty directory for the stores. By default one in memory, kept only if something is wrong."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Invert bits of a store's files, one store after the other, and open, read, write and check each.
 
-    Two images of a small store are damaged, one at rest and one that died in the middle of a batch. None may end a
-    process by a signal; none may give a wrong value, but where a slot of a u64 table was hit, which nothing checks.
-    What is refused must be left as it was, and `gpkvs check` must name what is wrong.
+    It damages two images of a small store: one at rest, and one whose process died in the middle of a batch. No damage
+    may end a process by a signal. No damage may give a wrong value, except in a slot of a u64 table, which nothing
+    checks. A store that is refused must stay as it was, and `gpkvs check` must name what is wrong.
 
     Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
     """

@@ -24,12 +24,13 @@ from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.text import counted
 
 
-@exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
+@exits({0: "the history is strictly serializable", 1: "it is not (the history and the store are then kept)"})
 def consistency_command(
-    operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
-    faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
+    operations: Annotated[int, typer.Option(help="Operations to record, at least.", min=1)] = 1_000_000,
+    faults: Annotated[int, typer.Option(help="Kills of the server, at least.", min=0)] = 200,
     seed: Annotated[
-        int | None, typer.Option(help="Repeats the choices of an earlier run; by default a new one.", min=0)
+        int | None,
+        typer.Option(help="Seed of the choices; that of an earlier run repeats them. By default a new one.", min=0),
     ] = None,
     data: Annotated[
         Path | None,
@@ -40,7 +41,7 @@ def consistency_command(
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="Judge the history of an earlier run again (a file history.npz), and do no more."),
+        typer.Option(help="Only judge the history of an earlier run again (a file history.npz)."),
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
@@ -48,11 +49,11 @@ def consistency_command(
 ) -> None:
     """Prove that what clients were told is strictly serializable, while the server is killed under them.
 
-    Clients send batches, single operations and streams on few keys, all at once; some calls are cancelled, some miss
+    Clients send batches, single operations and streams on few keys, all at once. Some calls are cancelled, some miss
     their deadline. The server dies by SIGKILL at random moments and at named failpoints of a batch and of recovery, and
-    is started again on the same store. Every answer is recorded. At the end the requests are replayed in the order of
-    their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
-    read does not.
+    is started again on the same store. The clients record every response. At the end the requests are replayed in the
+    order of their versions: each response, and the order of real time, must agree with it. After a lost write, half a
+    batch, a stale read or a repeated read they do not agree.
 
     Example: gpkvs consistency --operations 50000 --faults 5
     """
@@ -131,9 +132,9 @@ def _print(report: ConsistencyReport) -> None:
         ("requests", report.requests),
         ("  that wrote, replayed in commit order", found.writing),
         ("  that only read, placed between them", found.reading),
-        ("  without an answer, but done", found.unknown_done),
-        ("  without an answer, and not done", found.unknown_not_done),
-        ("answers to a GET or DELETE checked", found.reads),
+        ("  without a response, but done", found.unknown_done),
+        ("  without a response, and not done", found.unknown_not_done),
+        ("results of a GET or DELETE checked", found.reads),
         ("kills", kills.total()),
         ("  by SIGKILL at a random moment", kills[SIGKILL]),
         (f"  at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),

@@ -1,4 +1,4 @@
-"""gpkvs crash: the states that a power failure can leave, each one recovered and judged."""
+"""gpkvs crash: recover and judge every state that a power failure can leave."""
 
 from __future__ import annotations
 
@@ -21,39 +21,42 @@ from gpkvs.recovery.proof.powerfail.mutants import MutantVerdict
 from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload, all_workloads
 
-# What a run of everything must have visited.
+# How many distinct states a run of everything must have visited.
 STATES_MIN = {1: 100_000, 2: 20_000}
 _SHOWN_MAX = 10
 _T = TypeVar("_T")
 
 
-@exits({0: "no violation and, of a run of everything, as many states as there should be", 1: "else"})
+@exits({0: "no violation (a run of everything has also visited as many states as it should)", 1: "anything else"})
 def crash_command(
-    depth: Annotated[int, typer.Option(help="2: a second crash, while recovery runs.", min=1, max=2)] = 1,
+    depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
-        bool, typer.Option("--mutate", help="Leave out each fence, write-back and sync, one at a time: is it seen?")
+        bool,
+        typer.Option(
+            "--mutate", help="Leave out each fence, write-back and sync, one at a time: does a state show it?"
+        ),
     ] = False,
-    model: Annotated[list[Model] | None, typer.Option(help="Only this model; may be given again.")] = None,
+    model: Annotated[list[Model] | None, typer.Option(help="Only this crash model; may be repeated.")] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload, such as bytes:NUD; may be given again.")
+        list[str] | None, typer.Option(help="Only this workload, such as bytes:NUD; may be repeated.")
     ] = None,
-    part: Annotated[int, typer.Option(help="Only so many workloads, chosen by the seed; 0 is all.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Repeats the choices of an earlier run.", min=0)] = 1,
+    part: Annotated[int, typer.Option(help="Visit only so many workloads, chosen by the seed; 0: all.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choices; that of an earlier run repeats them.", min=0)] = 1,
     state: Annotated[
-        str | None, typer.Option(help="Only this state, as a violation names it; shows it in full.")
+        str | None, typer.Option(help="Visit only this state, as a violation names it, and show it in full.")
     ] = None,
     without: Annotated[
-        str | None, typer.Option(help="With --state: in the build without this persist, as --mutate names it.")
+        str | None, typer.Option(help="With --state: leave out this persist, as --mutate names it.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="0: one for each processor.", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="How many processes; 0: one for each processor.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Visit the states that a power failure can leave behind, and recover every one of them.
 
     Short sequences of batches run on a traced build of the real kernels, which records every store, write-back and
-    fence. From the trace follow the states that memory could be in after a crash at any point, for each model of what a
-    crash keeps (docs/reliability.md). Each one is recovered and checked, and must hold what the store held before the
-    batch or after it, nothing else.
+    fence. The trace determines the states that a crash at any point could leave in memory, by each model of what a
+    crash keeps (docs/reliability.md). The command recovers and checks each of them: it must hold what the store held
+    before the batch or after it, nothing else.
 
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
@@ -137,7 +140,7 @@ def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json
     counts = [
         ("workloads", totals.workloads),
         ("epochs", totals.epochs),
-        ("  of which every state was visited", totals.exhaustive),
+        ("  whose states were all visited", totals.exhaustive),
     ]
     for model in options.models:
         domains = ", ".join(domain for domain, models in MODEL_OF_DOMAIN.items() if model in models)

@@ -1,4 +1,4 @@
-"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify. The whole story in twenty seconds."""
+"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify, in twenty seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerPro
 from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
 
 _WATCH_SECONDS = 0.1
-_ENDLESS = 1_000_000_000  # operations of a run that is going to be killed
+_ENDLESS = 1_000_000_000  # operations of a run that will be interrupted
 _SERVER = ServerOptions(index="16MiB", heap="512MiB", log="16MiB")
 _CLIENTS = DrillClientOptions(
     single_clients=12, keys_per_client=100, batch_clients=4, shared_keys=1000, cell_keys_max=30, untouched_keys=100
@@ -34,24 +34,24 @@ _CLIENTS = DrillClientOptions(
 
 
 class DemoError(GpkvsError):
-    """The demo found something that must not be."""
+    """The demo found something wrong."""
 
 
-@exits({0: "nothing was lost", 1: "something was, or the demo could not run (the data is then kept)"})
+@exits({0: "nothing was lost", 1: "something was lost, or the demo could not run (the data is then kept)"})
 def demo_command(
     records: Annotated[int, typer.Option(help="Records of 1 KB that YCSB loads.", min=1)] = 20_000,
     seconds: Annotated[float, typer.Option(help="How long the load runs before the server is killed.", min=0.2)] = 5.0,
     data: Annotated[
-        Path | None, typer.Option(help="Where to make the store; it is kept. By default a temporary directory.")
+        Path | None, typer.Option(help="A directory for the store, which is kept. By default a temporary directory.")
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the kernels run.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of what is written.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the values that are written.", min=0)] = 1,
 ) -> None:
     """Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.
 
-    Starts a server on a free loopback port, loads it with YCSB, runs YCSB's workload a against it while other clients
-    write and remember every acknowledged write, kills the server in the middle, restarts it, reports the recovery,
-    and reads back every one of these writes; YCSB goes on when the server is back.
+    It starts a server on a free loopback port and loads it with YCSB. YCSB's workload a then runs, while other clients
+    write and remember every acknowledged write. The demo kills the server in the middle, starts it again, shows the
+    recovery, and reads back every one of these writes. YCSB goes on when the server is back.
     """
     console = Console(highlight=False, soft_wrap=True)
     with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-demo-") as directory:
@@ -65,7 +65,7 @@ def demo_command(
 
 @dataclass(frozen=True)
 class Load:
-    """What works on the server when it is killed."""
+    """The load on the server when it is killed."""
 
     ycsb: YcsbProcess
     clients: asyncio.Task[None]
@@ -77,17 +77,17 @@ class Story:
     Parameters
     ----------
     console
-        Where it is told.
+        Where the steps are printed.
     store
-        The store's directory; it is made.
+        The store's directory; the server makes it.
     options
-        How the server is started.
+        How to start the server.
     records
-        That YCSB loads.
+        How many records YCSB loads.
     seconds
         From the start of the load to the kill.
     seed
-        Of what the remembering clients write.
+        Of the values that the remembering clients write.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Story:
         self._console.print()
         self._console.print(self._summary)
         self._console.print(
-            "The process was killed; the power was not cut. What else a store survives, its domain says."
+            "The process was killed; the power was not cut. The persistence domain says what else a store survives."
         )
 
     async def _start(self, processes: ExitStack, title: str, listen: str = "127.0.0.1:0") -> ServerProcess:

@@ -1,4 +1,4 @@
-"""Concurrent clients, a server that is killed again and again, and a history that must be strictly serializable.
+"""Run concurrent clients, kill their server again and again, and judge the history: is it strictly serializable?
 
 All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
 recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. At the end the clients
@@ -29,20 +29,20 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class ConsistencyOptions:
-    """What a run does.
+    """The settings of a run.
 
     Parameters
     ----------
     operations
-        At least so many are recorded.
+        How many operations to record, at least.
     faults
-        At least so many kills.
+        How many kills, at least.
     seed
-        Of everything that is chosen.
+        Of all choices.
     directory
-        An empty directory for store, server's log and history.
+        An empty directory for the store, the server's log and the history.
     server, clients
-        Who works.
+        How to start the server, and how many clients of each kind.
     """
 
     operations: int
@@ -55,7 +55,7 @@ class ConsistencyOptions:
 
 @dataclass
 class ConsistencyReport:
-    """What was done, and what was made of it."""
+    """What the clients did, and the judgement."""
 
     judgement: Judgement
     seed: int
@@ -71,7 +71,7 @@ class ConsistencyReport:
 
 
 class NotSerializableError(GpkvsError):
-    """No serial order explains what the clients were told."""
+    """No serial order explains the responses that the clients got."""
 
     def __init__(self, problems: list[str], seed: int, directory: Path) -> None:
         lines = problems[:_SHOWN_MAX]
@@ -88,14 +88,14 @@ async def check_consistency(
     Parameters
     ----------
     options
-        What to do.
+        The settings.
     on_life
-        Called after each life of a server with the number of kills, of operations, and how it died.
+        Called after each death of a server with the number of kills, the number of operations, and how it died.
 
     Raises
     ------
     NotSerializableError
-        If the history is wrong; it and the store are kept.
+        If the history is wrong; the history and the store are kept.
     GpkvsError
         If a server did not die or did not start as planned, or `gpkvs check` found anything.
     """
@@ -143,7 +143,7 @@ async def _kill_and_read_back(
 
 
 async def _last_life(lives: ServerLives, clients: ConsistencyClients, operations: int) -> int:
-    """Let the clients do what is left, read everything back, and stop the server in order."""
+    """Let the clients do the operations that are left, read everything back, and stop the server in order."""
     with closing(lives.server()) as server:
         await server.ready()
         load = asyncio.create_task(clients.run(server.target))

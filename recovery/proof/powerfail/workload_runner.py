@@ -1,4 +1,4 @@
-"""Running a workload, or recovery, under a recorder."""
+"""Runs workloads and recoveries under a recorder."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gpkvs.store import Store
 
 @dataclass(frozen=True)
 class WorkloadRun:
-    """A workload that ran to its end: its trace, and what must be there after each of its batches.
+    """A workload that ran to its end: its trace, and what the store must hold after each batch.
 
     Parameters
     ----------
     dumps
-        Before the first batch, and after each; in the trace a MARK ends each batch.
+        What the store held before the first batch, and after each. In the trace a MARK ends each batch.
     last
-        The first event of what is explored: the last batch, and what else no other workload has.
+        The first event that is explored: the last batch begins there, or a part that no other workload has.
     promised
-        The event from which on a power failure is survived; before it there may be a life in a weaker domain.
+        The event from which on the store survives a power failure; before it, the store may run in a weaker domain.
     """
 
     trace: Trace
@@ -47,7 +47,7 @@ class WorkloadRunner:
     seed
         Permutes the threads of kernels.
     mutation
-        What the build that runs leaves out.
+        What the mutated build leaves out, if anything.
     """
 
     def __init__(self, directory: Path, seed: int, mutation: Mutation | None = None) -> None:
@@ -57,7 +57,7 @@ class WorkloadRunner:
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
     def mutated(self, mutation: Mutation | None) -> WorkloadRunner:
-        """Return a runner of another build, with the same base stores."""
+        """Return a runner that leaves something else out, with the same base stores."""
         other = copy(self)
         other._mutation = mutation
         return other
@@ -72,7 +72,7 @@ class WorkloadRunner:
         Raises
         ------
         AssertionError
-            If what is there after a batch is not what the batch says, or a file changed outside of the trace.
+            If a batch did not do what it says, or a file changed outside of the trace.
         """
         base, keys = self._base(workload.layout)
         disk = Disk(self._directory / "run")
@@ -83,7 +83,7 @@ class WorkloadRunner:
             return self._open(disk, workload, disk.image().copy(), keys)
         if workload.letters == RENEW:
             in_progress = self._before_idle(Workload(workload.layout, "N"))
-            disk = Disk(self._directory / "run")  # the other one's files were replaced
+            disk = Disk(self._directory / "run")  # `_before_idle` replaced the files of the first one
             disk.lay(in_progress)
             return self._renewed(disk, workload, keys)
         if workload.letters in (PROCESS, COPY):
@@ -115,7 +115,7 @@ class WorkloadRunner:
         return self._finished(disk, recorder, [found, found])
 
     def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
-        """Open a store whose incarnations are used up, then run a batch: it stores over the last old descriptor."""
+        """Open a store whose incarnations are used up, then run a batch, which stores over the last old descriptor."""
         use_up_incarnations(disk.path)
         before = disk.image().copy()
         disk.lay(before)
@@ -130,7 +130,7 @@ class WorkloadRunner:
         return replace(run, last=0, promised=0)
 
     def _before_idle(self, workload: Workload) -> Image:
-        """Return what is there when a batch has stored everything but its last flag: an opening has much to do."""
+        """Return what a batch leaves that has stored everything but its last flag: the next opening has to undo it."""
         trace = self.run(workload).trace
         image = trace.before.copy()
         for event in trace.events:
@@ -141,7 +141,7 @@ class WorkloadRunner:
         return image
 
     def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
-        """Run a life after which a power failure may take anything back, then open in msync and run a batch."""
+        """Write what a power failure may still take back; then open the store in msync, and run a batch."""
         with open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)))
         before = disk.image().copy()
@@ -163,7 +163,7 @@ class WorkloadRunner:
         return WorkloadRun(trace, dumps, len(earlier.events) if is_copy else 0, opened)
 
     def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
-        """Return the trace of a life in the domain process: nothing is synced, no cache line is written back."""
+        """Return the trace of batches in the domain process, which syncs nothing and writes no cache line back."""
         with self._recorder(disk, before, "in process") as recorder:
             store = open_tiny(disk.path, durability="process")
             for letter in "NCU":
@@ -173,7 +173,7 @@ class WorkloadRunner:
         return Trace(before, tuple(event for event in events if event.kind is not Kind.WRITE_BACK))
 
     def _copy(self, disk: Disk, image: Image) -> Trace:
-        """Return the trace of copying files into an empty directory, as `cp` does: nothing is synced."""
+        """Return the trace of copying files into an empty directory as `cp` does: without a sync."""
         disk.lay(Image())
         with self._recorder(disk, Image(), "copied") as recorder:
             for name, words in image.items():
@@ -183,7 +183,7 @@ class WorkloadRunner:
         return recorder.trace()
 
     def recovery(self, disk: Disk, state: Image, name: str) -> Trace:
-        """Recover a state; return the trace of it, which ends with a MARK.
+        """Recover a state; return the trace of that, which ends with a MARK.
 
         Raises
         ------

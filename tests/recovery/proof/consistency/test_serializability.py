@@ -392,7 +392,7 @@ def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
             recorder.refuse(number)
         elif request != 2:
             answer = np.array([True, True, False]), np.array([7], np.uint64), np.array([1, 9, 0], np.uint64)
-            recorder.answer(number, *answer)
+            recorder.respond(number, *answer)
     recorded = recorder.history()
     assert recorder.operations == len(recorded.op) == 6000
     assert recorded.first_op.tolist() == list(range(0, 6001, 3))
