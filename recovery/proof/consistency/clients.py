@@ -207,7 +207,7 @@ class ConsistencyClients:
             return np.full(count, Op.GET, np.uint8), key, None
         op = rng.choice(np.array([Op.GET, Op.SET, Op.DELETE], np.uint8), count, p=(0.3, 0.5, 0.2))
         marker, at = self._marker(), int(rng.integers(count))
-        # A single SET has no marker. If its response is lost, only a GET can show that it was done: nobody deletes its key.
+        # A single SET has no marker: if its response is lost, only a GET can show it. So nobody deletes its key.
         op[(op == Op.DELETE) & (key < self._single_keys)] = Op.SET
         op[at], key[at] = Op.SET, marker
         return op, key, marker

@@ -1,11 +1,11 @@
-"""Damaged stores by the ten thousand: every one is opened by a worker process, which must neither die nor lie.
+"""Damages a small store in many ways; worker processes open and judge each, and must neither die nor read wrong values.
 
 Invariants
 ----------
-no worker ends by a signal, by an exit, or by silence
-no read gives a wrong value, but of a u64 slot that was damaged (which nothing checks)
-a refused store is left as it was, and `gpkvs check` names what is wrong with it
-a store that is served keeps what is then written, and loses nothing that `gpkvs check` does not name
+no worker dies by a signal, exits, or stops responding
+no read gives a wrong value, except from a damaged u64 slot (which nothing checks)
+a refused store stays as it was, and `gpkvs check` names what is wrong with it
+a store that is served keeps new writes, and loses nothing that `gpkvs check` does not name
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from gpkvs.recovery.proof.damage.damage_kinds import Damage, random_bits, random
 from gpkvs.recovery.proof.damage.judge_process import DamageOutcome, DamageVerdict
 from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore, make
 
-_ANSWER_SECONDS_MAX = 60.0
+_RESPONSE_SECONDS_MAX = 60.0
 _MEMORY = Path("/dev/shm")
-_MISSED_MAX = 20  # then enough is known
+_MISSED_MAX = 20  # after so many, the run ends
 
 
 @dataclass(frozen=True)
 class BitflipOptions:
-    """What a run damages.
+    """What a run damages, and how.
 
     Parameters
     ----------
     bits
-        Random single bits, beside every bit of roots, flag, descriptors and log.
+        Random single bits, besides every bit of roots, flag, descriptors and log.
     bursts
         Runs of up to 64 bytes with random bits inverted.
     seed
-        Of what is random.
+        Of the random choices.
     structures
         Take every n-th bit of the structures; 1 takes all.
     workers
-        Processes.
+        How many processes.
     directory
-        Where the stores are made.
+        The directory for the stores.
     """
 
     bits: int
@@ -64,7 +64,7 @@ class BitflipOptions:
 
 @dataclass
 class BitflipReport:
-    """What became of all of them."""
+    """The verdicts of a run, counted."""
 
     outcomes: Counter[DamageOutcome] = field(default_factory=Counter)
     by_file: Counter[tuple[str, DamageOutcome]] = field(default_factory=Counter)
@@ -80,12 +80,12 @@ class BitflipReport:
 
 
 def memory_parent() -> Path | None:
-    """Return where directories in memory can be made; None where there is no such place."""
+    """Return the parent of directories in memory; None if there is no such place."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def plan(options: BitflipOptions) -> list[Damage]:
-    """Return all that a run visits; the same for the same options."""
+    """Return all damages of a run; the same for the same options."""
     samples: dict[str, SampleStore] = {}
     for image in IMAGES:
         samples[image] = make(options.directory / f"plan-{image}", image)
@@ -104,9 +104,9 @@ def bitflip(
     Parameters
     ----------
     options
-        `plan` has been called with them.
+        Those that `plan` was called with.
     damages
-        What to do to the store.
+        The damages to judge.
     on_verdict
         Called with each verdict, from this thread.
 
@@ -192,7 +192,7 @@ class _Judges:
 
 
 class _Worker:
-    """One process of `gpkvs.recovery.proof.damage.judge_process`."""
+    """One judge process (judge_process.py)."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -206,18 +206,18 @@ class _Worker:
             raise GpkvsError(f"a worker did not start: {self._end()}")
 
     def judge(self, damage: Damage) -> DamageVerdict:
-        """Ask for a verdict; a worker that dies or is silent has missed."""
-        answer = self._ask(f"{damage}\n".encode())
-        if answer.endswith(b"\n"):
-            fields = json.loads(answer)
+        """Ask for a verdict; if the worker dies or does not respond, the damage was missed."""
+        response = self._ask(f"{damage}\n".encode())
+        if response.endswith(b"\n"):
+            fields = json.loads(response)
             return DamageVerdict(fields["damage"], DamageOutcome(fields["outcome"]), fields["detail"])
         self.alive = False
         return DamageVerdict(str(damage), DamageOutcome.MISSED, f"the process ended: {self._end()}")
 
     def _ask(self, line: bytes) -> bytes:
-        """Send a line and return the answer, b"" if the process died or does not answer in time."""
+        """Send a line and return the response, b"" if the process died or did not respond in time."""
         stdin, stdout = self._pipes
-        watchdog = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
+        watchdog = threading.Timer(_RESPONSE_SECONDS_MAX, self._process.kill)
         watchdog.start()
         try:
             stdin.write(line)

@@ -1,4 +1,4 @@
-"""Damage to the files of a store: what is inverted where, and which places a run of `gpkvs bitflip` visits."""
+"""The kinds of damage that `gpkvs bitflip` does to a store: every bit of structures, random bits, bursts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore
 from gpkvs.text import quoted
 
 _BURST_BYTES_MAX = 64
-# Where single bits beyond the structures lie: shares of all.
+# The share of each file in the random places.
 _ELSEWHERE = {
     "heap": 0.35,
     "index-0-0": 0.25,
@@ -27,16 +27,16 @@ _UNIT_BYTES = 16
 
 @dataclass(frozen=True)
 class Damage:
-    """Bits of one file that are inverted.
+    """Inverts some bits of one file.
 
     Parameters
     ----------
     image
         Of `gpkvs.recovery.proof.damage.sample_store.IMAGES`.
     file, offset
-        Where: the first byte.
+        The place of the first byte.
     mask
-        The bits, of as many bytes.
+        The bits to invert, in one or more bytes.
     """
 
     image: str
@@ -54,7 +54,7 @@ class Damage:
         Raises
         ------
         InvalidArgumentError
-            If it is something else.
+            If the text is something else.
         """
         try:
             image, file, offset, mask = text.split(":")
@@ -70,14 +70,14 @@ class Damage:
         return damage
 
     def apply(self, data: bytes) -> bytes:
-        """Return a file's bytes with the damage; `recovery.json` may end before it."""
+        """Return a file's bytes with the damage; the file may be shorter than when the damage was chosen."""
         end = self.offset + len(self.mask)
         damaged = bytes(a ^ b for a, b in zip(data[self.offset : end], self.mask, strict=False))
         return data[: self.offset] + damaged + data[end:]
 
 
 def structure_bits(image: str, sample: SampleStore) -> Iterator[Damage]:
-    """Every bit of roots, flag, descriptors and log runs."""
+    """Yield every bit of roots, flag, descriptors and log runs."""
     for file, first, count in sample.structures:
         for offset in range(first, first + count):
             for bit in range(8):
@@ -85,7 +85,7 @@ def structure_bits(image: str, sample: SampleStore) -> Iterator[Damage]:
 
 
 def random_bits(samples: dict[str, SampleStore], count: int, seed: int) -> Iterator[Damage]:
-    """Yield single bits, of every file of both images."""
+    """Yield single bits of the files of both images."""
     rng = random.Random(seed)
     places = _Places(samples)
     for _ in range(count):
@@ -94,7 +94,7 @@ def random_bits(samples: dict[str, SampleStore], count: int, seed: int) -> Itera
 
 
 def random_bursts(samples: dict[str, SampleStore], count: int, seed: int) -> Iterator[Damage]:
-    """Yield runs of 2 to 64 bytes of which any bits are inverted."""
+    """Yield runs of 2 to 64 bytes, in which random bits are inverted."""
     rng = random.Random(f"bursts {seed}")
     places = _Places(samples)
     for _ in range(count):

@@ -35,12 +35,12 @@ from gpkvs.recovery.proof.damage.sample_store import (
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import Store
 
-# Written after the damage, to each table.
+# Keys and values that are written to each table after the damage.
 _NEW = ((b"a new key", b"a new value"), (b"new key.", b"a value."))
 
 
 class DamageOutcome(StrEnum):
-    """What became of a damaged store."""
+    """What a damage did to a store."""
 
     REFUSED = "detected and refused"
     REPORTED = "detected and served around"
@@ -51,7 +51,7 @@ class DamageOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class DamageVerdict:
-    """The outcome for one damage, and why."""
+    """The outcome of one damage, and why."""
 
     damage: str
     outcome: DamageOutcome
@@ -59,7 +59,7 @@ class DamageVerdict:
 
 
 class _MissedError(Exception):
-    """Something that must never be."""
+    """A damaged store broke a promise."""
 
 
 class DamageJudge:
@@ -68,7 +68,7 @@ class DamageJudge:
     Parameters
     ----------
     directory
-        Where they are made; it exists and is empty.
+        An empty directory for them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -77,7 +77,7 @@ class DamageJudge:
         self._readers = {image: _Reader(image) for image in IMAGES}
 
     def judge(self, damage: Damage) -> DamageVerdict:
-        """Damage an image and see what becomes of it."""
+        """Damage an image, use the store, and return the verdict."""
         path = self._paths[damage.image]
         files = dict(self.samples[damage.image].files)
         files[damage.file] = damage.apply(files[damage.file])
@@ -119,15 +119,15 @@ class DamageJudge:
 
 @dataclass
 class _Found:
-    """What reading every key of a table gave."""
+    """The results of reading every key of a table."""
 
-    strange: list[str]  # wrong values, and values of keys that are not there
+    strange: list[str]  # wrong values, and values of absent keys
     missing: list[bytes]
     corrupt: int
 
 
 class _Reader:
-    """Reads all keys of both tables, and some that are not there, by one batch."""
+    """Reads all keys of both tables, and some absent ones, by one batch."""
 
     def __init__(self, image: str) -> None:
         there, absent_keys = contents(image), absent(image)
@@ -164,7 +164,7 @@ def _execute(store: Store, requests: list[Batch]) -> list[RequestResult]:
 
 
 def _write_and_read(store: Store) -> None:
-    """Prove that a damaged store that serves keeps what it then takes."""
+    """Require that a damaged store that is served keeps new writes."""
     _execute(store, [Batch.of([(Op.SET, key, value)]) for key, value in _NEW])
     again = _execute(store, [Batch.of([(Op.GET, key), (Op.DELETE, key), (Op.GET, key)]) for key, _ in _NEW])
     for (key, value), result in zip(_NEW, again, strict=True):
@@ -173,7 +173,7 @@ def _write_and_read(store: Store) -> None:
 
 
 def _violations(path: Path) -> str:
-    """Return what `gpkvs check` finds, "" if nothing."""
+    """Return the findings of `gpkvs check`, "" if there are none."""
     try:
         report: CheckReport = check(path)
     except StoreError as error:
@@ -187,7 +187,7 @@ def _require(condition: object, message: str) -> None:
 
 
 def _write(path: Path, files: dict[str, bytes]) -> None:
-    """Put the bytes of an image in place of what is there; without a truncation, which would cost most of the time."""
+    """Replace files by those of an image, without truncating them first: that would take most of the time."""
     for file in path.iterdir():
         if file.name not in files:
             file.unlink()
@@ -198,12 +198,12 @@ def _write(path: Path, files: dict[str, bytes]) -> None:
 
 
 def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
-    """Whether the files are still as damaged; LOCK says who looked."""
+    """Whether the files still have the damaged bytes; LOCK may change, because it names its last user."""
     return all((path / name).read_bytes() == data for name, data in files.items() if name != "LOCK")
 
 
 def main() -> None:
-    """Answer until there is nothing more to judge."""
+    """Judge one damage after the other, until there are no more."""
     judge = DamageJudge(Path(sys.argv[1]))
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,8 +1,8 @@
-"""The store that `gpkvs bitflip` damages: the smallest there is, the same to the byte each time it is made.
+"""The store that `gpkvs bitflip` damages: the smallest possible, and the same to the byte each time it is made.
 
-Two images of it are kept as bytes: ``idle``, after its last batch, and ``active``, where the process was killed in the
-last batch with every slot changed and the flag ACTIVE, so that its undo log is what decides. Recovery must bring the
-``active`` one back to the state before that batch.
+There are two images of it: ``idle``, after its last batch, and ``active``, whose process was killed in the last batch
+when every slot was changed and the flag was ACTIVE. Recovery must bring ``active`` back to the state before that batch
+by its undo log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store holds, by table."""
+    """The contents of a store, by table."""
 
     bytes_table: Model
     u64_table: Model
@@ -60,14 +60,14 @@ class Contents:
 
 @dataclass(frozen=True)
 class SampleStore:
-    """One image: its files, and where the structures lie that DESIGN promises to check.
+    """One image: its files, and the places of the structures that the store promises to check.
 
     Parameters
     ----------
     files
         The bytes of each file, by name.
     structures
-        File, first byte and bytes of each: both roots, the flag, both descriptors, the log's runs.
+        File, first byte and length of each: both roots, the flag, both descriptors, the log's runs.
     """
 
     files: dict[str, bytes]
@@ -75,19 +75,19 @@ class SampleStore:
 
 
 def open_sample(path: Path) -> Store:
-    """Open a store as small as the sample, with one thread, so that a process opens thousands a minute."""
+    """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
     return open_store(path, threads=1, index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10)
 
 
 def contents(image: str) -> Contents:
-    """Return what must be read from an image, once recovered."""
+    """Return the contents of an image after recovery."""
     batches = _bytes_batches(), _u64_batches()
     counted = [operations if image == "idle" else operations[:-1] for operations in batches]
     return Contents(_apply(counted[0]), _apply(counted[1]))
 
 
 def absent(image: str) -> Contents:
-    """Return keys that must not be found: deleted ones, and some that were never written; the values mean nothing."""
+    """Return keys that must be absent: deleted ones, and some that were never written. Their values mean nothing."""
     there = contents(image)
     touched = [{o[1] for batch in batches for o in batch} for batches in (_bytes_batches(), _u64_batches())]
     never = [{b"never-%d" % i for i in range(20)}, {_number(1 << 40 | i) for i in range(20)}]
@@ -98,12 +98,12 @@ def absent(image: str) -> Contents:
 
 
 def make(path: Path, image: str) -> SampleStore:
-    """Make an image at `path`, which does not exist, in a process of its own; read it, and leave it there.
+    """Make an image at `path`, which must not exist, in a process of its own; read its files, and leave them there.
 
     Raises
     ------
     GpkvsError
-        If it could not be made.
+        If the image could not be made.
     """
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
     command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
@@ -148,7 +148,7 @@ def _build(path: Path, image: str) -> None:
 
 
 def _take_out_chance(path: Path) -> None:
-    """Replace what creation drew at random, before anything depends on it."""
+    """Replace what the creation drew at random, before anything depends on it."""
     rng = random.Random(_SEED)
     files = open_files(path, find_domain(path, "auto"))
     root = replace(files.root, store_id=rng.randbytes(16), hash_key=rng.randbytes(16), created_ms=0)
@@ -159,7 +159,7 @@ def _take_out_chance(path: Path) -> None:
 def _bytes_batches() -> list[list[Operation]]:
     rng = random.Random(_SEED)
     keys = [b"key-%d" % i + b"k" * rng.choice((0, 0, 1, 30)) for i in range(_BYTES_KEYS)]
-    # The empty value is one of them.
+    # Some values are empty.
     return _batches(rng, keys, lambda: rng.randbytes(rng.choice((0, 1, 7, 8, 20, 100, 300))))
 
 

@@ -59,7 +59,7 @@ def table_of(layout: str) -> str:
 def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
     """Open the smallest possible store; in `msync`, with every persist that any domain has.
 
-    A store places its keys by a hash key, which is drawn at random. Here it is always the same, so that every run visits
+    A store places its keys by a hash key that it draws at random. Here it is always the same, so that every run visits
     the same states.
     """
     with ExitStack() as stack:
@@ -119,8 +119,8 @@ def make_base(path: Path, layout: str) -> Keys:
 def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int, bytes]]:
     """Find keys that crowd three buckets. Return them, and the crowd's keys by the first words of their slots.
 
-    A new key of the pair (A, B) then finds both buckets full. The occupants of A cannot move; those of B can move to the
-    roomy bucket.
+    A new key of the pair (A, B) then finds both buckets full. The occupants of A cannot move. Those of B can move to
+    the roomy bucket.
     """
     count = _CANDIDATES[layout]
     numbers = np.arange(1, count + 1, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Many workloads over several processes, and what came of them."""
+"""Explores many workloads in several processes, and adds up the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Totals:
-    """What a campaign did."""
+    """The sums over all workloads."""
 
     workloads: int = 0
     epochs: int = 0
@@ -52,7 +52,7 @@ class Totals:
     violations: list[StateViolation] = field(default_factory=list)
 
     def add(self, visited: Visited) -> None:
-        """Count what the exploration of one workload did."""
+        """Add the exploration of one workload."""
         self.workloads += 1
         self.epochs += visited.epochs
         self.exhaustive += visited.exhaustive
@@ -63,7 +63,7 @@ class Totals:
 
 
 def part_of(workloads: int, seed: int) -> list[Workload]:
-    """Return a seeded part of all workloads: at least all of one letter, but not the wide ones, which take longest."""
+    """Return a seeded part of all workloads: at least those of one letter, but not W, which takes longest."""
     every = [workload for workload in all_workloads() if workload.letters != "W"]
     short = [workload for workload in every if len(workload.letters) == 1]
     rest = [workload for workload in every if len(workload.letters) > 1]
@@ -72,7 +72,7 @@ def part_of(workloads: int, seed: int) -> list[Workload]:
 
 
 class Campaign:
-    """Explores in processes that load the traced build of the kernels.
+    """Explores workloads in processes that load the traced build of the kernels.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Campaign:
         self._processes = processes or len(os.sched_getaffinity(0))
 
     def explore(self, workloads: list[Workload], on_visited: Callable[[Visited], None]) -> Totals:
-        """Explore workloads; `on_visited` is told of each one when it is done."""
+        """Explore workloads; call `on_visited` with each when it is done."""
         begin = time.perf_counter()
         totals = Totals()
         distinct: set[bytes] = set()
@@ -106,7 +106,7 @@ class Campaign:
     def mutate(
         self, on_found: Callable[[int], None], on_verdict: Callable[[MutantVerdict], None]
     ) -> list[MutantVerdict]:
-        """Try every mutant; `on_found` is told how many there are, `on_verdict` what became of each."""
+        """Try every mutant; call `on_found` with their number, and `on_verdict` with each verdict."""
         places: dict[Mutation, list[Place]] = {}
         verdicts = []
         with self._pool() as pool:
@@ -128,7 +128,7 @@ class Campaign:
     @contextmanager
     def _pool(self) -> Iterator[ProcessPoolExecutor]:
         before = os.environ.get(TRACE_VARIABLE)
-        os.environ[TRACE_VARIABLE] = "1"  # read when the new processes import gpkvs
+        os.environ[TRACE_VARIABLE] = "1"  # the new processes read it when they import gpkvs
         try:
             with (
                 memory_directory() as directory,
@@ -142,7 +142,7 @@ class Campaign:
                 try:
                     yield pool
                 except BaseException:
-                    # Nobody waits for what they are at; the directory goes when they are gone.
+                    # Nobody waits for their results. They must be gone before the directory is removed.
                     pool.shutdown(wait=False, cancel_futures=True)
                     for child in multiprocessing.active_children():
                         child.kill()
@@ -163,7 +163,7 @@ def _as_done(futures: list[Future[_T]]) -> Iterator[_T]:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Make a directory in memory, or where temporary files go if there is no such place; remove it in the end."""
+    """Make a directory in memory, or else where temporary files go; remove it at the end."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix=f"gpkvs-crash-{os.getpid()}-", dir=where))
     try:
@@ -177,7 +177,7 @@ _explorer: Explorer
 
 def _start(directory: Path, options: ExplorerOptions) -> None:
     global _explorer  # noqa: PLW0603 - one process has one
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the command, no process stays
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the command dies, its processes die too
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
 
 

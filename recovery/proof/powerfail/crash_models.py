@@ -38,8 +38,8 @@ class Model(StrEnum):
     KILL = "kill"
 
 
-# The models of each persistence domain. In `fence` the caches survive: an x86-64 processor leaves a prefix of a thread's
-# stores, as after a kill, and a GPU any part of them.
+# The models of each persistence domain. In `fence` the caches survive: an x86-64 processor leaves a prefix of a
+# thread's stores, as after a kill, and a GPU any part of them.
 MODEL_OF_DOMAIN = {
     DomainName.FENCE: (Model.KILL, Model.GPU),
     DomainName.FLUSH: (Model.ADR, Model.ADR8),

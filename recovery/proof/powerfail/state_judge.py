@@ -150,8 +150,8 @@ class StateJudge:
     def outcome(self, durable: Image, changes: Iterable[Event]) -> Dump:
         """Recover a state, which is an image with some changes; check the result, and return what it holds.
 
-        The checks are `check`, a second recovery with the same outcome, one more batch in each table, and `check` again.
-        They depend only on the image that recovery leaves, so they run once for each such image.
+        The checks are `check`, a second recovery with the same outcome, one more batch in each table, and `check`
+        again. They depend only on the image that recovery leaves, so they run once for each such image.
 
         Raises
         ------

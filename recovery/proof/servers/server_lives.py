@@ -1,4 +1,4 @@
-"""How a server lives and dies in one round of a drill: under the load of clients, and then in its own recovery."""
+"""Runs a server under load and kills it as one round of a drill says, also in its recovery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAILPOINT_SECONDS_MAX = 30.0
 
 
 class Clients(Protocol):
-    """Who works while a server lives."""
+    """The clients of a server."""
 
     last_error: str
 
@@ -24,16 +24,16 @@ class Clients(Protocol):
 
 
 class ServerLives:
-    """The lives of the servers of one store.
+    """Starts and kills the servers of one store, one after the other.
 
     Parameters
     ----------
     path
         The store's directory.
     options
-        How servers are started.
+        How to start servers.
     clients
-        Who works meanwhile.
+        The load on each server.
     """
 
     def __init__(self, path: Path, options: ServerOptions, clients: Clients) -> None:
@@ -42,16 +42,16 @@ class ServerLives:
         self._clients = clients
 
     def server(self, armed: str = "") -> ServerProcess:
-        """Start a server, with a failpoint armed or without."""
+        """Start a server, with or without an armed failpoint."""
         return ServerProcess(self.path, self._options, armed=armed)
 
     async def die(self, round: Round) -> tuple[str, ...]:
-        """Let a server live under load and die as a round says, in recovery too; return the kills in order.
+        """Run a server under load and kill it as a round says, also in its recovery; return the kills in order.
 
         Raises
         ------
         ServerProcessError
-            If a server did not die, or not of what was planned.
+            If a server did not die as planned.
         """
         kills = [round.engine_point or SIGKILL]
         if round.kind == SIGKILL:
@@ -65,7 +65,7 @@ class ServerLives:
 
     @asynccontextmanager
     async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
-        """Start a server and the clients; at the end the server is gone and all clients have noticed."""
+        """Start a server and the clients; at the end, kill the server and wait until all clients have noticed."""
         with closing(self.server(armed)) as server:
             await server.ready()
             load = asyncio.create_task(self._clients.run(server.target))
@@ -76,7 +76,7 @@ class ServerLives:
                 await load
 
     async def _kill(self, load_seconds: float) -> None:
-        """Kill the server with SIGKILL at a moment that it does not choose."""
+        """Kill the server with SIGKILL after some seconds."""
         async with self._under_load() as (server, load):
             done, _ = await asyncio.wait([load], timeout=load_seconds)
             if done or not server.alive:
@@ -92,7 +92,7 @@ class ServerLives:
                 raise server.error(f"the server did not die at failpoint {armed}")
 
     async def _die_in_recovery(self, point: str) -> None:
-        """Start the server with a failpoint armed that it must not survive."""
+        """Start the server with an armed failpoint of recovery, which it must not survive."""
         with closing(self.server(point)) as server:
             if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:
                 raise server.error(f"the server did not die at failpoint {point} while it started")
