@@ -1,6 +1,6 @@
-"""Ceilings of a GPU and its link, measured in the run whose figures are held against them.
+"""Measures the limits of a GPU and its link, in the same run as the figures that are compared with them.
 
-Everything here works on a plain shared mapping or on device memory; no store is involved. Rates are medians.
+It uses a plain shared mapping and device memory, but no store. Rates are medians.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLOT_BYTES = 16
 
 @dataclass(frozen=True)
 class HardwareLimits:
-    """Ceilings; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
+    """The limits; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
 
     upload_gb_per_s: float
     download_gb_per_s: float
@@ -77,12 +77,12 @@ class _Probe:
 
 
 def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> HardwareLimits:
-    """Measure every ceiling once.
+    """Measure every limit once.
 
     Parameters
     ----------
     backend
-        Of the GPU.
+        The backend of the GPU.
     memory
         Registered host memory of the size and kind that an index has.
     slots

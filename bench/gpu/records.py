@@ -1,6 +1,6 @@
-"""Records of 16-byte keys and 100-byte values on a GPU's store, beside what the host's threads and the link alone take.
+"""Times records of 16-byte keys and 100-byte values on a GPU's store, beside the host's threads and the link alone.
 
-The bytes of records come from the host and go to the heap by the host's threads; keys, log and slots cross the link.
+The host's threads store the bytes of records to the heap; keys, log and slots cross the link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COPY_BYTES = 256 * MIB
 
 @dataclass
 class HostKernels:
-    """Times what a backend runs on the host's threads, by kernel."""
+    """Times the kernels that a backend runs on the host's threads, by name."""
 
     backend: Any
     seconds: dict[str, float] = field(default_factory=dict)
@@ -58,11 +58,11 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
     Parameters
     ----------
     folder
-        For the store.
+        The directory for the store.
     count
         Operations in a batch.
     limits
-        Of the link (`gpkvs.bench.gpu.limits.HardwareLimits`).
+        The limits of the link (`gpkvs.bench.gpu.limits.HardwareLimits`).
     """
     store = gpkvs.open(
         folder,

@@ -1,4 +1,4 @@
-"""The benchmark of the server: a real `gpkvs serve` beside a real `redis-server` that promises the same."""
+"""The benchmark of the server: a real `gpkvs serve` beside a real `redis-server` with the same promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTED_SIZES = (64, 4096)
 
 
 async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progress: Progress) -> dict[str, Any]:
-    """Run the parts of the benchmark that were chosen; return the result, ready for JSON.
+    """Run the chosen parts of the benchmark; return the result, ready for JSON.
 
     Raises
     ------
@@ -52,7 +52,7 @@ async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progr
 
 
 async def _measure(part: Part, options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
-    """Run one part; return the fields of the result that it fills."""
+    """Run one part; return its fields of the result."""
     if part == "memory":
         return {"memory": await measure_memory(options, directory, progress)}
     if part == "start":

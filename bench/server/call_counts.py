@@ -1,4 +1,4 @@
-"""What the server does in Python for a message: calls of functions, and objects. Neither may depend on its operations.
+"""Counts the calls and the objects of Python for a message: neither may depend on the number of operations in it.
 
 This shows that no Python object is made for an operation between the socket and the kernels.
 """
@@ -64,7 +64,7 @@ async def _count(server: ServerProcess, client: AsyncClient, file: Path, operati
 
 
 def _take(server: ServerProcess, file: Path) -> dict[str, Any]:
-    """Have the server write what it counted since the last time, and read that."""
+    """Let the server write its counts since the last time, and read them."""
     file.unlink(missing_ok=True)
     os.kill(server.pid, signal.SIGUSR1)
     give_up = time.monotonic() + _WRITE_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""What a server takes beside its work: resident memory, and time to start."""
+"""The resident memory of a server, and its time to start."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Store:
 
     @property
     def used_bytes(self) -> int:
-        """What its files take on the file system."""
+        """The bytes of its files on the file system."""
         return sum(file.stat().st_blocks * 512 for file in self.data.iterdir() if file.is_file())
 
 
@@ -87,7 +87,7 @@ async def measure_start(options: ServerBenchOptions, directory: Path, progress: 
         for records in sorted({max(most // 100, 1), max(most // 10, 1), most}):
             progress(f"start-up time with {records:,} records of {shape.text}")
             data = directory / f"start-{shape.key_bytes}-{records}"
-            # SETs under which it is killed append to the heap as well: room for as many again.
+            # The SETs during which the server is killed append to the heap too: they need room.
             store = _Store(
                 shape, records, data, server_options(options, shape, records, sets_max=records // 4 + 100_000)
             )
@@ -129,7 +129,7 @@ async def _kill_under_load(server: ServerProcess, store: _Store) -> None:
     async with _client(server, store) as client:
 
         async def load() -> None:
-            # The same few megabytes again and again, so that the heap has room for what is written.
+            # The same few megabytes again and again, so that the heap has room for them.
             first = [batch for batch, _ in zip(requests(store.shape, store.records, Op.SET), range(4), strict=False)]
             end = perf_counter() + START_SECONDS_MAX
             with suppress(GpkvsError):

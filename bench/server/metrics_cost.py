@@ -1,6 +1,6 @@
-"""What metrics cost: the same load on a server with them and on one without, in turn.
+"""Measures what metrics cost: the same load on a server with metrics and on one without, in turn.
 
-Compared are throughput, and the servers' processor time for an operation, which other work on the machine disturbs
+It compares the throughput, and the servers' processor time for an operation, which other work on the machine disturbs
 less.
 """
 
@@ -19,7 +19,7 @@ from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 
 _RECORDS_MAX = 1_000_000
-_PAIRS_PER_RUN = 4  # what is looked for is smaller than the noise of one pair
+_PAIRS_PER_RUN = 4  # the cost is smaller than the noise of one pair
 
 
 async def measure_metrics_cost(options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Run concurrent clients, kill their server again and again, and judge the history: is it strictly serializable?
+"""Run concurrent clients, kill their server again and again, and judge whether the history is strictly serializable.
 
 All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
 recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. At the end the clients
@@ -19,7 +19,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
 from gpkvs.recovery.proof.consistency.serializability import Judgement, judge
 from gpkvs.recovery.proof.servers.kill_plan import plan
-from gpkvs.recovery.proof.servers.server_lives import ServerLives
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _HISTORY_FILE = "history.npz"
@@ -81,7 +81,7 @@ class NotSerializableError(GpkvsError):
 
 
 async def check_consistency(
-    options: ConsistencyOptions, on_life: Callable[[int, int, str], None] = lambda *_: None
+    options: ConsistencyOptions, on_death: Callable[[int, int, str], None] = lambda *_: None
 ) -> ConsistencyReport:
     """Run clients and faults, then judge the history.
 
@@ -89,7 +89,7 @@ async def check_consistency(
     ----------
     options
         The settings.
-    on_life
+    on_death
         Called after each death of a server with the number of kills, the number of operations, and how it died.
 
     Raises
@@ -101,7 +101,7 @@ async def check_consistency(
     """
     begin = time.monotonic()
     clients = ConsistencyClients(options.clients, options.seed)
-    kills, keys = await _kill_and_read_back(options, clients, on_life)
+    kills, keys = await _kill_and_read_back(options, clients, on_death)
     history, judged = clients.recorder.history(), time.monotonic()
     report = ConsistencyReport(
         judge(history),
@@ -124,27 +124,27 @@ async def check_consistency(
 
 
 async def _kill_and_read_back(
-    options: ConsistencyOptions, clients: ConsistencyClients, on_life: Callable[[int, int, str], None]
+    options: ConsistencyOptions, clients: ConsistencyClients, on_death: Callable[[int, int, str], None]
 ) -> tuple[Counter[str], int]:
     """Let the clients work while servers die; return the kills, and how many keys were read back at the end."""
-    lives = ServerLives(options.directory / "store", options.server, clients)
+    servers = KilledServers(options.directory / "store", options.server, clients)
     kills: Counter[str] = Counter()
     for round in plan(options.faults, options.seed) if options.faults else []:
         if kills.total() >= options.faults:
             break
-        kills.update(await lives.die(round))
-        on_life(kills.total(), clients.recorder.operations, str(round))
-    keys = await _last_life(lives, clients, options.operations)
-    on_life(kills.total(), clients.recorder.operations, "SIGTERM")
-    status, output = await asyncio.to_thread(run_gpkvs, "check", str(lives.path))
+        kills.update(await servers.run_and_kill(round))
+        on_death(kills.total(), clients.recorder.operations, str(round))
+    keys = await _finish(servers, clients, options.operations)
+    on_death(kills.total(), clients.recorder.operations, "SIGTERM")
+    status, output = await asyncio.to_thread(run_gpkvs, "check", str(servers.path))
     if status != 0:
         raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
     return kills, keys
 
 
-async def _last_life(lives: ServerLives, clients: ConsistencyClients, operations: int) -> int:
+async def _finish(servers: KilledServers, clients: ConsistencyClients, operations: int) -> int:
     """Let the clients do the operations that are left, read everything back, and stop the server in order."""
-    with closing(lives.server()) as server:
+    with closing(servers.start()) as server:
         await server.ready()
         load = asyncio.create_task(clients.run(server.target))
         while clients.recorder.operations < operations and not load.done():

@@ -100,8 +100,8 @@ class DrillClients:
     async def read_back(self, target: str, other_records: int = 0) -> int:
         """Compare all keys with the ledger, while nobody writes; return the number of keys.
 
-        The store must have as many records as the ledger, and `other_records` that others wrote. The ledger's `violations`
-        has the problems, and `info` the facts that the server gives.
+        The store must have as many records as the ledger, and `other_records` that others wrote. The problems are in
+        the ledger's `violations`, the facts that the server gives in `info`.
         """
         async with channel(target) as connection:
             stub = kv_pb2_grpc.KVStub(connection)

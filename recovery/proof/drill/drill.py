@@ -23,7 +23,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.drill.clients import Counts, DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.kill_plan import Round, plan
-from gpkvs.recovery.proof.servers.server_lives import ServerLives
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _PROBLEMS_SHOWN_MAX = 20
@@ -170,7 +170,7 @@ class _StoreDrill:
         self.path = options.directory / f"store-{first_round}"
         self._ledger = Ledger()
         self._clients = DrillClients(self._ledger, options.clients, f"{options.seed} {first_round}")
-        self._lives = ServerLives(self.path, options.server, self._clients)
+        self._servers = KilledServers(self.path, options.server, self._clients)
 
     @property
     def violations(self) -> list[str]:
@@ -184,8 +184,8 @@ class _StoreDrill:
     async def run(self, round: Round) -> RoundResult:
         begin = time.monotonic()
         self._clients.counts = Counts()
-        kills = await self._lives.die(round)
-        with closing(self._lives.server()) as server:
+        kills = await self._servers.run_and_kill(round)
+        with closing(self._servers.start()) as server:
             await server.ready()
             undone_entries = self._undone_entries(round)
             keys = await self._clients.read_back(server.target)

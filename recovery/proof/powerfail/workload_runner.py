@@ -87,7 +87,7 @@ class WorkloadRunner:
             disk.lay(in_progress)
             return self._renewed(disk, workload, keys)
         if workload.letters in (PROCESS, COPY):
-            return self._two_lives(disk, workload, keys)
+            return self._two_domains(disk, workload, keys)
         with open_tiny(disk.path) as store:
             if workload.letters == DROP:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
@@ -140,8 +140,8 @@ class WorkloadRunner:
                 image.apply(event)
         return image
 
-    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
-        """Write what a power failure may still take back; then open the store in msync, and run a batch."""
+    def _two_domains(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
+        """Run or copy what a power failure may take back; then open the store in msync, and run a batch."""
         with open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)))
         before = disk.image().copy()

@@ -66,8 +66,8 @@ class Round:
 def plan(rounds: int, seed: int) -> list[Round]:
     """Choose all rounds.
 
-    With at least one round for each failpoint (`gpkvs.failpoint.SERVING`), all are visited, and most of the other rounds
-    are SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
+    With at least one round for each failpoint (`gpkvs.failpoint.SERVING`), all are visited, and most other rounds are
+    SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
     """
     choice = random.Random(seed)
     points = list(failpoint.SERVING)

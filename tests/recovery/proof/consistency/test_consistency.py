@@ -18,7 +18,7 @@ from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, C
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, NotSerializableError, check_consistency
 from gpkvs.recovery.proof.consistency.history import History, RequestOutcome
 from gpkvs.recovery.proof.consistency.serializability import judge
-from gpkvs.recovery.proof.servers.server_lives import ServerLives
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from tests.serving import error_line, run_gpkvs
 
@@ -31,9 +31,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
 
     async def run() -> History:
         clients = ConsistencyClients(ConsistencyClientOptions(keys=60), seed)
-        lives = ServerLives(path / "store", ServerOptions(), clients)
+        servers = KilledServers(path / "store", ServerOptions(), clients)
         for life in range(2):
-            with closing(lives.server()) as server:
+            with closing(servers.start()) as server:
                 await server.ready()
                 load = asyncio.create_task(clients.run(server.target))
                 while clients.recorder.operations < 8000 * (life + 1) and not load.done():
@@ -102,7 +102,7 @@ def test_no_answer_may_be_another(recorded: History, column: str) -> None:
 
 
 def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:
-    """Between two lives, the store is replaced by an older copy of itself."""
+    """Between two servers, the store is replaced by an older copy of itself."""
     seed = secrets.randbelow(1 << 32)
     options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ConsistencyClientOptions(keys=60))
     copies = [tmp_path / "copy"]

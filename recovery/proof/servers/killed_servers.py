@@ -23,7 +23,7 @@ class Clients(Protocol):
         """Let all clients work until each has lost its server."""
 
 
-class ServerLives:
+class KilledServers:
     """Starts and kills the servers of one store, one after the other.
 
     Parameters
@@ -41,11 +41,11 @@ class ServerLives:
         self._options = options
         self._clients = clients
 
-    def server(self, armed: str = "") -> ServerProcess:
+    def start(self, armed: str = "") -> ServerProcess:
         """Start a server, with or without an armed failpoint."""
         return ServerProcess(self.path, self._options, armed=armed)
 
-    async def die(self, round: Round) -> tuple[str, ...]:
+    async def run_and_kill(self, round: Round) -> tuple[str, ...]:
         """Run a server under load and kill it as a round says, also in its recovery; return the kills in order.
 
         Raises
@@ -66,7 +66,7 @@ class ServerLives:
     @asynccontextmanager
     async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
         """Start a server and the clients; at the end, kill the server and wait until all clients have noticed."""
-        with closing(self.server(armed)) as server:
+        with closing(self.start(armed)) as server:
             await server.ready()
             load = asyncio.create_task(self._clients.run(server.target))
             try:
@@ -93,6 +93,6 @@ class ServerLives:
 
     async def _die_in_recovery(self, point: str) -> None:
         """Start the server with an armed failpoint of recovery, which it must not survive."""
-        with closing(self.server(point)) as server:
+        with closing(self.start(point)) as server:
             if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:
                 raise server.error(f"the server did not die at failpoint {point} while it started")
