@@ -33,7 +33,7 @@ class Scrape:
     Raises
     ------
     ScrapeError
-        If nothing answers there, or if what answers is not the metrics of a gpkvs server.
+        If nothing responds there, or the response is not the metrics of a gpkvs server.
     """
 
     def __init__(self, address: str) -> None:
@@ -50,7 +50,7 @@ class Scrape:
         except (OSError, HTTPException, ValueError) as error:
             raise ScrapeError(f"no metrics at {address}: {error} (--metrics of gpkvs serve?)") from error
         if "gpkvs_serving" not in self._samples:
-            raise ScrapeError(f"what answers at {address} is no gpkvs server")
+            raise ScrapeError(f"{address} is not the metrics port of a gpkvs server")
 
     def labels(self, name: str) -> dict[str, str]:
         """Return the labels of a metric's only sample; none if it is missing."""

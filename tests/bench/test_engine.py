@@ -69,7 +69,7 @@ def test_an_unknown_peer_is_refused() -> None:
 
 
 @needs_shm
-def test_a_store_that_answers_wrongly_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_returns_wrong_values_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     load = EmbeddedGpkvs.load
 
     def load_and_spoil(self: EmbeddedGpkvs, workload: Workload) -> None:

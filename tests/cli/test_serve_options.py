@@ -92,7 +92,7 @@ def test_bad_addresses(text: str) -> None:
 
 
 @pytest.mark.parametrize("message_bytes_max", [64 << 10, 1 << 20, 64 << 20, 1 << 30])
-def test_every_answer_fits_one_message(message_bytes_max: int) -> None:
+def test_every_response_fits_one_message(message_bytes_max: int) -> None:
     limits = message_limits(Limits(), message_bytes_max)
     largest = limits.result_bytes_max + (1 + 8 + 4) * limits.request_ops_max + 64
     assert largest <= message_bytes_max

@@ -13,7 +13,7 @@ MUTANTS = (
         "client/retry.py",
         "self.transient and not (is_write and self.executed)",
         "self.transient",
-        "a write whose answer was lost is done twice",
+        "a write whose response was lost is done twice",
         ("client/test_retry.py::test_every_status_means_one_thing",),
     ),
     Mutant(

@@ -89,7 +89,7 @@ class _Judge:
         lengths = np.diff(history.first_op)
         self._request = np.repeat(np.arange(len(lengths)), lengths)  # of each operation
         self._index = np.arange(len(history.op)) - history.first_op[self._request]
-        self._answered = history.outcome == RequestOutcome.OK
+        self._has_response = history.outcome == RequestOutcome.OK
         self._is_set = history.op == Op.SET
 
     def judge(self) -> Judgement:
@@ -126,7 +126,7 @@ class _Judge:
         h = self._h
         sets = np.flatnonzero(self._is_set)
         sets = sets[np.argsort(h.value[sets])]
-        self._reads = np.flatnonzero((h.op == Op.GET) & self._answered[self._request] & h.found)
+        self._reads = np.flatnonzero((h.op == Op.GET) & self._has_response[self._request] & h.found)
         if len(sets) == 0:
             self._say(
                 "phantom", self._reads, self._request, "key {0}: read value {1:#x}, written by nobody", h.key, h.value
@@ -148,7 +148,7 @@ class _Judge:
         h, request, index = self._h, self._request, self._index
         self._base = np.full(len(h.outcome), -1, np.int64)
         seen = h.version.astype(np.int64) - index  # the number of the first operation, by each result
-        own = np.flatnonzero(self._is_set & self._answered[request])
+        own = np.flatnonzero(self._is_set & self._has_response[request])
         self._base[request[own]] = seen[own]
         # The version of a value that somebody read shows it too, for a request without a response.
         unknown = h.outcome[request[self._writer]] == RequestOutcome.UNKNOWN
@@ -180,8 +180,8 @@ class _Judge:
         clash = order[1:][ends[:-1] > self._base[order[1:]]]
         self._say("number", clash, np.arange(len(h.outcome)), "it has numbers of the request before it")
 
-        self._answered_at = np.where(self._answered, h.end, _NEVER)
-        first_end_after = np.minimum.accumulate(np.append(self._answered_at[order], _NEVER)[::-1])[::-1][1:]
+        self._response_at = np.where(self._has_response, h.end, _NEVER)
+        first_end_after = np.minimum.accumulate(np.append(self._response_at[order], _NEVER)[::-1])[::-1][1:]
         early = order[first_end_after < h.start[order]]
         text = "it was sent after the response to a request that comes later in the commit order (number {0})"
         self._say("real time", early, np.arange(len(h.outcome)), text, self._base)
@@ -192,8 +192,8 @@ class _Judge:
         writes = np.flatnonzero((h.op != Op.GET) & self._done[request])
         writes = writes[np.argsort(self._place(writes), kind="stable")]
         self._all_writes, places = writes, self._place(writes)
-        told = np.flatnonzero((h.op != Op.SET) & (self._done & self._answered & self._writes)[request])
-        self._found.reads = int(((h.op != Op.SET) & self._answered[request]).sum())
+        told = np.flatnonzero((h.op != Op.SET) & (self._done & self._has_response & self._writes)[request])
+        self._found.reads = int(((h.op != Op.SET) & self._has_response[request]).sum())
         if len(writes) == 0:
             return
         before = np.searchsorted(places, self._place(told)) - 1
@@ -215,7 +215,7 @@ class _Judge:
     def _place_readers(self) -> None:
         """Give each request that only read the earliest moment that explains its results: after the first k writers."""
         h = self._h
-        readers = np.flatnonzero(self._answered & ~self._writes)
+        readers = np.flatnonzero(self._has_response & ~self._writes)
         readers = readers[np.argsort(h.start[readers], kind="stable")]
         self._found.reading = len(readers)
         low, high = self._bounds(readers)
@@ -259,14 +259,14 @@ class _Judge:
         overwritten = (at + 1 < len(self._all_writes)) & (h.key[following] == h.key[writer])
         np.minimum.at(high, request[reads[overwritten]], rank[following[overwritten]])
 
-        by_end = self._order[np.argsort(self._answered_at[self._order], kind="stable")]
-        answered_before = np.searchsorted(self._answered_at[by_end], h.start[readers], side="left")
+        by_end = self._order[np.argsort(self._response_at[self._order], kind="stable")]
+        responded_before = np.searchsorted(self._response_at[by_end], h.start[readers], side="left")
         latest = np.maximum.accumulate(np.append(0, self._rank[by_end] + 1))
         by_start = self._order[np.argsort(h.start[self._order], kind="stable")]
         sent_after = np.searchsorted(h.start[by_start], h.end[readers], side="right")
         earliest = np.minimum.accumulate(np.append(self._rank[by_start], len(self._order))[::-1])[::-1]
         return (
-            np.maximum(low[readers], latest[answered_before]),
+            np.maximum(low[readers], latest[responded_before]),
             np.minimum(high[readers], earliest[sent_after]),
         )
 

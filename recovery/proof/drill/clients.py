@@ -117,7 +117,7 @@ class DrillClients:
         records = sum(table.records for table in self.info.tables)
         expected = self.ledger.keys_present + other_records
         if records != expected:
-            self.ledger.violate_answer(b"(all)", f"{expected} records", f"{records}")
+            self.ledger.violate_response(b"(all)", f"{expected} records", f"{records}")
         return sum(len(cell.keys) for cell in self.ledger.cells)
 
     async def ask(self, target: str) -> admin_pb2.InfoResponse:
@@ -172,7 +172,7 @@ class DrillClients:
         except grpc.aio.AioRpcError as error:
             self.last_error = f"{error.code().name}: {error.details()}"
             if error.code() not in _GONE:
-                self.ledger.violate_answer(b"(a request)", "a response", self.last_error)
+                self.ledger.violate_response(b"(a request)", "a response", self.last_error)
             return False
         return True
 
@@ -191,7 +191,7 @@ class DrillClients:
         if response is not None:
             self._acknowledge(attempt, None)
             if response.found != present:
-                self.ledger.violate_answer(cell.keys[0], f"delete: found={present}", f"{response.found}")
+                self.ledger.violate_response(cell.keys[0], f"delete: found={present}", f"{response.found}")
 
     async def _get_one(self, stub: kv_pb2_grpc.KVStub, cell: Cell) -> None:
         before = cell.newest
@@ -223,7 +223,7 @@ class DrillClients:
             attempt, tuple(v if s is not None else 0 for v, s in zip(versions, attempt.state, strict=True))
         )
         if response.values != (attempt.state[probe] or b""):
-            self.ledger.violate_answer(cell.keys[probe], "the value set before in the batch", repr(response.values))
+            self.ledger.violate_response(cell.keys[probe], "the value set before in the batch", repr(response.values))
 
     async def _read_cell(self, stub: kv_pb2_grpc.KVStub, cell: Cell) -> None:
         before = cell.newest
@@ -240,7 +240,7 @@ class DrillClients:
         offset = 0
         for key, status, length in zip(keys, response.status, lengths, strict=True):
             if status not in (Status.OK, Status.NOT_FOUND):
-                self.ledger.violate_answer(key, "a value or its absence", Status(status).name)
+                self.ledger.violate_response(key, "a value or its absence", Status(status).name)
             values.append(response.values[offset : offset + length] if status == Status.OK else None)
             offset += length
         versions = [v if value is not None else 0 for v, value in zip(_versions(response), values, strict=True)]

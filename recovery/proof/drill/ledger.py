@@ -12,7 +12,7 @@ Invariants; each has a test that breaks it:
     phantom     the store holds no value that nobody wrote, that was refused, or that a crash had already taken back
     version     a write's version is above all versions that were known when the request was sent; no version is given
                 twice; a value is always read with the version that it was written with
-    answer      a response about a key agrees with what the key's only writer knows
+    response    a response about a key agrees with what the key's only writer knows
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpkvs.text import quoted
 State = tuple[bytes | None, ...]  # for each key of a cell its value, or None if the key is absent
 Versions = tuple[int, ...]  # for each key of a cell the version of its value, 0 if the key is absent
 AttemptOutcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
-Invariant = Literal["lost", "half batch", "phantom", "version", "answer"]
+Invariant = Literal["lost", "half batch", "phantom", "version", "response"]
 
 VALUE_BYTES_MIN = 40  # every value begins with the attempt that wrote it
 
@@ -193,9 +193,9 @@ class Ledger:
         """How many keys have a value in the newest states."""
         return sum(value is not None for cell in self.cells for value in cell.newest.state)
 
-    def violate_answer(self, key: bytes, expected: str, found: str) -> None:
+    def violate_response(self, key: bytes, expected: str, found: str) -> None:
         """Note a response that contradicts what its client alone knows."""
-        self.violations.append(LedgerViolation("answer", key, expected, found))
+        self.violations.append(LedgerViolation("response", key, expected, found))
 
     def _durable(self, attempt: Attempt, versions: Versions | None, outcome: AttemptOutcome) -> None:
         """Take a state as durable, after checking its versions."""

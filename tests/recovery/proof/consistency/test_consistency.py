@@ -75,7 +75,7 @@ def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
 
 
 def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
-    """Else a SET whose answer was lost could be done without a trace, but for a DELETE that found it."""
+    """Else a SET whose response was lost could be done without a trace, but for a DELETE that found it."""
     lengths = np.diff(recorded.first_op)
     request = np.repeat(np.arange(len(lengths)), lengths)
     single = recorded.key[(recorded.op == Op.SET) & (lengths[request] == 1) & (recorded.key < 60)]
@@ -86,8 +86,8 @@ def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
 
 
 @pytest.mark.parametrize("column", ["value", "version"])
-def test_no_answer_may_be_another(recorded: History, column: str) -> None:
-    """Change one answer at a time of a real history."""
+def test_no_response_may_be_another(recorded: History, column: str) -> None:
+    """Change one response at a time of a real history."""
     seed = secrets.randbelow(1 << 32)
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)

@@ -58,7 +58,7 @@ def ok(start: int, end: int, *operations: Operation) -> Request:
 
 
 def lost(start: int, *operations: Operation) -> Request:
-    """Make a request whose answer never came."""
+    """Make a request whose response never came."""
     return Request(start, 0, operations, RequestOutcome.UNKNOWN)
 
 
@@ -101,15 +101,15 @@ GOOD = {
         ok(2, 3, put("b", 11, 2), removed("a", 1)),
         ok(4, 5, missed("a"), got("b", 11, 2)),
     ],
-    "a lost answer, done": [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1))],
-    "a lost answer, done with its delete": [
+    "a lost response, done": [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1))],
+    "a lost response, done with its delete": [
         ok(0, 1, put("a", 10, 1)),
         lost(2, put("z", 11), removed("a", 0)),
         ok(3, 4, missed("a")),
         ok(5, 6, got("z", 11, 2)),
     ],
-    "a lost answer, not done": [lost(0, put("a", 10)), ok(5, 6, missed("a"))],
-    "a lost answer, done late": [lost(0, put("a", 10)), ok(5, 6, missed("a")), ok(7, 8, got("a", 10, 3))],
+    "a lost response, not done": [lost(0, put("a", 10)), ok(5, 6, missed("a"))],
+    "a lost response, done late": [lost(0, put("a", 10)), ok(5, 6, missed("a")), ok(7, 8, got("a", 10, 3))],
     "a refused request left no trace": [refused(0, 1, put("a", 10)), ok(2, 3, missed("a"))],
     "numbers left out": [ok(0, 1, put("a", 10, 5)), ok(2, 3, put("b", 11, 90)), ok(4, 5, got("a", 10, 5))],
     "absent, there, absent again": [
@@ -152,7 +152,7 @@ BAD = {
         "version",
         [ok(0, 1, put("b", 9, 1)), ok(0, 1, put("a", 10, 2)), ok(2, 3, got("a", 10, 1))],
     ),
-    "a lost answer seen with two versions": (
+    "a lost response seen with two versions": (
         "version",
         [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1)), ok(7, 8, got("a", 10, 2))],
     ),
@@ -272,7 +272,7 @@ BAD = {
         "snapshot",
         [ok(0, 1, got("a", 10, 1)), ok(2, 3, put("a", 10, 1))],
     ),
-    "a lost answer seen, and then gone": (
+    "a lost response seen, and then gone": (
         "snapshot",
         [lost(0, put("a", 10)), ok(1, 2, got("a", 10, 1)), ok(3, 4, missed("a"))],
     ),
@@ -291,7 +291,7 @@ BAD = {
         "real time",
         [ok(0, 1, put("a", 10, 9)), ok(2, 3, missed("c"), put("b", 11, 4)), ok(4, 5, put("c", 12, 20))],
     ),
-    "a lost answer, done before it was sent": (
+    "a lost response, done before it was sent": (
         "real time",
         [ok(0, 1, put("b", 9, 7)), lost(2, put("a", 10)), ok(3, 4, got("a", 10, 2))],
     ),
@@ -391,8 +391,8 @@ def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
         if request == 1:
             recorder.refuse(number)
         elif request != 2:
-            answer = np.array([True, True, False]), np.array([7], np.uint64), np.array([1, 9, 0], np.uint64)
-            recorder.respond(number, *answer)
+            response = np.array([True, True, False]), np.array([7], np.uint64), np.array([1, 9, 0], np.uint64)
+            recorder.respond(number, *response)
     recorded = recorder.history()
     assert recorder.operations == len(recorded.op) == 6000
     assert recorded.first_op.tolist() == list(range(0, 6001, 3))
