@@ -47,7 +47,7 @@ def consistency_command(
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Prove that what clients were told is strictly serializable, while the server is killed under them.
+    """Prove that the responses to clients are strictly serializable, while the server is killed under them.
 
     Clients send batches, single operations and streams on few keys, all at once. Some calls are cancelled, some miss
     their deadline. The server dies by SIGKILL at random moments and at named failpoints of a batch and of recovery, and

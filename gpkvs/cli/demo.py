@@ -47,7 +47,7 @@ def demo_command(
     backend: Annotated[BackendName, typer.Option(help="Where the kernels run.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the values that are written.", min=0)] = 1,
 ) -> None:
-    """Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.
+    """Kill a server with SIGKILL under full load, start it again, and show that it has lost nothing.
 
     It starts a server on a free loopback port and loads it with YCSB. YCSB's workload a then runs, while other clients
     write and remember every acknowledged write. The demo kills the server in the middle, starts it again, shows the

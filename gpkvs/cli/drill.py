@@ -42,7 +42,7 @@ def drill_command(
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the stores.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Kill a real server under load, restart it, and check what it still holds; again and again.
+    """Kill a real server under load, restart it, and check its store, again and again.
 
     Clients write all the time and remember which writes were acknowledged. The server dies by SIGKILL at random
     moments, and at each named failpoint of a batch and of recovery. After each restart every acknowledged write must be

@@ -86,7 +86,7 @@ class DamageJudge:
             outcome, detail = self._outcome(damage, path, files)
         except _MissedError as missed:
             outcome, detail = DamageOutcome.MISSED, str(missed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
+        except Exception as error:  # noqa: BLE001 - no caller should ever see another error
             outcome, detail = DamageOutcome.MISSED, f"{type(error).__name__}: {error}"
         return DamageVerdict(str(damage), outcome, detail)
 

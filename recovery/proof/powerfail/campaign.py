@@ -176,7 +176,7 @@ _explorer: Explorer
 
 
 def _start(directory: Path, options: ExplorerOptions) -> None:
-    global _explorer  # noqa: PLW0603 - one process has one
+    global _explorer  # noqa: PLW0603 - each process has one
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the command dies, its processes die too
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
 
