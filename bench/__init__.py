@@ -1,1 +1,1 @@
-"""Benchmarks of the engine and of the server, beside other stores that give the same promise."""
+"""Benchmarks of the engine and of the server, beside other stores with the same promise."""

@@ -1,9 +1,13 @@
-"""The configuration of a store and of a server; units stand in the names."""
+"""Settings of a store and of a server; units stand in the names.
+
+A field with a `Setting` is also an option of `gpkvs serve`. It is declared only here:
+`gpkvs.cli.config_options` makes the option from it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -14,17 +18,52 @@ BackendName = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_TABLE = "default"
 
+# The groups of options, in the order of the help; options without a group come before them.
+SERVER, NEW_STORE, LIMITS = GROUPS = ("Server", "Sizes of a new store", "Limits")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a field of a config looks as an option: its help, and what a user may give.
+
+    Parameters
+    ----------
+    help
+        What the help of `gpkvs serve` says.
+    group
+        One of `GROUPS`, or none.
+    min, max
+        Bounds of a number.
+    is_size
+        Whether it is a number of bytes, which people write with a unit: 64MiB.
+    metavar
+        What the help writes for the value, if the type alone does not say it.
+    name
+        The option's name (also in the settings file and the environment), if it differs from the field's.
+    none_means
+        The default that the help shows if the field's is None: a size, or words.
+    """
+
+    help: str
+    group: str = ""
+    min: float | None = None
+    max: float | None = None
+    is_size: bool = False
+    metavar: str | None = None
+    name: str = ""
+    none_means: int | str = ""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may hold; over a limit it is refused before anything is written."""
+    """What a request may hold; a request over a limit is refused before anything is written."""
 
     key_bytes_min: int = 1
-    key_bytes_max: int = 4096
+    key_bytes_max: Annotated[int, Setting("Size of a key.", LIMITS, is_size=True)] = 4 * KIB
     value_bytes_min: int = 0
-    value_bytes_max: int = 16 * MIB
-    request_ops_max: int = 1 << 20
-    result_bytes_max: int = 64 * MIB  # values that one request may read
+    value_bytes_max: Annotated[int, Setting("Size of a value.", LIMITS, is_size=True)] = 16 * MIB
+    request_ops_max: Annotated[int, Setting("Operations in a request.", LIMITS, min=1)] = 1 << 20
+    result_bytes_max: int = 64 * MIB  # of the values that one request may read
 
 
 @dataclass(frozen=True)
@@ -44,21 +83,51 @@ class Sizes:
 class StoreConfig:
     """How to open a store."""
 
-    backend: BackendName = "auto"
-    durability: DurabilityName = "auto"
-    accept_loss: bool = False  # open a store that durability=none left torn
-    threads: int = 0  # of the cpu backend; 0: one for each processor this process may use
-    index_bytes: int | None = None  # sizes of a new store; None: not given, those of `Sizes`
-    heap_bytes: int | None = None
-    log_bytes: int | None = None
+    backend: Annotated[BackendName, Setting("Where the kernels run.")] = "auto"
+    durability: Annotated[
+        DurabilityName,
+        Setting(
+            "The persistence domain. auto takes the one it finds and says what that survives. none turns the undo log "
+            "off, for benchmarks."
+        ),
+    ] = "auto"
+    accept_loss: Annotated[
+        bool,
+        Setting("Open a store that was in use with durability=none and was not closed, dropping what cannot be read."),
+    ] = False
+    threads: Annotated[int, Setting("Threads of the cpu backend; 0: one for each processor.", min=0, max=1024)] = 0
+    index_bytes: Annotated[
+        int | None,
+        Setting("Size of the index: 32 bytes for each slot.", NEW_STORE, is_size=True, none_means=Sizes.index_bytes),
+    ] = None
+    heap_bytes: Annotated[
+        int | None,
+        Setting("Size of the heap, which holds keys and values.", NEW_STORE, is_size=True, none_means=Sizes.heap_bytes),
+    ] = None
+    log_bytes: Annotated[
+        int | None,
+        Setting(
+            "Size of the undo log: 48 bytes for each change of a transaction.",
+            NEW_STORE,
+            is_size=True,
+            none_means=Sizes.log_bytes,
+        ),
+    ] = None
+    tables_max: Annotated[
+        int, Setting("Tables that the store may have; each is a file that stays open.", LIMITS, min=1)
+    ] = 1000
+    tables_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Size of the indexes of all tables together.", LIMITS, is_size=True, none_means="no limit but the disk"
+        ),
+    ] = None
     limits: Limits = field(default_factory=Limits)
-    batch_result_bytes_max: int = 64 * MIB  # values that one transaction may read; the rest of a batch waits
-    tables_max: int = 1000  # beyond so many, no table is made; each is a file that stays open
-    tables_bytes_max: int | None = None  # of all indexes together; None: no limit but the disk
+    batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
 
     @property
     def sizes(self) -> Sizes:
-        """Of a new store."""
+        """The sizes of a new store."""
         given = {"index_bytes": self.index_bytes, "heap_bytes": self.heap_bytes, "log_bytes": self.log_bytes}
         return Sizes(**{name: size for name, size in given.items() if size is not None})
 
@@ -67,14 +136,43 @@ class StoreConfig:
 class ServerConfig:
     """How to serve a store."""
 
-    listen: str = "127.0.0.1:7171"
-    metrics: str = "127.0.0.1:9171"
-    message_bytes_max: int = 64 * MIB
-    queue_requests_max: int = 65_536
-    memory_bytes_max: int | None = None  # clients may take so much; None: a quarter of the machine's
-    receive_seconds_max: float = 30.0  # until the only message of a call is whole
-    batch_ops_max: int = 1 << 20
-    batch_bytes_max: int = 256 * MIB
-    stream_requests_max: int = 64  # of one Pipeline, that were read and have no response yet
-    stream_bytes_max: int = 32 * MIB  # of their columns and responses; the last one read may pass it
-    drain_seconds_max: float = 30.0
+    listen: Annotated[str, Setting("Where gRPC listens; port 0 takes a free one.", SERVER, metavar="HOST:PORT")] = (
+        "127.0.0.1:7171"
+    )
+    metrics: Annotated[str, Setting("Where Prometheus metrics are served.", SERVER, metavar="HOST:PORT")] = (
+        "127.0.0.1:9171"
+    )
+    drain_seconds_max: Annotated[
+        float, Setting("Seconds that accepted requests may take to finish after SIGTERM.", SERVER, min=0)
+    ] = 30.0
+    message_bytes_max: Annotated[int, Setting("Size of a message, either way.", LIMITS, is_size=True)] = 64 * MIB
+    memory_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Memory that clients may make the server take. The server refuses requests beyond it, and lowers other "
+            "limits that do not fit into it.",
+            LIMITS,
+            is_size=True,
+            name="memory_max",
+            none_means="a quarter of the machine's",
+        ),
+    ] = None
+    receive_seconds_max: Annotated[
+        float, Setting("Seconds that the message of a call may take to arrive.", LIMITS, min=0.1)
+    ] = 30.0
+    batch_ops_max: Annotated[
+        int, Setting("Operations that the server gathers into one transaction.", LIMITS, min=1)
+    ] = 1 << 20
+    batch_bytes_max: Annotated[
+        int, Setting("Size of the keys and values of one transaction.", LIMITS, is_size=True)
+    ] = 256 * MIB
+    queue_requests_max: Annotated[
+        int, Setting("Requests that may wait; the server refuses more (RESOURCE_EXHAUSTED).", LIMITS, min=1)
+    ] = 65_536
+    stream_requests_max: Annotated[
+        int, Setting("Requests of one Pipeline that the server reads ahead; then the client waits.", LIMITS, min=1)
+    ] = 64
+    # The request that is read last may exceed it.
+    stream_bytes_max: Annotated[int, Setting("Size of these requests and their responses.", LIMITS, is_size=True)] = (
+        32 * MIB
+    )

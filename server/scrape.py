@@ -1,4 +1,4 @@
-"""A server's metrics, read twice: what it did in between, and how it stands."""
+"""A server's metrics, read twice: what it did between the two readings, and its state at the second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scrape:
     Raises
     ------
     ScrapeError
-        If there is no server, or it serves no metrics of gpkvs.
+        If nothing responds there, or the response is not the metrics of a gpkvs server.
     """
 
     def __init__(self, address: str) -> None:
@@ -50,7 +50,7 @@ class Scrape:
         except (OSError, HTTPException, ValueError) as error:
             raise ScrapeError(f"no metrics at {address}: {error} (--metrics of gpkvs serve?)") from error
         if "gpkvs_serving" not in self._samples:
-            raise ScrapeError(f"what answers at {address} is no gpkvs server")
+            raise ScrapeError(f"{address} is not the metrics port of a gpkvs server")
 
     def labels(self, name: str) -> dict[str, str]:
         """Return the labels of a metric's only sample; none if it is missing."""
@@ -75,7 +75,7 @@ class Scrape:
 
 @dataclass(frozen=True)
 class Interval:
-    """What happened between two readings; a server started anew in between counts from zero."""
+    """What happened between two readings; the counters of a server that was started again began at zero."""
 
     before: Scrape
     after: Scrape
@@ -95,7 +95,7 @@ class Interval:
         return {key: _growth(before.get(key, 0.0), value) for key, value in self.after.by(name, label).items()}
 
     def quantile(self, histogram: str, share: float) -> float:
-        """Return a quantile of what a histogram observed, interpolated in its bucket; 0 if that is nothing."""
+        """Return a quantile, interpolated inside its bucket; 0 if the histogram observed nothing."""
         grown = self.growth_by(f"{histogram}_bucket", "le")
         buckets = [(0.0, 0.0), *sorted((float(bound), count) for bound, count in grown.items())]
         wanted = share * buckets[-1][1]
@@ -111,41 +111,68 @@ def _growth(before: float, after: float) -> float:
 
 def summarize(interval: Interval) -> dict[str, object]:
     """Return what `gpkvs top` shows, as JSON has it; rates are a second."""
-    seconds, now = interval.seconds, interval.after
+    now = interval.after
+    info = now.labels("gpkvs_server_info")
+    return {
+        **{name: info.get(name, "") for name in ("version", "backend", "domain")},
+        "serving": now.value("gpkvs_serving") == 1,
+        "uptime_seconds": time.time() - now.value("process_start_time_seconds"),
+        "interval_seconds": interval.seconds,
+        **_work(interval),
+        **_engine(interval),
+        **_written(interval),
+        **_sizes(now),
+        "tables": _tables(now),
+    }
+
+
+def _work(interval: Interval) -> dict[str, object]:
+    """Return what clients asked for, and how long they waited."""
     batches = interval.growth("gpkvs_batch_seconds_count")
+    return {
+        "operations": _rates(interval, "gpkvs_operations_total", "op"),
+        "refused": _rates(interval, "gpkvs_requests_refused_total", "reason"),
+        "batches": batches / interval.seconds,
+        "batch_operations": _ratio(interval.growth("gpkvs_batch_operations_sum"), batches),
+        "batch_requests": _ratio(interval.growth("gpkvs_batch_requests_sum"), batches),
+        "batch_seconds": _quantiles(interval, "gpkvs_batch_seconds"),
+        "call_seconds": _quantiles(interval, "grpc_server_handling_seconds"),
+    }
+
+
+def _engine(interval: Interval) -> dict[str, object]:
+    """Return how busy the engine was, and the mean of each phase over the transactions that have it."""
     spent = interval.growth_by("gpkvs_phase_seconds_total", "phase")
     kinds = interval.growth_by("gpkvs_transactions_total", "kind")
     transactions = {phase: kinds["write"] if phase in WRITE_PHASES else sum(kinds.values()) for phase in spent}
-    user_bytes, written = interval.growth("gpkvs_user_bytes_total"), interval.growth("gpkvs_written_bytes_total")
-    # Not every system says what the process wrote.
-    device = interval.growth(_DEVICE_BYTES) if now.has(_DEVICE_BYTES) else None
-    slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
-    bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
     return {
-        **{name: now.labels("gpkvs_server_info").get(name, "") for name in ("version", "backend", "domain")},
-        "serving": now.value("gpkvs_serving") == 1,
-        "uptime_seconds": time.time() - now.value("process_start_time_seconds"),
-        "interval_seconds": seconds,
-        "operations": {op: n / seconds for op, n in interval.growth_by("gpkvs_operations_total", "op").items()},
-        "refused": {
-            reason: n / seconds for reason, n in interval.growth_by("gpkvs_requests_refused_total", "reason").items()
-        },
-        "batches": batches / seconds,
-        "batch_operations": _ratio(interval.growth("gpkvs_batch_operations_sum"), batches),
-        "batch_requests": _ratio(interval.growth("gpkvs_batch_requests_sum"), batches),
-        "batch_seconds": {f"p{n}": interval.quantile("gpkvs_batch_seconds", n / 100) for n in (50, 99)},
-        "call_seconds": {f"p{n}": interval.quantile("grpc_server_handling_seconds", n / 100) for n in (50, 99)},
-        "engine_busy": sum(spent.values()) / seconds,
+        "engine_busy": sum(spent.values()) / interval.seconds,
         "phases": {
-            phase: {"busy": spent[phase] / seconds, "seconds": _ratio(spent[phase], transactions[phase])}
+            phase: {"busy": spent[phase] / interval.seconds, "seconds": _ratio(spent[phase], transactions[phase])}
             for phase in PHASES
             if phase in spent
         },
-        "user_bytes": user_bytes / seconds,
-        "written_bytes": written / seconds,
-        "write_amplification": _ratio(written, user_bytes),
+    }
+
+
+def _written(interval: Interval) -> dict[str, object]:
+    """Return the bytes that users, the store and its process wrote."""
+    seconds = interval.seconds
+    user, stored = interval.growth("gpkvs_user_bytes_total"), interval.growth("gpkvs_written_bytes_total")
+    # Some systems do not say what a process wrote.
+    device = interval.growth(_DEVICE_BYTES) if interval.after.has(_DEVICE_BYTES) else None
+    return {
+        "user_bytes": user / seconds,
+        "written_bytes": stored / seconds,
+        "write_amplification": _ratio(stored, user),
         "device_written_bytes": None if device is None else device / seconds,
-        "device_amplification": None if device is None else _ratio(device, user_bytes),
+        "device_amplification": None if device is None else _ratio(device, user),
+    }
+
+
+def _sizes(now: Scrape) -> dict[str, object]:
+    """Return the queue, the memory and the heap."""
+    return {
         "queue_requests": int(now.value("gpkvs_queue_requests")),
         "memory_bytes": {kind: int(n) for kind, n in now.by("gpkvs_memory_bytes", "kind").items()},
         "memory_max_bytes": int(now.value("gpkvs_memory_max_bytes")),
@@ -153,17 +180,30 @@ def summarize(interval: Interval) -> dict[str, object]:
         "heap_live_bytes": int(now.value("gpkvs_heap_live_bytes")),
         "heap_free_bytes": int(now.value("gpkvs_heap_free_bytes")),
         "resident_bytes": int(now.value("process_resident_memory_bytes")),
-        "tables": [
-            {
-                "name": name,
-                "records": int(records),
-                "slots": int(slots[name]),
-                "load_factor": load[name],
-                "bytes_per_key": bytes_per_key[name],
-            }
-            for name, records in now.by("gpkvs_table_records", "table").items()
-        ],
     }
+
+
+def _tables(now: Scrape) -> list[dict[str, object]]:
+    slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
+    bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
+    return [
+        {
+            "name": name,
+            "records": int(records),
+            "slots": int(slots[name]),
+            "load_factor": load[name],
+            "bytes_per_key": bytes_per_key[name],
+        }
+        for name, records in now.by("gpkvs_table_records", "table").items()
+    ]
+
+
+def _rates(interval: Interval, counter: str, label: str) -> dict[str, float]:
+    return {name: count / interval.seconds for name, count in interval.growth_by(counter, label).items()}
+
+
+def _quantiles(interval: Interval, histogram: str) -> dict[str, float]:
+    return {f"p{percent}": interval.quantile(histogram, percent / 100) for percent in (50, 99)}
 
 
 def _ratio(amount: float, count: float) -> float:

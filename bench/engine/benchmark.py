@@ -1,7 +1,8 @@
 """The benchmark of the engine: batches against embedded stores that promise the same, one after the other.
 
-For each shape of records and each contender: load all records, check an answer, then runs of GETs and of SETs, with
-batches in random order and sorted by the caller. A contender's files are removed before the next one starts.
+For each shape of records and each contender, it loads all records and checks one batch of them. Then come runs of GETs
+and of SETs, with batches in random order and sorted by the caller. A contender's files are removed before the next one
+starts.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any, Literal
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
 from gpkvs.bench.peers.contender import BenchError, Contender, Promise, require_promise
+from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
-from gpkvs.bench.peers.own import Gpkvs
 from gpkvs.bench.peers.rocksdb_peer import RocksDb
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, ratios
@@ -26,7 +27,7 @@ from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, rati
 PeerName = Literal["lmdb", "rocksdb"]
 PEERS: dict[PeerName, type[Lmdb | RocksDb]] = {"lmdb": Lmdb, "rocksdb": RocksDb}
 ORDERS: tuple[Order, ...] = ("random", "sorted")
-OPERATIONS = ("GET", "SET")  # reads first: a store must not be tidying up after writes while they are timed
+OPERATIONS = ("GET", "SET")  # reads first: no store may tidy up after writes while they are timed
 
 _WARM_UP_BATCHES = 2
 _BATCHES_MIN = 3
@@ -34,24 +35,24 @@ _BATCHES_MIN = 3
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What is measured, and for how long.
+    """What to measure, and for how long.
 
     Parameters
     ----------
     directory
-        Where the stores are made: it decides the promise.
+        The directory for the stores: its file system decides the promise.
     promise
-        What a batch must survive.
+        What an acknowledged batch must survive.
     records
-        Loaded before anything is timed.
+        How many are loaded before anything is timed.
     batch
         Operations in a batch.
     runs
-        Their median counts.
+        How many of each measurement; their median counts.
     batches_max, seconds_max
-        A run ends with as many batches, or after as many timed seconds (of at least three batches).
+        A run ends after so many batches, or so many timed seconds, but not before three batches.
     shapes, peers
-        What to compare, with whom.
+        The shapes of records to measure, and the stores to compare with.
     """
 
     directory: Path
@@ -66,12 +67,12 @@ class EngineOptions:
 
     @property
     def sets_max(self) -> int:
-        """SETs made after loading, at most."""
+        """How many SETs come after loading, at most."""
         return len(ORDERS) * (self.runs * max(self.batches_max, _BATCHES_MIN) + _WARM_UP_BATCHES) * self.batch
 
 
 Progress = Callable[[str], None]
-"""Told what begins now; called `steps` times in all."""
+"""It is told each step that begins, `steps` times in all."""
 
 
 def steps(options: EngineOptions) -> int:
@@ -81,7 +82,7 @@ def steps(options: EngineOptions) -> int:
 
 @dataclass
 class _Found:
-    """What was found so far."""
+    """The results so far."""
 
     measurements: list[Measurement] = field(default_factory=list)
     contenders: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def task_name(shape: Shape, operation: str, order: Order) -> str:
 
 
 def aims() -> list[Aim]:
-    """Return the ratios that are aimed at: with batches in random order, as they come from clients."""
+    """Return the target ratios: for batches in random order, as clients send them."""
     return [
         Aim("u64 SET random", Lmdb.name, 15),
         Aim("u64 GET random", Lmdb.name, 25),
@@ -108,14 +109,14 @@ def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
     Raises
     ------
     BenchError
-        If a peer is not installed, the directory gives another promise, or a store answers wrongly.
+        If a peer is not installed, the directory gives another promise, or a store returns wrong values.
     """
     began, found = perf_counter(), _Found()
     require_promise(options.directory, options.promise)
     described = describe_run(options.directory)
     for shape in options.shapes:
         workload = Workload(shape, options.records, options.batch)
-        for make in (Gpkvs, *(PEERS[peer] for peer in options.peers)):
+        for make in (EmbeddedGpkvs, *(PEERS[peer] for peer in options.peers)):
             progress(f"loading {options.records:,} records, {shape.text}, into {make.name}")
             with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as path:
                 contender = make(Path(path), workload, options.promise, options.sets_max)
@@ -138,7 +139,7 @@ def run_engine(options: EngineOptions, progress: Progress) -> dict[str, Any]:
         },
         "contenders": found.contenders,
         "measurements": [measurement.as_json() for measurement in found.measurements],
-        "ratios": ratios(found.measurements, Gpkvs.name, aims()),
+        "ratios": ratios(found.measurements, EmbeddedGpkvs.name, aims()),
         "phases": found.phases,
     }
 
@@ -171,8 +172,8 @@ def _contest(
 
 
 def _phases(contender: Contender) -> dict[str, float]:
-    """Return the seconds that the engine has spent in each phase; nothing of a peer."""
-    return dict(contender.store.meter.phase_seconds) if isinstance(contender, Gpkvs) else {}
+    """Return the seconds that the engine has spent in each phase; nothing for a peer."""
+    return dict(contender.store.meter.phase_seconds) if isinstance(contender, EmbeddedGpkvs) else {}
 
 
 def _check(contender: Contender, workload: Workload) -> None:
@@ -184,15 +185,15 @@ def _check(contender: Contender, workload: Workload) -> None:
         If they differ: a store that loses or mixes up records is not worth timing.
     """
     columns = next(workload.loads("random"))
-    answer = contender.get(contender.prepare_get(columns))
-    if contender.values(answer) != columns.values.tobytes():
+    result = contender.get(contender.prepare_get(columns))
+    if contender.values(result) != columns.values.tobytes():
         raise BenchError(f"{contender.name} does not return the values that were stored in it")
 
 
 def _prepared(
     contender: Contender, operation: str, batches: Iterator[Columns]
 ) -> Iterator[tuple[Callable[[Any], object], Any, int]]:
-    """Yield what to call, what with, and how many operations that is."""
+    """Yield a function to call, its argument, and how many operations the call does."""
     for columns in batches:
         if operation == "SET":
             yield contender.set, contender.prepare_set(columns), len(columns)
@@ -201,16 +202,16 @@ def _prepared(
 
 
 def _run(batches: Iterator[tuple[Callable[[Any], object], Any, int]], options: EngineOptions) -> Run:
-    """Time batches one by one; making them is not timed, and Python's collector of cycles waits meanwhile."""
+    """Time batches one by one, without the time to make them; Python's garbage collector is off meanwhile."""
     seconds: list[float] = []
     operations = 0
     for action, prepared, count in batches:
         gc.disable()
         began = perf_counter()
-        answer = action(prepared)
+        result = action(prepared)
         seconds.append(perf_counter() - began)
         gc.enable()
-        del answer  # its objects are freed outside of the timed part
+        del result  # its objects are freed outside of the timed part
         operations += count
         if len(seconds) >= options.batches_max or (
             sum(seconds) >= options.seconds_max and len(seconds) >= _BATCHES_MIN

@@ -1,4 +1,4 @@
-"""What is stored and asked for: uniform keys, in batches of columns.
+"""The workload of the engine's benchmark: uniform keys, in batches of columns.
 
 Key number i is mixed(i), a bijection of 64 bits, so that keys are uniform and distinct without a list of them. Every
 contender gets the same batches.
@@ -31,12 +31,12 @@ class Shape:
 
     @property
     def is_numbers(self) -> bool:
-        """Whether a table of the layout u64 holds them."""
+        """Whether a table of the layout u64 can hold them."""
         return self.key_bytes == self.value_bytes == 8
 
     @property
     def text(self) -> str:
-        """As people write it."""
+        """The sizes as people write them."""
         return f"{self.key_bytes} B keys, {self.value_bytes} B values"
 
 
@@ -74,7 +74,7 @@ class Workload:
     shape
         Sizes of keys and values.
     records
-        How many are loaded.
+        How many records are loaded.
     batch
         Operations in a batch.
     seed
@@ -87,7 +87,7 @@ class Workload:
     seed: int = 1
 
     def loads(self, order: Order) -> Iterator[Columns]:
-        """Yield all records once, in batches; sorted over all of them, or in an order that is as good as random."""
+        """Yield all records once, in batches; sorted over all batches, or in an order that looks random."""
         numbers = mixed(np.arange(self.records, dtype=np.uint64))
         if order == "sorted":
             numbers.sort()

@@ -1,7 +1,7 @@
-"""The benchmark of the GPU backend: an engine on one GPU, held against what the GPU and its link can do.
+"""The benchmark of the GPU backend: an engine on one GPU, compared with the limits of the GPU and its link.
 
 Batches of random 8-byte keys and values in one large `u64` table, as in GPM's Table 1 (2 M operations, 25 batches),
-each a durable transaction; uploads, downloads and all of the engine are inside the time.
+each a durable transaction. The time includes uploads, downloads and all of the engine.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What is measured.
+    """What to measure.
 
     Parameters
     ----------
     directory
-        Where the store is made: a tmpfs for stores of the GPU to PM, a disk for CAP-mm.
+        The directory for the store: a tmpfs for stores of the GPU to PM, a disk for CAP-mm.
     index_bytes
-        Of the table.
+        The size of the table's index.
     batch
         Operations in a batch.
     batches
-        Different ones, each run once a measurement.
+        How many different batches; a measurement runs each once.
     parts
-        Of `PARTS`.
+        Which of `PARTS` to run.
     start_index_bytes
-        Of the larger index of which the start is timed.
+        The size of the larger index for which the start is timed.
     """
 
     directory: Path
@@ -68,7 +68,7 @@ class GpuOptions:
 
 
 def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
-    """Run the benchmark; return everything that was found."""
+    """Run the benchmark; return all results."""
     folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpu-", dir=options.directory))
     try:
         bench = GpuBench(folder / "store", options, progress)
@@ -115,7 +115,7 @@ def gpu_tables(result: dict[str, Any]) -> list[Rows]:
 
 
 class GpuBench:
-    """One store, and what was measured of it."""
+    """One store, and the measurements of it."""
 
     def __init__(self, path: Path, options: GpuOptions, progress: Progress) -> None:
         self._options = options
@@ -144,8 +144,8 @@ class GpuBench:
 
     @property
     def backend(self) -> Any:
-        """What runs the kernels."""
-        return self.store._backend  # columns and launches of the engine itself are timed
+        """The backend that runs the kernels."""
+        return self.store._backend  # the benchmark times columns and launches of the engine itself
 
     @property
     def index(self) -> Any:

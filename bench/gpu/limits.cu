@@ -1,17 +1,17 @@
-// What the GPU and its link can do, without a store: the ceilings that a benchmark's figures are held against.
+// The limits of the GPU and its link, without a store: a benchmark's figures are compared with them.
 typedef unsigned long long u64;
 
 #define EACH(i) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x)
 
 extern "C" __global__ void nothing() {}
 
-// 16 B a thread, one after the other: how a log is stored.
+// Each thread stores 16 B, in order, as a log is stored.
 extern "C" __global__ void store_stream(ulonglong2* to, u64 n) {
     EACH(i) to[i] = make_ulonglong2(i, ~i);
     __threadfence_system();
 }
 
-// 16 B a thread at given places: how slots are stored.
+// Each thread stores 16 B at a given place, as slots are stored.
 extern "C" __global__ void store_slots(ulonglong2* to, const u64* place, u64 n) {
     EACH(i) to[place[i]] = make_ulonglong2(i, ~i);
     __threadfence_system();
@@ -26,7 +26,7 @@ extern "C" __global__ void store_slots_by_word(u64* to, const u64* place, u64 n)
     __threadfence_system();
 }
 
-// 16 B a thread from given places.
+// Each thread loads 16 B from a given place.
 extern "C" __global__ void load_slots(const ulonglong2* from, const u64* place, u64* sums, u64 n) {
     EACH(i) {
         const ulonglong2 slot = from[place[i]];
@@ -34,7 +34,7 @@ extern "C" __global__ void load_slots(const ulonglong2* from, const u64* place, 
     }
 }
 
-// Cycles of one store to the host and the fence after it, the mean of many.
+// The mean cycles of a store to the host with a fence after it.
 extern "C" __global__ void fence_cycles(volatile u64* to, u64* cycles, u64 n) {
     const u64 begin = clock64();
     for (u64 i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
-"""Ceilings of a GPU and its link, measured in the run whose figures are held against them.
+"""Measures the limits of a GPU and its link, in the same run as the figures that are compared with them.
 
-Everything here works on a plain shared mapping or on device memory; no store is involved. Rates are medians.
+It uses a plain shared mapping and device memory, but no store. Rates are medians.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SLOT_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Ceilings; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
+class HardwareLimits:
+    """The limits; GB are 10^9 bytes, M are 10^6 stores or loads of 16 bytes."""
 
     upload_gb_per_s: float
     download_gb_per_s: float
@@ -60,35 +60,43 @@ def device_seconds(backend: CudaBackend, run: Callable[[], object], repeats: int
     return float(np.median(found[1:]))
 
 
-def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limits:
-    """Measure every ceiling once.
+class _Probe:
+    """Runs the kernels of limits.cu."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+        self._kernels = compile_kernels((Path(__file__).parent / "limits.cu").read_text())
+
+    def rate(self, amount: float, run: Callable[[], object]) -> float:
+        """Return what `run` does in a second, of the `amount` that it does each time."""
+        return amount / device_seconds(self._backend, run, _REPEATS)
+
+    def launch(self, name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
+        """Return a launch; by default of one thread for each item, and the last argument is their number."""
+        code = self._kernels.get_function(name)
+        blocks = grid or -(-int(arguments[-1]) // threads)
+        return lambda: code((blocks,), (threads,), arguments)
+
+
+def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> HardwareLimits:
+    """Measure every limit once.
 
     Parameters
     ----------
     backend
-        Of the GPU.
+        The backend of the GPU.
     memory
         Registered host memory of the size and kind that an index has.
     slots
         How many slots a batch changes.
     """
     xp: Any = backend.xp
-    kernels = compile_kernels((Path(__file__).parent / "limits.cu").read_text())
-    rng = np.random.default_rng(1)
+    probe = _Probe(backend)
+    rate, run = probe.rate, probe.launch
     pm = memory.address
-    everywhere = rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
+    everywhere = np.random.default_rng(1).integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)
     unordered, ordered = xp.asarray(everywhere), xp.asarray(np.sort(everywhere))
     sums = xp.empty(slots, np.uint64)
-
-    def rate(amount: float, run: Callable[[], object]) -> float:
-        return amount / device_seconds(backend, run, _REPEATS)
-
-    def run(name: str, *arguments: Any, grid: int = 0, threads: int = 256) -> Callable[[], object]:
-        """Return a launch; by default of one thread an item, whose number is the last argument."""
-        code = kernels.get_function(name)
-        blocks = grid or -(-int(arguments[-1]) // threads)
-        return lambda: code((blocks,), (threads,), arguments)
-
     bulk = 1 << 30
     device, other = xp.zeros(bulk, np.uint8), xp.zeros(bulk, np.uint8)
     table = xp.zeros(min(memory.bytes, 8 << 30), np.uint8)
@@ -97,7 +105,7 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Limi
     cycles = xp.zeros(1, np.uint64)
     run("fence_cycles", np.uint64(pm), cycles, np.uint64(1000), grid=1, threads=1)()
     upload = min(bulk, memory.bytes)
-    return Limits(
+    return HardwareLimits(
         upload_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_from_host_async(pm, upload)),
         download_gb_per_s=rate(upload / 1e9, lambda: device.data.copy_to_host_async(pm, upload)),
         device_copy_gb_per_s=rate(2 * bulk / 1e9, lambda: other.data.copy_from_device_async(device.data, bulk)),

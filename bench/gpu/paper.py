@@ -1,12 +1,12 @@
-"""GPM's comparisons (ASPLOS '22: Figures 9, 10, 11a, Tables 4 and 5) with this code, on one GPU.
+"""Repeats GPM's comparisons (ASPLOS '22: Figures 9, 10, 11a, Tables 4 and 5) with this code, on one GPU.
 
-Every mode runs the same kernels up to the point where results become durable. What a mode does there is its own:
+Every mode runs the same kernels up to the point where results become durable. From there the modes differ:
 
 CAP-fs   the whole table goes to the host and is written with ``pwrite`` and ``fsync``; no log (a mock-up)
 CAP-mm   the same, stored by the host's threads, with cache lines written back; no log (a mock-up)
-shadow   what gpkvs does where a GPU's stores would not be durable: the host stores the log and the changed slots
+shadow   the host stores the log and the changed slots, as gpkvs does where a GPU's stores would not be durable
 GPM-NDP  the GPU stores directly, and the host makes it durable: it stores the same again and writes the lines back
-GPM      the GPU stores directly, its fence is enough: what gpkvs does. Where PM is emulated in DRAM, eADR is the same
+GPM      the GPU stores directly, and its fence is enough, as in gpkvs. With PM emulated in DRAM, eADR is the same
 
 The machine has no PM: caches are written back, but to DRAM. Ratios say what the designs cost on this link.
 """
@@ -41,7 +41,7 @@ _PAPER = {"CAP-mm": 2.0, "GPM": 7.5, "log": 3.3, "write amplification": 39.38, "
 
 
 class _Modes:
-    """Takes over the two kernels that store to PM, as a mode wants it."""
+    """Replaces the two kernels that store to PM, as a mode needs it."""
 
     def __init__(self, bench: GpuBench) -> None:
         self._bench = bench
@@ -109,7 +109,7 @@ _CHARS = library.gpkvs_pm_store.argtypes[1]
 
 
 def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
-    """Run the comparisons; return everything that was found."""
+    """Run the comparisons; return all results."""
     folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-paper-", dir=options.directory))
     try:
         bench = GpuBench(folder / "store", options, progress)

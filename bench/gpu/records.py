@@ -1,6 +1,6 @@
-"""Records of 16-byte keys and 100-byte values on a GPU's store, beside what the host's threads and the link alone take.
+"""Times records of 16-byte keys and 100-byte values on a GPU's store, beside the host's threads and the link alone.
 
-The bytes of records come from the host and go to the heap by the host's threads; keys, log and slots cross the link.
+The host's threads store the bytes of records to the heap; keys, log and slots cross the link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COPY_BYTES = 256 * MIB
 
 @dataclass
 class HostKernels:
-    """Times what a store runs on the host's threads, by kernel."""
+    """Times the kernels that a store runs on the host's threads, by name."""
 
     store: Any
     seconds: dict[str, float] = field(default_factory=dict)
@@ -64,11 +64,11 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
     Parameters
     ----------
     folder
-        For the store.
+        The directory for the store.
     count
         Operations in a batch.
     limits
-        Of the link (`gpkvs.bench.gpu.limits.Limits`).
+        The limits of the link (`gpkvs.bench.gpu.limits.HardwareLimits`).
     """
     store = gpkvs.open(
         folder,
@@ -86,30 +86,43 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
     with store:
         backend: Any = store._backend
         batches = [_batches(backend, count, seed) for seed in range(_BATCHES)]
-        for which, task, link in ((0, "SET of records", link_seconds), (1, "GET of records", 0.0)):
-            for number in range(_WARM_UP * _BATCHES if which == 0 else _BATCHES):
-                store.execute_requests(batches[number % _BATCHES][which])
-            before, runs = dict(store.meter.phase_seconds), []
-            with HostKernels(store) as host:
-                for number in range(_TIMED * _BATCHES):
-                    begin = perf_counter()
-                    store.execute_requests(batches[number % _BATCHES][which])
-                    runs.append(Run(count, perf_counter() - begin))
-            measured = Measurement(task, f"host arrays, {_KEY_BYTES} B keys, {_VALUE_BYTES} B values", runs)
+        sets, gets = ([pair[which] for pair in batches] for which in (0, 1))
+        for task, requests, warm_up, link in (
+            ("SET of records", sets, _WARM_UP, link_seconds),
+            ("GET of records", gets, 1, 0.0),
+        ):
+            measured, facts[task] = _measure(store, task, requests, warm_up, link)
             measurements.append(measured)
-            limit = count / (sum(host.seconds.values()) / len(runs) + link)
-            facts[task] = {
-                "kernels_of_the_host_ms": {name: value / len(runs) * 1e3 for name, value in host.seconds.items()},
-                "log_and_slots_over_the_link_ms": link * 1e3,
-                "limit_m_per_s": limit / 1e6,
-                "share_of_the_limit": measured.rate / limit,
-                "phases_ms": {
-                    name: (seconds - before[name]) / len(runs) * 1e3
-                    for name, seconds in store.meter.phase_seconds.items()
-                    if seconds > before[name]
-                },
-            }
     return measurements, facts
+
+
+def _measure(
+    store: gpkvs.Store, task: str, batches: list[Batch], warm_up: int, link_seconds: float
+) -> tuple[Measurement, dict[str, Any]]:
+    """Time rounds over all batches after some to warm up; return the measurement, and where its time went."""
+    for _ in range(warm_up):
+        for batch in batches:
+            store.execute_requests(batch)
+    before, runs = dict(store.meter.phase_seconds), []
+    with HostKernels(store) as host:
+        for _ in range(_TIMED):
+            for batch in batches:
+                begin = perf_counter()
+                store.execute_requests(batch)
+                runs.append(Run(len(batch), perf_counter() - begin))
+    measured = Measurement(task, f"host arrays, {_KEY_BYTES} B keys, {_VALUE_BYTES} B values", runs)
+    limit = len(batches[0]) / (sum(host.seconds.values()) / len(runs) + link_seconds)
+    return measured, {
+        "kernels_of_the_host_ms": {name: value / len(runs) * 1e3 for name, value in host.seconds.items()},
+        "log_and_slots_over_the_link_ms": link_seconds * 1e3,
+        "limit_m_per_s": limit / 1e6,
+        "share_of_the_limit": measured.rate / limit,
+        "phases_ms": {
+            name: (seconds - before[name]) / len(runs) * 1e3
+            for name, seconds in store.meter.phase_seconds.items()
+            if seconds > before[name]
+        },
+    }
 
 
 def _batches(backend: Any, count: int, seed: int) -> tuple[Batch, Batch]:

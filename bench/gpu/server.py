@@ -11,7 +11,7 @@ from typing import Any
 
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.results import Measurement, Run
-from gpkvs.bench.server.serving import serve
+from gpkvs.bench.server.measured_server import serve
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions
 
 _RECORDS = 200_000

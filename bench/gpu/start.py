@@ -1,4 +1,4 @@
-"""From a store's files to answers on a GPU, by the size of an index, and what takes the time."""
+"""Times the start of a store on a GPU, step by step, by the size of an index."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measure_start(folder: Path, index_bytes: int) -> dict[str, Any]:
 
 
 def _attach_steps(store: gpkvs.Store) -> dict[str, float]:
-    """Let the GPU go of the index and take it again, step by step."""
+    """Detach the index from the GPU and attach it again, step by step."""
     backend: Any = store._backend
     index = store._files.indexes[store.table(_TABLE).id]
     backend.detach_index(index)

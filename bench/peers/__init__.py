@@ -1,1 +1,1 @@
-"""The stores that gpkvs is measured against, and gpkvs itself, behind one interface."""
+"""The stores beside which gpkvs is measured, and gpkvs itself, behind one interface (contender.py)."""

@@ -1,4 +1,4 @@
-"""What the engine's benchmark asks of a store, and the errors of benchmarks."""
+"""The interface of a store for the engine's benchmark, and the errors of benchmarks."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gpkvs.errors import GpkvsError
 from gpkvs.pm.domain import find_domain
 
 Promise = Literal["process", "msync"]
-"""What an acknowledged batch survives: the death of the process, or a loss of power as well."""
+"""What an acknowledged batch survives: only the death of the process, or also a loss of power."""
 
 
 class BenchError(GpkvsError):
-    """A benchmark cannot run: something it needs is missing, or a store gave a wrong answer."""
+    """A benchmark cannot run: something that it needs is missing, or a store returned wrong values."""
 
 
 class Contender(Protocol):
     """A store that holds a workload.
 
-    A batch is prepared before the clock starts: made into whatever objects the store's interface takes. Timed is from
-    there to the answer, which for a SET means: kept as promised.
+    A batch is prepared before the clock starts: it is made into the objects that the store's interface takes. The time
+    runs from there to the result, which for a SET means that the batch is kept as promised.
     """
 
     name: str
     version: str
-    settings: str  # one line: how it was opened, and why that is the same promise
+    settings: str  # one line: how the store was opened, which gives the same promise
 
     def load(self, workload: Workload) -> None:
-        """Store all records, the way that is best for this store."""
+        """Store all records, in the way that is best for this store."""
 
     def prepare_set(self, columns: Columns) -> Any:
         """Return what `set` takes."""
@@ -45,11 +45,11 @@ class Contender(Protocol):
     def get(self, prepared: Any) -> Any:
         """Read a batch."""
 
-    def values(self, answer: Any) -> bytes:
-        """Return all values of an answer of `get`, joined in the order of the keys."""
+    def values(self, result: Any) -> bytes:
+        """Return all values of a result of `get`, joined in the order of the keys."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 def need_extra(module: str) -> ModuleType:
@@ -64,20 +64,20 @@ def need_extra(module: str) -> ModuleType:
         return __import__(module)
     except ImportError as error:
         raise BenchError(
-            f"{module} is not installed ({error}): pip install 'gpkvs[bench]', or leave it out (--peer)"
+            f"{module} is not installed ({error}): run pip install 'gpkvs[bench]', or leave it out with --peer"
         ) from error
 
 
 def require_promise(directory: Path, promise: Promise) -> None:
-    """Make sure that stores in a directory survive just what is promised.
+    """Make sure that stores in a directory survive exactly what is promised.
 
     Raises
     ------
     BenchError
-        If they survive something else there: peers could not be set up for the same.
+        If they survive something else: the peers could not be set up for the same.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix="gpkvs-bench-") as store:
-        (Path(store) / "LOCK").touch()  # what is looked at: the first file of a store
+        (Path(store) / "LOCK").touch()  # `find_domain` looks at the first file of a store
         found = find_domain(Path(store), "auto").name
     if found != promise:
         raise BenchError(

@@ -14,7 +14,7 @@ _PAGE_BYTES = 4096
 
 
 class Lmdb:
-    """An LMDB environment with one database; arguments as of `Gpkvs`.
+    """An LMDB environment with one database; arguments as of `EmbeddedGpkvs`.
 
     One write transaction a batch, ``putmulti`` and ``getmulti`` of one cursor. Numbers are keys of the type
     ``integerkey``. ``writemap`` for both promises; without power loss to survive, ``sync=False`` and ``map_async``.
@@ -28,7 +28,7 @@ class Lmdb:
         self.version = f"{'.'.join(map(str, lmdb.version()))}, Python package {lmdb.__version__}"
         self._integers = workload.shape.is_numbers
         record = workload.shape.key_bytes + workload.shape.value_bytes + 16
-        # A transaction copies every page that it changes; two of them may be under way, and pages may be half full.
+        # A transaction copies every page that it changes. Two may be under way at a time, and pages may be half full.
         map_bytes = 2 * workload.records * record + 8 * workload.batch * _PAGE_BYTES + (64 << 20)
         durable = promise == "msync"
         options = {"writemap": True, "sync": durable, "metasync": durable, "map_async": not durable}
@@ -61,12 +61,12 @@ class Lmdb:
     def get(self, prepared: list[bytes]) -> list[tuple[bytes, bytes]]:
         """Read a batch."""
         with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
-            answer: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
-        return answer
+            result: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
+        return result
 
-    def values(self, answer: list[tuple[bytes, bytes]]) -> bytes:
+    def values(self, result: list[tuple[bytes, bytes]]) -> bytes:
         """Join the values."""
-        return b"".join(value for _, value in answer)
+        return b"".join(value for _, value in result)
 
     def close(self) -> None:
         """Close the environment."""

@@ -24,13 +24,14 @@ _PERCENTILES = ("p50", "p95", "p99")
 class Redis:
     """A redis-server of its own, with the append-only file on.
 
-    ``appendfsync no`` beside the promise ``process`` (the file is written before the reply, and survives the
-    process), ``always`` beside ``msync``. No snapshots and no rewriting of the file, which would only cost it time.
+    It runs with ``appendfsync no`` for the promise ``process`` (redis writes the file before it responds, and the file
+    survives the process), with ``always`` for ``msync``. Snapshots and rewriting of the file are off: they would only
+    cost it time.
 
     Parameters
     ----------
     directory
-        Where its file goes.
+        The directory of its file.
     promise
         What an acknowledged write survives.
 
@@ -105,7 +106,7 @@ class Redis:
                 while wanted:
                     got = connection.recv(wanted)
                     if not got or got.strip(b"+OK\r\n"):
-                        raise BenchError(f"redis answered {got[:80]!r} to a SET")
+                        raise BenchError(f"redis responded {got[:80]!r} to a SET")
                     wanted -= len(got)
 
     async def benchmark(self, operation: str, records: int, seconds: float, connections: int, pipeline: int) -> Run:

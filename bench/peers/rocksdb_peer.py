@@ -14,7 +14,7 @@ _CACHE_MIB = 1024
 
 
 class RocksDb:
-    """A RocksDB database; arguments as of `Gpkvs`.
+    """A RocksDB database; arguments as of `EmbeddedGpkvs`.
 
     One WriteBatch a batch, with the write-ahead log on; reads by ``multi_get``. ``optimize_for_point_lookup`` (Bloom
     filters, a hash index in blocks, 1 GiB of block cache), no compression, as many background threads as processors.
@@ -48,7 +48,7 @@ class RocksDb:
         self._db.compact_range(None, None)
 
     def prepare_set(self, columns: Columns) -> list[tuple[bytes, bytes]]:
-        """Return pairs of bytes; the WriteBatch is made in the time of `set`, for it encodes what is written."""
+        """Return pairs of bytes. `set` makes the WriteBatch in its own time, because that encodes the records."""
         return list(zip(split(columns.keys), split(columns.values), strict=True))
 
     def set(self, prepared: list[tuple[bytes, bytes]]) -> None:
@@ -65,12 +65,12 @@ class RocksDb:
 
     def get(self, prepared: list[bytes]) -> list[Any]:
         """Read a batch."""
-        answer: list[Any] = self._db.get(prepared)
-        return answer
+        result: list[Any] = self._db.get(prepared)
+        return result
 
-    def values(self, answer: list[bytes]) -> bytes:
+    def values(self, result: list[bytes]) -> bytes:
         """Join the values."""
-        return b"".join(answer)
+        return b"".join(result)
 
     def close(self) -> None:
         """Close the database."""

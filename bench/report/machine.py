@@ -1,4 +1,4 @@
-"""Where and what was measured: the machine, the file system, the build."""
+"""Describes what was measured, and where: the build, the machine, the file system."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe_run(directory: Path) -> dict[str, object]:
 
 
 def kernel_version(release: str) -> str:
-    """Return the version of a kernel alone; the rest of its release names a build."""
+    """Return the version of a kernel without the rest of its release, which names a build."""
     found = re.match(r"\d+(\.\d+)*", release)
     return found[0] if found else "unknown"
 

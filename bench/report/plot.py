@@ -1,4 +1,4 @@
-"""A result as a picture: one panel for each task, one bar for each contender, drawn as SVG by hand."""
+"""Draws a result as SVG: one panel for each task, one bar for each contender."""
 
 from __future__ import annotations
 

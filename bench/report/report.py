@@ -1,4 +1,4 @@
-"""From the kept results to the document: tables and plots are generated, never typed."""
+"""Writes the tables and plots of a document from the kept results; nobody types them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def write_report(results: Path, document: Path) -> list[Path]:
     Raises
     ------
     BenchError
-        If there are no results, one cannot be read, or the document has not both marks.
+        If there are no results, a result cannot be read, or the document lacks one of the marks.
     """
-    # The other files there are results of other commands, with documents of their own.
+    # The other files are results of other commands, which have documents of their own.
     found = [_read(file) for kind in ("engine", "server") for file in sorted(results.glob(f"{kind}*.json"))]
     if not found:
         raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
@@ -29,7 +29,7 @@ def write_report(results: Path, document: Path) -> list[Path]:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise BenchError(f"{document} needs the lines {BEGIN} and {END}: what is between them is replaced")
+        raise BenchError(f"{document} needs the lines {BEGIN} and {END}: the text between them is replaced")
     sections, written = [], [document]
     for result in found:
         plot = document.with_name(f"{document.stem}-{result['benchmark']}-{result['promise']}.svg")
@@ -46,7 +46,7 @@ def _read(file: Path) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(file.read_text())
         return {**result, "file": file.name, "promise": result["promise"], "measurements": result["measurements"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{file} is no result of gpkvs bench: {error!r}") from error
+        raise BenchError(f"{file} is not a result of gpkvs bench: {error!r}") from error
 
 
 def _section(result: dict[str, Any], plot: str) -> str:

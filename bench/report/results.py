@@ -1,4 +1,4 @@
-"""What a benchmark found: every run, and what follows from them. The JSON files hold exactly this."""
+"""The results of a benchmark: every run, and the figures that follow from them. The JSON files hold exactly this."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Run:
     Parameters
     ----------
     operations
-        How many were done.
+        How many operations were done.
     seconds
-        Of them together, without what is not timed.
+        Their time together, without the parts that are not timed.
     latencies_ms
         Percentiles of the latency of a batch, message or call (``p50``, ``p99`` and so on); empty if not measured.
     """
@@ -42,11 +42,11 @@ class Measurement:
     Parameters
     ----------
     task
-        What was done: contenders at the same task are compared.
+        What was done; contenders at the same task are compared.
     contender
-        Who did it.
+        The store that did it.
     runs
-        In their order.
+        All runs, in their order.
     """
 
     task: str
@@ -75,7 +75,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Aim:
-    """A ratio that is aimed at: gpkvs over a peer, at a task."""
+    """A target ratio: gpkvs over a peer, at a task."""
 
     task: str
     peer: str

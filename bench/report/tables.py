@@ -1,4 +1,4 @@
-"""Results as tables: for a terminal, and, by the same rows, for documents."""
+"""Results as tables, for a terminal and for documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def throughput(result: dict[str, Any]) -> Rows:
-    """Return what each contender did at each task, and the ratios."""
+    """Return the throughput of each contender at each task, and the ratios."""
     ratios = {(ratio["task"], ratio["peer"]): ratio for ratio in result["ratios"]}
     lines: list[tuple[str, ...]] = []
     for measurement in sorted(result["measurements"], key=lambda found: _place(result, found["task"])):

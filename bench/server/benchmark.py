@@ -1,4 +1,4 @@
-"""The benchmark of the server: a real `gpkvs serve` beside a real `redis-server` that promises the same."""
+"""The benchmark of the server: a real `gpkvs serve` beside a real `redis-server` with the same promise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpkvs.bench.peers.redis_peer import require_redis
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.server.call_counts import count_calls
-from gpkvs.bench.server.footprint import measure_memory, measure_start
+from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions
+from gpkvs.bench.server.memory_and_start import measure_memory, measure_start
 from gpkvs.bench.server.metrics_cost import measure_metrics_cost
-from gpkvs.bench.server.serving import Progress, ServerBenchOptions
 from gpkvs.bench.server.throughput import OWN, aims, measure_throughput
 
 Part = Literal["throughput", "memory", "start", "metrics", "calls"]
@@ -24,7 +24,7 @@ _COUNTED_SIZES = (64, 4096)
 
 
 async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progress: Progress) -> dict[str, Any]:
-    """Run the parts of the benchmark that were chosen; return the result, ready for JSON.
+    """Run the chosen parts of the benchmark; return the result, ready for JSON.
 
     Raises
     ------
@@ -52,7 +52,7 @@ async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progr
 
 
 async def _measure(part: Part, options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
-    """Run one part; return the fields of the result that it fills."""
+    """Run one part; return its fields of the result."""
     if part == "memory":
         return {"memory": await measure_memory(options, directory, progress)}
     if part == "start":

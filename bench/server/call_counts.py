@@ -1,4 +1,4 @@
-"""What the server does in Python for a message: calls of functions, and objects. Neither may depend on its operations.
+"""Counts the calls and the objects of Python for a message: neither may depend on the number of operations in it.
 
 This shows that no Python object is made for an operation between the socket and the kernels.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpkvs.bench.peers.contender import BenchError
-from gpkvs.bench.server.load import Keys
-from gpkvs.bench.server.serving import ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.load import DrawnKeys
+from gpkvs.bench.server.measured_server import ServerBenchOptions, python_program, serve_numbers
 from gpkvs.client import AsyncClient
 from gpkvs.recovery.proof.servers.server_process import ServerProcess
 
@@ -40,7 +40,7 @@ async def count_calls(options: ServerBenchOptions, directory: Path, sizes: tuple
 
 
 async def _count(server: ServerProcess, client: AsyncClient, file: Path, operation: str, size: int) -> dict[str, Any]:
-    batches = Keys(_RECORDS, seed=5).batches(operation, size)
+    batches = DrawnKeys(_RECORDS, seed=5).batches(operation, size)
     async with client.pipeline(in_flight_max=1) as pipeline:
         await (await pipeline.send(next(batches)))
         await asyncio.to_thread(_take, server, file)
@@ -64,7 +64,7 @@ async def _count(server: ServerProcess, client: AsyncClient, file: Path, operati
 
 
 def _take(server: ServerProcess, file: Path) -> dict[str, Any]:
-    """Have the server write what it counted since the last time, and read that."""
+    """Let the server write its counts since the last time, and read them."""
     file.unlink(missing_ok=True)
     os.kill(server.pid, signal.SIGUSR1)
     give_up = time.monotonic() + _WRITE_SECONDS_MAX

@@ -1,9 +1,9 @@
-"""`gpkvs serve` that counts every call of a function, of Python and of C, in all of its threads, and its objects.
+"""A `gpkvs serve` that counts its objects and every call of a function, of Python and of C, in all of its threads.
 
     python -m gpkvs.bench.server.counting_server FILE serve --data ...
 
-SIGUSR1 writes to FILE what was called since the last one, as JSON, and starts anew; the first one begins. Each call and
-return then costs some microseconds more, so counts are exact and times only show where to look.
+Counting begins with the first SIGUSR1. Each SIGUSR1 writes the counts since the last one to FILE, as JSON. Each call
+and return costs some microseconds more: the counts are exact, but the times only show where to look.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 
 
 class CallCounter:
-    """Counts calls by function, and the processor time inside of each, without that of what it calls."""
+    """Counts calls by function, and the processor time inside each, without the functions that it calls."""
 
     def __init__(self) -> None:
         self._calls: dict[str, list[float]] = {}  # by function: calls, seconds
         self._blocks_before = self._blocks_most = 0
-        self._counts = False  # not yet: starting the server is not of interest
+        self._counts = False  # not yet: the start of the server is not counted
 
     def start(self) -> None:
-        """Count in this thread, and in those that are started later."""
+        """Count in this thread, and in threads that are started later."""
         threading.setprofile(self._first_event)
         sys.setprofile(self._thread_profile())
 
@@ -49,7 +49,7 @@ class CallCounter:
             now = thread_time()
             if stack:
                 stack[-1][1] += now - last
-            # Nearly every small object is a block. At each call and return: what a function makes is alive there.
+            # Nearly every small object is a block. At each call and return, the objects of the function are alive.
             self._blocks_most = max(self._blocks_most, sys.getallocatedblocks())
             if event == "call":
                 entry = self._entry(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
@@ -70,7 +70,7 @@ class CallCounter:
         return self._calls.setdefault(name, [0, 0.0])
 
     def take(self) -> dict[str, Any]:
-        """Return what was counted, and start anew."""
+        """Return the counts, and begin again."""
         self._counts = True
         taken, self._calls = self._calls, {}
         objects = self._blocks_most - self._blocks_before
@@ -84,7 +84,7 @@ if __name__ == "__main__":
     file = Path(sys.argv.pop(1))
 
     def write(_number: int, _frame: FrameType | None) -> None:
-        """Write what was called; whole, or not at all."""
+        """Write the counts, so that a reader sees all of them or none."""
         part = file.with_suffix(".part")
         part.write_text(json.dumps(counter.take()))
         part.rename(file)

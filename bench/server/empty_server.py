@@ -1,7 +1,7 @@
-"""A gRPC server of Python that answers `Get` and `Set` and does nothing: what any server pays for a call.
+"""A gRPC server in Python that responds to `Get` and `Set` and does nothing else: any server pays that for a call.
 
-It has the event loop and the library of `gpkvs serve`; the difference between the two is gpkvs. Started by `gpkvs bench
-server` as a process of its own, it prints its port.
+It has the event loop and the library of `gpkvs serve`, so the difference between the two is the cost of gpkvs. `gpkvs
+bench server` starts it as a process of its own; it prints its port.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import grpc
 import uvloop
 
-from gpkvs.bench.server.serving import python_program
+from gpkvs.bench.server.measured_server import python_program
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 NAME = "empty gRPC"
@@ -22,7 +22,7 @@ NAME = "empty gRPC"
 
 @contextmanager
 def empty_server() -> Iterator[tuple[str, int]]:
-    """Start one; yield its address and process id."""
+    """Start an empty server; yield its address and process id."""
     with subprocess.Popen(python_program(__name__), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout

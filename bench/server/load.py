@@ -18,13 +18,13 @@ from gpkvs.client import AsyncClient
 from gpkvs.numbers import gets_of, sets_of
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
-_DRAWN = 1 << 22  # keys drawn before a run: drawing them takes none of the time
+_DRAWN = 1 << 22  # keys that are drawn before a run, outside of its time
 _PERCENTILES = (50, 95, 99)
 
 Call = Callable[[bytes], Awaitable[object]]
 
 
-class Keys:
+class DrawnKeys:
     """Keys drawn uniformly from the records of a u64 table.
 
     Parameters
@@ -70,24 +70,24 @@ async def fill(client: AsyncClient, batches: Iterator[Batch]) -> None:
 
 
 async def stream(client: AsyncClient, batches: Iterator[Batch], seconds: float, in_flight: int) -> Run:
-    """Send batches through a stream for some seconds; a latency is that of a message, from send to answer."""
+    """Send batches through a stream for some seconds; measure the latency of each message, from send to response."""
     latencies: list[float] = []
     operations = 0
 
-    def answered(began: float, answer: asyncio.Future[RequestResult]) -> None:
+    def received(began: float, response: asyncio.Future[RequestResult]) -> None:
         latencies.append(perf_counter() - began)
-        answer.result()  # a refusal must not count as fast
+        response.result()  # a refusal must not count as fast
 
     async with client.pipeline(in_flight_max=in_flight) as pipeline:
         start = perf_counter()
         while True:
             batch = next(batches)
-            answer = await pipeline.send(batch)
-            answer.add_done_callback(partial(answered, perf_counter()))
+            response = await pipeline.send(batch)
+            response.add_done_callback(partial(received, perf_counter()))
             operations += len(batch)
             if perf_counter() >= start + seconds:
                 break
-        await answer
+        await response
     return Run(operations, perf_counter() - start, latencies_ms(latencies, *_PERCENTILES))
 
 
@@ -98,7 +98,7 @@ async def single_calls(
     async with AsyncExitStack() as stack:
         calls = []
         for _ in range(connections):
-            # Else gRPC would let all channels of a process share one connection.
+            # Without the option, all channels of a process would share one connection.
             channel = grpc.aio.insecure_channel(target, options=(("grpc.use_local_subchannel_pool", 1),))
             await stack.enter_async_context(channel)
             await channel.channel_ready()

@@ -1,6 +1,6 @@
-"""What metrics cost: the same load on a server with them and on one without, in turn.
+"""Measures what metrics cost: the same load on a server with metrics and on one without, in turn.
 
-Compared are throughput, and the servers' processor time for an operation, which other work on the machine disturbs
+It compares the throughput, and the servers' processor time for an operation, which other work on the machine disturbs
 less.
 """
 
@@ -13,13 +13,13 @@ from statistics import median
 from typing import Any
 
 from gpkvs.bench.report.results import Run
-from gpkvs.bench.server.load import Keys, gathered_calls, stream
-from gpkvs.bench.server.process import cpu_seconds
-from gpkvs.bench.server.serving import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.load import DrawnKeys, gathered_calls, stream
+from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 
 _RECORDS_MAX = 1_000_000
-_PAIRS_PER_RUN = 4  # what is looked for is smaller than the noise of one pair
+_PAIRS_PER_RUN = 4  # the cost is smaller than the noise of one pair
 
 
 async def measure_metrics_cost(options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
@@ -61,8 +61,8 @@ class _Used:
 
 def _tasks(options: ServerBenchOptions, records: int) -> dict[str, Callable[[AsyncClient], Awaitable[Run]]]:
     seconds = options.seconds / 2
-    batches = Keys(records, seed=3).batches("SET", options.message)
-    keys = Keys(records, seed=4).singly()
+    batches = DrawnKeys(records, seed=3).batches("SET", options.message)
+    keys = DrawnKeys(records, seed=4).singly()
     return {
         "SET stream": lambda client: stream(client, batches, seconds, options.in_flight),
         "GET gathered": lambda client: gathered_calls(client, "GET", keys, seconds, options.callers),

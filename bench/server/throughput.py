@@ -10,15 +10,15 @@ from typing import Any
 
 import grpc
 
-from gpkvs.bench.peers.own import TABLE
+from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis
 from gpkvs.bench.report.results import Aim, Measurement, Run
 from gpkvs.bench.server.empty_server import NAME as EMPTY
 from gpkvs.bench.server.empty_server import empty_server
-from gpkvs.bench.server.load import Keys, gathered_calls, single_calls, stream
-from gpkvs.bench.server.process import cpu_seconds
-from gpkvs.bench.server.serving import Progress, ServerBenchOptions, serve_numbers
+from gpkvs.bench.server.load import DrawnKeys, gathered_calls, single_calls, stream
+from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, serve_numbers
+from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.server_process import ServerProcess
@@ -48,7 +48,7 @@ def task_gathered(operation: str) -> str:
 
 
 def aims() -> list[Aim]:
-    """Return the ratios that are aimed at."""
+    """Return the target ratios."""
     return [
         Aim(task_stream("SET"), REDIS, 10),
         Aim(task_stream("GET"), REDIS, 5),
@@ -59,9 +59,9 @@ def aims() -> list[Aim]:
 async def measure_throughput(
     options: ServerBenchOptions, directory: Path, progress: Progress
 ) -> tuple[list[Measurement], dict[str, Any]]:
-    """Measure both servers, in turn; return that, and where the time of gpkvs went.
+    """Measure both servers in turn; return the measurements, and where the time of gpkvs went.
 
-    Both stand by while the other works, so that each run of one is followed by a run of the other.
+    Both servers run all the time, so that a run of one follows each run of the other.
     """
     runs: dict[tuple[str, str], list[Run]] = {}
     spent: dict[str, Any] = {}
@@ -98,8 +98,8 @@ def _tasks(
     options: ServerBenchOptions, operation: str, server: ServerProcess, client: AsyncClient, redis: Redis | None
 ) -> list[tuple[str, Measure, Measure]]:
     """Return the tasks of one operation: name, a run of gpkvs, a run of redis."""
-    batches = Keys(options.records, seed=1).batches(operation, options.message)
-    keys = Keys(options.records, seed=2).singly()
+    batches = DrawnKeys(options.records, seed=1).batches(operation, options.message)
+    keys = DrawnKeys(options.records, seed=2).singly()
     seconds = options.seconds
 
     def peer(pipeline: int) -> Measure:
@@ -118,8 +118,8 @@ def _tasks(
 
 
 async def _measure_empty(options: ServerBenchOptions, operation: str) -> tuple[list[Run], float]:
-    """Make the same single calls to a server that does nothing; return that, and its processor time for a call."""
-    keys = Keys(options.records, seed=2).singly()
+    """Make the same single calls to a server that does nothing; return the runs, and its processor time for a call."""
+    keys = DrawnKeys(options.records, seed=2).singly()
     with empty_server() as (target, pid):
         before = cpu_seconds(pid)
         runs = [
@@ -144,7 +144,7 @@ async def _redis(options: ServerBenchOptions, directory: Path, progress: Progres
 
 
 class _Spent:
-    """What the server and this client have used of the processors, from now on."""
+    """Measures the processor time of the server and of this client, from now on."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""`gpkvs serve` without metrics: what they cost is the difference.
+"""A `gpkvs serve` without metrics: the difference to the real one is their cost.
 
-Nothing is counted: not in the engine, not of batches, not of calls. Started by `gpkvs bench server` as a process of its
-own; its arguments are those of `gpkvs`.
+It counts nothing in the engine, nothing about batches and nothing about calls. `gpkvs bench server` starts it as a
+process of its own; its arguments are those of `gpkvs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gpkvs bench: how fast the engine and the server are here, beside other stores that promise the same."""
+"""gpkvs bench: the speed of the engine and the server on this machine, beside other stores that promise the same."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpkvs.bench.report.report import write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
 from gpkvs.bench.server.benchmark import PARTS, run_server
-from gpkvs.bench.server.serving import ServerBenchOptions
-from gpkvs.cli.ending import ended_by_signals
+from gpkvs.bench.server.measured_server import ServerBenchOptions
+from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit
 
@@ -35,10 +35,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_DIRECTORY = "Where the stores are made and removed again: a tmpfs for `process`, a disk for `msync`."
+_DIRECTORY = "Where the benchmark makes its stores, and removes them: a tmpfs for `process`, a disk for `msync`."
 _PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."
-_GPU_DIRECTORY = "Where the store is made and removed again: a tmpfs, where the GPU can store to the files."
-_JSON = "Keep everything, with each single run, in this file."
+_GPU_DIRECTORY = "Where the benchmark makes its store, and removes it: a tmpfs, whose files the GPU can store to."
+_JSON = "Write all results, with every single run, to this file."
 _PROFILE = "Show where the time went as well."
 
 
@@ -59,7 +59,7 @@ def _shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
 
 
 def _print(tables: Iterable[Rows], result: dict[str, Any], json_file: Path | None) -> None:
-    """Show a result's tables, and keep it."""
+    """Print a result's tables, and write the result to a file."""
     console = Console(highlight=False)
     for rows in tables:
         console.print(rows.rich())
@@ -69,32 +69,35 @@ def _print(tables: Iterable[Rows], result: dict[str, Any], json_file: Path | Non
 
 
 @app.command("engine")
-@exits({0: "measured", 1: "something is missing, or a store answers wrongly"})
+@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
 def engine_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = EngineOptions.promise,
-    records: Annotated[int, typer.Option(help="Loaded before anything is timed.", min=1)] = EngineOptions.records,
+    records: Annotated[
+        int, typer.Option(help="Records that are loaded before anything is timed.", min=1)
+    ] = EngineOptions.records,
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = EngineOptions.batch,
-    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = EngineOptions.runs,
-    batches: Annotated[int, typer.Option(help="In a run, at most.", min=1)] = EngineOptions.batches_max,
+    runs: Annotated[int, typer.Option(help="Runs of each measurement; the median counts.", min=1)] = EngineOptions.runs,
+    batches: Annotated[int, typer.Option(help="Batches in a run, at most.", min=1)] = EngineOptions.batches_max,
     seconds: Annotated[
-        float, typer.Option(help="Timed in a run, at most (but three batches).", min=0)
+        float, typer.Option(help="Timed seconds in a run, at most (but at least three batches).", min=0)
     ] = EngineOptions.seconds_max,
     shape: Annotated[
-        list[str] | None, typer.Option(help=f"Of the records: {', '.join(SHAPES)}; by default all. May be repeated.")
+        list[str] | None,
+        typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}; by default all. May be repeated."),
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help=f"Whom to compare with: {', '.join(get_args(PeerName))}, or none; by default all."),
+        typer.Option(help=f"Store to compare with: {', '.join(get_args(PeerName))}, or none; by default all."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
     """Batches on the embedded store, beside LMDB and RocksDB.
 
-    All stores get the same batches of uniform keys, one after the other, and keep the same promise. Peers come with
-    pip install 'gpkvs[bench]'; docs/performance.md says how each is set up and what is timed. With the defaults it
-    takes some minutes and 4 GiB of the file system.
+    All stores get the same batches of uniform keys, one after the other, and keep the same promise. Install the peers
+    with pip install 'gpkvs[bench]'; docs/performance.md says how each is set up and what is timed. With the defaults
+    the benchmark takes some minutes and 4 GiB of the file system.
 
     Example: gpkvs bench engine --records 1000000 --json bench/results/engine-process.json
     """
@@ -120,28 +123,30 @@ def server_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ServerBenchOptions.promise,
     records: Annotated[
-        int, typer.Option(help="Of 8-byte keys and values, loaded before anything is timed.", min=1)
+        int, typer.Option(help="Records of 8-byte keys and values that are loaded before anything is timed.", min=1)
     ] = ServerBenchOptions.records,
     large_records: Annotated[
-        int, typer.Option(help="Of 1 KiB, for memory and start-up time.", min=1)
+        int, typer.Option(help="Records of 1 KiB, for memory and start-up time.", min=1)
     ] = ServerBenchOptions.large_records,
-    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.", min=1)] = ServerBenchOptions.runs,
-    seconds: Annotated[float, typer.Option(help="Of a run.", min=0.01)] = ServerBenchOptions.seconds,
+    runs: Annotated[
+        int, typer.Option(help="Runs of each measurement; the median counts.", min=1)
+    ] = ServerBenchOptions.runs,
+    seconds: Annotated[float, typer.Option(help="Seconds of a run.", min=0.01)] = ServerBenchOptions.seconds,
     message: Annotated[int, typer.Option(help="Operations in a message.", min=1)] = ServerBenchOptions.message,
     in_flight: Annotated[
-        int, typer.Option(help="Messages of a stream without an answer.", min=1)
+        int, typer.Option(help="Messages of a stream that wait for their responses at a time.", min=1)
     ] = ServerBenchOptions.in_flight,
     connections: Annotated[
-        int, typer.Option(help="Of single calls, and of redis-benchmark.", min=1)
+        int, typer.Option(help="Connections of single calls, and of redis-benchmark.", min=1)
     ] = ServerBenchOptions.connections,
     callers: Annotated[
         int, typer.Option(help="Concurrent callers of the client that gathers them into messages.", min=1)
     ] = ServerBenchOptions.callers,
     starts: Annotated[
-        int, typer.Option(help="Of each store, after a stop and after a kill.", min=1)
+        int, typer.Option(help="Starts of each store, after a stop and after a kill.", min=1)
     ] = ServerBenchOptions.starts,
     part: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; by default all. May be repeated.")
+        list[str] | None, typer.Option(help=f"Part to run: {', '.join(PARTS)}; by default all. May be repeated.")
     ] = None,
     redis: Annotated[bool, typer.Option("--redis/--no-redis", help="Compare with redis.")] = True,
     profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
@@ -151,8 +156,9 @@ def server_command(
 
     Parts: throughput (streams of messages, single calls, gathered calls, each beside redis), memory (resident, beside
     the mapped store), start (time to SERVING against the size of the store, after a stop and after a kill), metrics
-    (what they cost), calls (how many functions the server calls for a message). Needs Debian's redis-server. With the
-    defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is timed.
+    (what they cost), calls (how many functions the server calls for a message). The benchmark needs Debian's
+    redis-server. With the defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is
+    timed.
 
     Example: gpkvs bench server --part throughput --json bench/results/server-process.json
     """
@@ -185,25 +191,25 @@ def server_command(
 @exits({0: "measured", 1: "something is missing"})
 def gpu_command(
     directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
-    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    index_bytes: Annotated[int, typer.Option(help="Size of the table's index.", min=64 << 10)] = GpuOptions.index_bytes,
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
-    batches: Annotated[int, typer.Option(help="Different ones; each is run once.", min=4)] = GpuOptions.batches,
+    batches: Annotated[int, typer.Option(help="Different batches; each is run once.", min=4)] = GpuOptions.batches,
     part: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(GPU_PARTS)}; by default all. May be repeated.")
+        list[str] | None, typer.Option(help=f"Part to run: {', '.join(GPU_PARTS)}; by default all. May be repeated.")
     ] = None,
     start_index_bytes: Annotated[
-        int, typer.Option(help="Of the larger index of which the start is timed.", min=64 << 10)
+        int, typer.Option(help="Size of the larger index for which the start is timed.", min=64 << 10)
     ] = GpuOptions.start_index_bytes,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
     """Measure the engine on one GPU against the limits of the GPU and its link, in the same run.
 
     Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
-    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside what
-    the host's threads alone take), recovery (verify and undo of a whole batch, opening it again), start (to serving,
-    with a small and a large index), server (YCSB from several client processes, on this backend and on cpu). Needs an
-    NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four minutes and 40 GiB of the
-    file system.
+    (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside the
+    time of the host's threads alone), recovery (verify and undo of a whole batch, opening the store again), start (to
+    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu).
+    The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four
+    minutes and 40 GiB of the file system.
 
     Example: gpkvs bench gpu --json bench/results/gpu.json
     """
@@ -217,16 +223,17 @@ def gpu_command(
 @exits({0: "measured", 1: "something is missing"})
 def paper_command(
     directory: Annotated[Path, typer.Option(help=_GPU_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
-    index_bytes: Annotated[int, typer.Option(help="Of the table.", min=64 << 10)] = GpuOptions.index_bytes,
+    index_bytes: Annotated[int, typer.Option(help="Size of the table's index.", min=64 << 10)] = GpuOptions.index_bytes,
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
-    batches: Annotated[int, typer.Option(help="Different ones.", min=4)] = GpuOptions.batches,
+    batches: Annotated[int, typer.Option(help="Different batches.", min=4)] = GpuOptions.batches,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
     """Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.
 
-    Who makes results durable: the host after a copy of the table (CAP-fs, CAP-mm: mock-ups), the host after the GPU
-    stored (GPM-NDP), or the GPU (GPM); a coalesced log against one with locks; write amplification; restoration. Needs
-    an NVIDIA GPU and CuPy; docs/gpu.md has the figures beside the paper's. With the defaults it takes a minute.
+    It compares who makes results durable: the host after a copy of the table (CAP-fs, CAP-mm: mock-ups), the host after
+    the GPU stored (GPM-NDP), or the GPU (GPM). It also compares a coalesced log with one that has locks, and measures
+    write amplification and restoration. It needs an NVIDIA GPU and CuPy; docs/gpu.md has the figures beside the
+    paper's. With the defaults it takes a minute.
 
     Example: gpkvs bench paper --json bench/results/paper.json
     """
@@ -243,10 +250,11 @@ def report_command(
         "bench/results"
     ),
     document: Annotated[
-        Path, typer.Option(help="A Markdown file with two marks, between which the tables go; plots go beside it.")
+        Path,
+        typer.Option(help="A Markdown file with two marks. The tables go between them, the plots beside the file."),
     ] = Path("docs/performance.md"),
 ) -> None:
-    """Write the kept results into a document, as tables and plots.
+    """Write results that were kept into a document, as tables and plots.
 
     Example: gpkvs bench report --results bench/results --document docs/performance.md
     """

@@ -1,4 +1,4 @@
-"""gpkvs bitflip: damage a store in a hundred thousand ways, and see that none is served as if it were whole."""
+"""gpkvs bitflip: damage a store in a hundred thousand ways, and see that no damage is served as if it were whole."""
 
 from __future__ import annotations
 
@@ -10,38 +10,42 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
-from gpkvs.recovery.proof.damage.damage import Damage
-from gpkvs.recovery.proof.damage.worker import Outcome
+from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.judge_process import DamageOutcome
 
 
-@exits({0: "nothing was missed", 1: "something was (it is listed, with what repeats it)"})
+@exits({0: "nothing was missed", 1: "something was missed (it is listed, with the command that repeats it)"})
 def bitflip_command(
     bits: Annotated[
-        int, typer.Option(help="Random single bits, beside every bit of roots, flag, descriptors and log.", min=0)
+        int, typer.Option(help="Random single bits, besides every bit of roots, flag, descriptors and log.", min=0)
     ] = 100_000,
     bursts: Annotated[int, typer.Option(help="Bursts of up to 64 random bytes.", min=0)] = 10_000,
     every: Annotated[
         int, typer.Option(help="Take every n-th bit of roots, flag, descriptors and log only; 1 takes all.", min=1)
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is random: the same seed damages the same places.", min=0)] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random choices: the same seed damages the same places.", min=0)
+    ] = 1,
     only: Annotated[
         str, typer.Option(help="Repeat one damage, as a report names it: IMAGE:FILE:OFFSET:MASK.", metavar="DAMAGE")
     ] = "",
     data: Annotated[
         Path | None,
-        typer.Option(help="An empty directory for the stores. By default in memory, kept only if something is wrong."),
+        typer.Option(
+            help="An empty directory for the stores. By default one in memory, kept only if something is wrong."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Invert bits of a store's files, one store after the other, and open, read, write and check each.
 
-    Two images of a small store are damaged, one at rest and one that died in the middle of a batch. None may end a
-    process by a signal; none may give a wrong value, but where a slot of a u64 table was hit, which nothing checks.
-    What is refused must be left as it was, and `gpkvs check` must name what is wrong.
+    It damages two images of a small store: one at rest, and one whose process died in the middle of a batch. No damage
+    may end a process by a signal. No damage may give a wrong value, except in a slot of a u64 table, which nothing
+    checks. A store that is refused must stay as it was, and `gpkvs check` must name what is wrong.
 
     Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
     """
@@ -84,9 +88,9 @@ def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object
     return {
         "seed": options.seed,
         "damages": report.outcomes.total(),
-        "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in Outcome},
+        "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in DamageOutcome},
         "by_file": {
-            file: {outcome.name.lower(): report.by_file[file, outcome] for outcome in Outcome}
+            file: {outcome.name.lower(): report.by_file[file, outcome] for outcome in DamageOutcome}
             for file in sorted({file for file, _ in report.by_file})
         },
         "missed": [{"damage": verdict.damage, "detail": verdict.detail} for verdict in report.missed],
@@ -96,14 +100,14 @@ def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object
 
 def _print(report: BitflipReport, options: BitflipOptions) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[Outcome.MISSED]:,} missed"
+    title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[DamageOutcome.MISSED]:,} missed"
     facts = Table(title=title, title_justify="left")
     facts.add_column("file")
-    for outcome in Outcome:
+    for outcome in DamageOutcome:
         facts.add_column(outcome, justify="right")
     for file in sorted({file for file, _ in report.by_file}):
-        facts.add_row(file, *[f"{report.by_file[file, outcome]:,}" for outcome in Outcome])
+        facts.add_row(file, *[f"{report.by_file[file, outcome]:,}" for outcome in DamageOutcome])
     facts.add_section()
-    facts.add_row("all", *[f"{report.outcomes[outcome]:,}" for outcome in Outcome])
+    facts.add_row("all", *[f"{report.outcomes[outcome]:,}" for outcome in DamageOutcome])
     console.print(facts)
     console.print(f"seed {options.seed}, {report.seconds:.1f} s, {options.workers} workers", markup=False)

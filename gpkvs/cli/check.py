@@ -1,4 +1,4 @@
-"""gpkvs check and gpkvs recover: a store's directory, without a server."""
+"""gpkvs check and gpkvs recover: they work on a store's directory, without a server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXIT_NEEDS_RECOVERY = 2
         1: "broken",
         2: "a batch was in progress (start the server or run `gpkvs recover`), or the store was in use with "
         "durability=none and was not closed",
-        3: "it cannot be read at all (in use, missing, another format)",
+        3: "the store cannot be read (it is in use, missing, or of another format)",
     }
 )
 def check_command(directory: DataDir, as_json: AsJson = False) -> None:
@@ -74,8 +74,8 @@ def _print(report: CheckReport) -> None:
         console.print(f"... and {report.more_violations:,} more")
     if report.is_unsafe:
         console.print(
-            f"{report.path}: UNSAFE: it was in use with durability=none and was not closed; any batch of that time "
-            "may be lost or there in part. Restore it from a backup, or keep what can be read: gpkvs recover "
+            f"{report.path}: UNSAFE: it was in use with durability=none and was not closed. Any batch of that time may "
+            "be lost, or there in part. Restore the store from a backup, or keep what can be read: gpkvs recover "
             f"--accept-loss {report.path}",
             markup=False,
         )
@@ -93,12 +93,16 @@ def _print(report: CheckReport) -> None:
 
 
 @exits(
-    {0: "recovered, or nothing was to be done", 1: "it cannot be opened", 70: "a write to its files failed (try again)"}
+    {
+        0: "recovered, or there was nothing to do",
+        1: "the store cannot be opened",
+        70: "a write to the store's files failed (try again)",
+    }
 )
 def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:
     """Roll back the batch that a crash interrupted, if any, and say what was done.
 
-    A server does this by itself when it starts; this is for a store that shall be checked or copied.
+    A server does this by itself when it starts. Use this command before you check or copy a store.
     """
     console = Console(stderr=True)
     with failures_exit(1), Bar(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -10,26 +10,27 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, ConsistencyReport, check_consistency
 from gpkvs.recovery.proof.consistency.history import History
-from gpkvs.recovery.proof.consistency.serial import judge
-from gpkvs.recovery.proof.servers.rounds import SIGKILL
+from gpkvs.recovery.proof.consistency.serializability import judge
+from gpkvs.recovery.proof.servers.kill_plan import SIGKILL
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.text import counted
 
 
-@exits({0: "the history is strictly serializable", 1: "it is not (history and store are then kept)"})
+@exits({0: "the history is strictly serializable", 1: "it is not (the history and the store are then kept)"})
 def consistency_command(
-    operations: Annotated[int, typer.Option(help="Record at least so many operations.", min=1)] = 1_000_000,
-    faults: Annotated[int, typer.Option(help="Kill a server at least so many times.", min=0)] = 200,
+    operations: Annotated[int, typer.Option(help="Operations to record, at least.", min=1)] = 1_000_000,
+    faults: Annotated[int, typer.Option(help="Kills of the server, at least.", min=0)] = 200,
     seed: Annotated[
-        int | None, typer.Option(help="Repeats the choices of an earlier run; by default a new one.", min=0)
+        int | None,
+        typer.Option(help="Seed of the choices; that of an earlier run repeats them. By default a new one.", min=0),
     ] = None,
     data: Annotated[
         Path | None,
@@ -40,19 +41,19 @@ def consistency_command(
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="Judge the history of an earlier run again (a file history.npz), and do no more."),
+        typer.Option(help="Only judge the history of an earlier run again (a file history.npz)."),
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Prove that what clients were told is strictly serializable, while the server is killed under them.
+    """Prove that the responses to clients are strictly serializable, while the server is killed under them.
 
-    Clients send batches, single operations and streams on few keys, all at once; some calls are cancelled, some miss
+    Clients send batches, single operations and streams on few keys, all at once. Some calls are cancelled, some miss
     their deadline. The server dies by SIGKILL at random moments and at named failpoints of a batch and of recovery, and
-    is started again on the same store. Every answer is recorded. At the end the requests are replayed in the order of
-    their versions: each answer, and the order of real time, must agree. A lost write, half a batch, a stale or repeated
-    read does not.
+    is started again on the same store. The clients record every response. At the end the requests are replayed in the
+    order of their versions: each response, and the order of real time, must agree with it. After a lost write, half a
+    batch, a stale read or a repeated read they do not agree.
 
     Example: gpkvs consistency --operations 50000 --faults 5
     """
@@ -69,22 +70,22 @@ def consistency_command(
             directory,
             ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
         )
-        console.print(
-            f"seed {options.seed}, {counted(operations, 'operation')}, {counted(faults, 'kill')}, data in {directory}",
-            markup=False,
-        )
-
-        def show(kills: int, recorded: int, death: str) -> None:
-            console.print(
-                f"{kills} of {counted(faults, 'kill')}, {recorded:,} of {counted(operations, 'operation')}: {death}",
-                markup=False,
-            )
-
-        report = asyncio.run(check_consistency(options, show))
+        report = _check(options, console)
     if as_json:
         print_json(_as_json(report))
     else:
         _print(report)
+
+
+def _check(options: ConsistencyOptions, console: Console) -> ConsistencyReport:
+    """Run the clients and the kills, and show each death of the server."""
+    operations, kills = counted(options.operations, "operation"), counted(options.faults, "kill")
+    console.print(f"seed {options.seed}, {operations}, {kills}, data in {options.directory}", markup=False)
+
+    def show(killed: int, recorded: int, death: str) -> None:
+        console.print(f"{killed} of {kills}, {recorded:,} of {operations}: {death}", markup=False)
+
+    return asyncio.run(check_consistency(options, show))
 
 
 def _judge_again(file: Path) -> None:
@@ -131,9 +132,9 @@ def _print(report: ConsistencyReport) -> None:
         ("requests", report.requests),
         ("  that wrote, replayed in commit order", found.writing),
         ("  that only read, placed between them", found.reading),
-        ("  without an answer, but done", found.unknown_done),
-        ("  without an answer, and not done", found.unknown_not_done),
-        ("answers to a GET or DELETE checked", found.reads),
+        ("  without a response, but done", found.unknown_done),
+        ("  without a response, and not done", found.unknown_not_done),
+        ("results of a GET or DELETE checked", found.reads),
         ("kills", kills.total()),
         ("  by SIGKILL at a random moment", kills[SIGKILL]),
         (f"  at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),

@@ -1,4 +1,4 @@
-"""gpkvs crash: the states that a power failure can leave, each one recovered and judged."""
+"""gpkvs crash: recover and judge every state that a power failure can leave."""
 
 from __future__ import annotations
 
@@ -9,57 +9,60 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals
+from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
-from gpkvs.recovery.proof.powerfail.explore import Options, StateName, StateReport, Visited
-from gpkvs.recovery.proof.powerfail.models import MODEL_OF_DOMAIN, Model
-from gpkvs.recovery.proof.powerfail.mutate import Verdict
+from gpkvs.recovery.proof.powerfail.crash_models import MODEL_OF_DOMAIN, Model
+from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateReport, Visited
+from gpkvs.recovery.proof.powerfail.mutants import MutantVerdict
 from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload, all_workloads
 
-# What a run of everything must have visited.
+# How many distinct states a run of everything must have visited.
 STATES_MIN = {1: 100_000, 2: 20_000}
 _SHOWN_MAX = 10
 _T = TypeVar("_T")
 
 
-@exits({0: "no violation and, of a run of everything, as many states as there should be", 1: "else"})
+@exits({0: "no violation (a run of everything has also visited as many states as it should)", 1: "anything else"})
 def crash_command(
-    depth: Annotated[int, typer.Option(help="2: a second crash, while recovery runs.", min=1, max=2)] = 1,
+    depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
-        bool, typer.Option("--mutate", help="Leave out each fence, write-back and sync, one at a time: is it seen?")
+        bool,
+        typer.Option(
+            "--mutate", help="Leave out each fence, write-back and sync, one at a time: does a state show it?"
+        ),
     ] = False,
-    model: Annotated[list[Model] | None, typer.Option(help="Only this model; may be given again.")] = None,
+    model: Annotated[list[Model] | None, typer.Option(help="Only this crash model; may be repeated.")] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload, such as bytes:NUD; may be given again.")
+        list[str] | None, typer.Option(help="Only this workload, such as bytes:NUD; may be repeated.")
     ] = None,
-    part: Annotated[int, typer.Option(help="Only so many workloads, chosen by the seed; 0 is all.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Repeats the choices of an earlier run.", min=0)] = 1,
+    part: Annotated[int, typer.Option(help="Visit only so many workloads, chosen by the seed; 0: all.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choices; that of an earlier run repeats them.", min=0)] = 1,
     state: Annotated[
-        str | None, typer.Option(help="Only this state, as a violation names it; shows it in full.")
+        str | None, typer.Option(help="Visit only this state, as a violation names it, and show it in full.")
     ] = None,
     without: Annotated[
-        str | None, typer.Option(help="With --state: in the build without this persist, as --mutate names it.")
+        str | None, typer.Option(help="With --state: leave out this persist, as --mutate names it.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="0: one for each processor.", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="How many processes; 0: one for each processor.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Visit the states that a power failure can leave behind, and recover every one of them.
 
     Short sequences of batches run on a traced build of the real kernels, which records every store, write-back and
-    fence. From the trace follow the states that memory could be in after a crash at any point, for each model of what a
-    crash keeps (docs/reliability.md). Each one is recovered and checked, and must hold what the store held before the
-    batch or after it, nothing else.
+    fence. The trace determines the states that a crash at any point could leave in memory, by each model of what a
+    crash keeps (docs/reliability.md). The command recovers and checks each of them: it must hold what the store held
+    before the batch or after it, nothing else.
 
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # :100: is a line of the source
     with failures_exit(1), ended_by_signals(kill_children=False):  # the pool of processes ends its own
-        options = Options(
+        options = ExplorerOptions(
             models=tuple(model or Model),
             seed=seed,
             depth=2 if mutate else depth,
@@ -68,17 +71,22 @@ def crash_command(
         )
         campaign = Campaign(options, processes)
         if state:
-            passed = _print_state(campaign.visit(_parsed(StateName.parse, state, "state")))
+            passed = _print_state(_parsed(lambda name: campaign.visit(StateName.parse(name)), state, "state"))
         elif mutate:
             passed = _print_verdicts(_mutate(campaign, console), options, as_json)
         else:
-            names = [_parsed(Workload.parse, name, "workload") for name in workload or ()]
-            chosen = names or (part_of(part, seed) if part else all_workloads(depth))
+            chosen = _workloads(workload, part, options)
             totals = _explore(campaign, chosen, console)
-            wanted = 0 if names or part or model else STATES_MIN[depth]
+            wanted = 0 if workload or part or model else STATES_MIN[depth]
             passed = _print_totals(totals, options, wanted, as_json)
     if not passed:
         raise typer.Exit(1)
+
+
+def _workloads(names: list[str] | None, part: int, options: ExplorerOptions) -> list[Workload]:
+    if names:
+        return [_parsed(Workload.parse, name, "workload") for name in names]
+    return part_of(part, options.seed) if part else all_workloads(options.depth)
 
 
 def _parsed(parse: Callable[[str], _T], text: str, field: str) -> _T:
@@ -100,11 +108,11 @@ def _explore(campaign: Campaign, workloads: list[Workload], console: Console) ->
         return campaign.explore(workloads, show)
 
 
-def _mutate(campaign: Campaign, console: Console) -> list[Verdict]:
+def _mutate(campaign: Campaign, console: Console) -> list[MutantVerdict]:
     with _bar(console) as bar:
         task = bar.add_task("mutants", total=None)
 
-        def show(verdict: Verdict) -> None:
+        def show(verdict: MutantVerdict) -> None:
             bar.advance(task)
             bar.console.print(_verdict_line(verdict), markup=False)
 
@@ -116,12 +124,12 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _verdict_line(verdict: Verdict) -> str:
+def _verdict_line(verdict: MutantVerdict) -> str:
     how = f"seen at {verdict.caught}" if verdict.caught else f"NOT SEEN in {verdict.states:,} states"
     return f"without {verdict.mutation}: {how}"
 
 
-def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) -> bool:
+def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json: bool) -> bool:
     """Print what a run visited; return whether it passed."""
     missed = totals.distinct < wanted
     if as_json:
@@ -132,7 +140,7 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
     counts = [
         ("workloads", totals.workloads),
         ("epochs", totals.epochs),
-        ("  of which every state was visited", totals.exhaustive),
+        ("  whose states were all visited", totals.exhaustive),
     ]
     for model in options.models:
         domains = ", ".join(domain for domain, models in MODEL_OF_DOMAIN.items() if model in models)
@@ -151,7 +159,7 @@ def _print_totals(totals: Totals, options: Options, wanted: int, as_json: bool) 
     return not (totals.violations or missed)
 
 
-def _as_json(totals: Totals, options: Options) -> dict[str, object]:
+def _as_json(totals: Totals, options: ExplorerOptions) -> dict[str, object]:
     return {
         "seed": options.seed,
         "depth": options.depth,
@@ -167,7 +175,7 @@ def _as_json(totals: Totals, options: Options) -> dict[str, object]:
     }
 
 
-def _print_verdicts(verdicts: list[Verdict], options: Options, as_json: bool) -> bool:
+def _print_verdicts(verdicts: list[MutantVerdict], options: ExplorerOptions, as_json: bool) -> bool:
     """Print what became of the mutants; return whether all were seen."""
     unseen = [verdict for verdict in verdicts if not verdict.caught]
     if as_json:

@@ -1,4 +1,4 @@
-"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify. The whole story in twenty seconds."""
+"""gpkvs demo: serve, load, kill -9 in the middle, recover, verify, in twenty seconds."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
+from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
-from gpkvs.recovery.proof.drill.witness import Witnesses, WitnessOptions
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs
 from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
 
 _WATCH_SECONDS = 0.1
-_ENDLESS = 1_000_000_000  # operations of a run that is going to be killed
+_ENDLESS = 1_000_000_000  # operations of a run that will be interrupted
 _SERVER = ServerOptions(index="16MiB", heap="512MiB", log="16MiB")
-_WITNESSES = WitnessOptions(
+_CLIENTS = DrillClientOptions(
     single_clients=12, keys_per_client=100, batch_clients=4, shared_keys=1000, cell_keys_max=30, untouched_keys=100
 )
 
 
 class DemoError(GpkvsError):
-    """The demo found something that must not be."""
+    """The demo found something wrong."""
 
 
-@exits({0: "nothing was lost", 1: "something was, or the demo could not run (the data is then kept)"})
+@exits({0: "nothing was lost", 1: "something was lost, or the demo could not run (the data is then kept)"})
 def demo_command(
     records: Annotated[int, typer.Option(help="Records of 1 KB that YCSB loads.", min=1)] = 20_000,
     seconds: Annotated[float, typer.Option(help="How long the load runs before the server is killed.", min=0.2)] = 5.0,
     data: Annotated[
-        Path | None, typer.Option(help="Where to make the store; it is kept. By default a temporary directory.")
+        Path | None, typer.Option(help="A directory for the store, which is kept. By default a temporary directory.")
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the kernels run.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of what is written.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the values that are written.", min=0)] = 1,
 ) -> None:
-    """Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.
+    """Kill a server with SIGKILL under full load, start it again, and show that it has lost nothing.
 
-    Starts a server on a free loopback port, loads it with YCSB, runs YCSB's workload a against it while other clients
-    write and remember every acknowledged write, kills the server in the middle, restarts it, reports the recovery,
-    and reads back every one of these writes; YCSB goes on when the server is back.
+    It starts a server on a free loopback port and loads it with YCSB. YCSB's workload a then runs, while other clients
+    write and remember every acknowledged write. The demo kills the server in the middle, starts it again, shows the
+    recovery, and reads back every one of these writes. YCSB goes on when the server is back.
     """
     console = Console(highlight=False, soft_wrap=True)
     with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-demo-") as directory:
@@ -65,7 +65,7 @@ def demo_command(
 
 @dataclass(frozen=True)
 class Load:
-    """What works on the server when it is killed."""
+    """The load on the server when it is killed."""
 
     ycsb: YcsbProcess
     clients: asyncio.Task[None]
@@ -77,17 +77,17 @@ class Story:
     Parameters
     ----------
     console
-        Where it is told.
+        Where the steps are printed.
     store
-        The store's directory; it is made.
+        The store's directory; the server makes it.
     options
-        How the server is started.
+        How to start the server.
     records
-        That YCSB loads.
+        How many records YCSB loads.
     seconds
         From the start of the load to the kill.
     seed
-        Of what the remembering clients write.
+        Of the values that the remembering clients write.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Story:
         self._records = records
         self._seconds = seconds
         self._ledger = Ledger()
-        self._witnesses = Witnesses(self._ledger, _WITNESSES, f"demo {seed}")
+        self._clients = DrillClients(self._ledger, _CLIENTS, f"demo {seed}")
         self._step = 0
         self._summary = Table(show_header=False, title="Summary", title_justify="left")
 
@@ -128,7 +128,7 @@ class Story:
         self._console.print()
         self._console.print(self._summary)
         self._console.print(
-            "The process was killed; the power was not cut. What else a store survives, its domain says."
+            "The process was killed; the power was not cut. The persistence domain says what else a store survives."
         )
 
     async def _start(self, processes: ExitStack, title: str, listen: str = "127.0.0.1:0") -> ServerProcess:
@@ -141,7 +141,7 @@ class Story:
 
     async def _show_promise(self, server: ServerProcess) -> None:
         """Say what an acknowledged write survives here."""
-        info = await self._witnesses.ask(server.target)
+        info = await self._clients.ask(server.target)
         self._say(f"persistence domain {info.domain}: {info.domain_note}")
         self._summary.add_row("persistence domain", f"{info.domain}: {info.domain_note}")
 
@@ -157,19 +157,19 @@ class Story:
     async def _run(self, processes: ExitStack, server: ServerProcess) -> Load:
         self._title("YCSB run, and clients that remember every acknowledged write")
         ycsb = processes.enter_context(YcsbProcess("run", server.target, self._records, _ENDLESS))
-        load = Load(ycsb, asyncio.create_task(self._witnesses.run(server.target)))
+        load = Load(ycsb, asyncio.create_task(self._clients.run(server.target)))
         begin = time.monotonic()
         with self._console.status("running") as status:
             while (left := begin + self._seconds - time.monotonic()) > 0 and not load.clients.done():
-                status.update(f"{self._witnesses.counts.writes:,} writes acknowledged and remembered")
+                status.update(f"{self._clients.counts.writes:,} writes acknowledged and remembered")
                 await asyncio.sleep(min(_WATCH_SECONDS, left))
-        self._say(f"{self._witnesses.counts.writes:,} acknowledged writes remembered in {self._seconds:.1f} s")
+        self._say(f"{self._clients.counts.writes:,} acknowledged writes remembered in {self._seconds:.1f} s")
         return load
 
     async def _kill(self, server: ServerProcess, load: Load) -> None:
         self._title("kill -9, in the middle of it")
         if load.clients.done() or not server.alive or not load.ycsb.alive:
-            raise server.error(f"the load ended before the kill ({self._witnesses.last_error})")
+            raise server.error(f"the load ended before the kill ({self._clients.last_error})")
         server.kill()
         await load.clients
         unanswered = sum(len(cell.open) for cell in self._ledger.cells)
@@ -185,8 +185,8 @@ class Story:
     async def _verify(self, server: ServerProcess) -> None:
         self._title("Read back every write that was acknowledged")
         with self._console.status("reading"):
-            keys = await self._witnesses.read_back(server.target, other_records=self._records)
-        counts, violations = self._witnesses.counts, self._ledger.violations
+            keys = await self._clients.read_back(server.target, other_records=self._records)
+        counts, violations = self._clients.counts, self._ledger.violations
         if violations:
             raise DemoError("\n  ".join([f"{len(violations)} violations:", *map(str, violations[:20])]))
         self._say(

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.cli.counts import counts_table
-from gpkvs.cli.ending import ended_by_signals, scratch_directory
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, DurabilityName
@@ -22,13 +22,14 @@ from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.text import counted
 
 
-@exits({0: "nothing was lost", 1: "something was (the data is then kept)"})
+@exits({0: "nothing was lost", 1: "something was lost (the data is then kept)"})
 def drill_command(
     rounds: Annotated[
         int, typer.Option(help=f"Kills of a server; from {len(SERVING)} on every failpoint is visited.", min=1)
     ] = 30,
     seed: Annotated[
-        int | None, typer.Option(help="Repeats the choices of an earlier drill; by default a new one.", min=0)
+        int | None,
+        typer.Option(help="Seed of the choices; that of an earlier drill repeats them. By default a new one.", min=0),
     ] = None,
     data: Annotated[
         Path | None,
@@ -41,14 +42,14 @@ def drill_command(
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the stores.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Kill a real server under load, restart it, and check what it still holds; again and again.
+    """Kill a real server under load, restart it, and check its store, again and again.
 
-    Clients write all the time and remember what was acknowledged. The server dies by SIGKILL at random moments, and at
-    each named failpoint of a batch and of recovery. After each restart every acknowledged write must be there, no batch
-    may be half there, nothing may be there that nobody wrote, versions must grow, and `gpkvs check` must be clean.
+    Clients write all the time and remember which writes were acknowledged. The server dies by SIGKILL at random
+    moments, and at each named failpoint of a batch and of recovery. After each restart every acknowledged write must be
+    there, no batch may be half there, no value may be there that nobody wrote, versions must grow, and `gpkvs check`
+    must be clean.
 
-    This proves recovery from the death of the process; what a power loss leaves behind is another matter
-    (docs/drill.md).
+    This proves recovery from the death of the process. A power loss is another matter (docs/drill.md).
 
     Example: gpkvs drill --rounds 100 --data /mnt/pmem/drill
     """

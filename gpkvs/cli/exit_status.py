@@ -11,7 +11,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 WRONG_OPTIONS = 2
 INTERRUPTED = 130
 
-# Of the commands that only have subcommands.
+# For the commands that only have subcommands.
 EVERY = (
     f"Exit status: 0 done; {WRONG_OPTIONS} wrong options, or nothing could be done; {INTERRUPTED} Ctrl-C. "
     "The help of a subcommand says what its others mean."
@@ -24,9 +24,9 @@ def exits(statuses: dict[int, str], *, interrupted: bool = True) -> Callable[[Co
     Parameters
     ----------
     statuses
-        What each means. Wrong options are added: they end any command with 2.
+        The meaning of each. The decorator adds wrong options, which end any command with 2.
     interrupted
-        Whether Ctrl-C ends the command as it ends any other, with 130.
+        Whether Ctrl-C ends the command with 130, as it ends most commands.
     """
     meanings = dict(statuses)
     meanings[WRONG_OPTIONS] = ", or ".join(filter(None, [meanings.get(WRONG_OPTIONS), "wrong options"]))

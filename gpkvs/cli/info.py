@@ -1,4 +1,4 @@
-"""gpkvs info: what a running server says about itself."""
+"""gpkvs info: facts about a running server and its store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
@@ -28,7 +28,7 @@ def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, 
 
 
 def as_dict(message: Message) -> dict[str, object]:
-    """Return a message as JSON has it: the protocol's field names, every field (None if absent), numbers as numbers."""
+    """Return a message for JSON: every field by its name in the protocol (None if absent), numbers as numbers."""
     return {
         field.name: None
         if field.has_presence and not message.HasField(field.name)
@@ -69,7 +69,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
 
 
 def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
-    """Return what people see of tables."""
+    """Return tables as people see them."""
     view = Table("table", "layout")
     for heading in ("records", "slots", "load", "index", "bytes per key"):
         view.add_column(heading, justify="right")
@@ -88,7 +88,7 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
 
 def _device(info: admin_pb2.InfoResponse) -> str:
     if not info.HasField("process_written_bytes"):
-        return "the system does not say what the process wrote"
+        return "the system does not say how much the process wrote"
     written, read = _mib(info.process_written_bytes), _mib(info.process_read_bytes)
     return f"{written} written and {read} read by the process since it started"
 

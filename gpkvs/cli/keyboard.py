@@ -1,4 +1,4 @@
-"""One key of a terminal, which gets its settings back however the command ends."""
+"""One key of a terminal. The terminal gets its settings back, however the command ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def key_presses(key: bytes) -> Iterator[Callable[[float], bool]]:
-    """Give what waits so many seconds for a key, and says whether it was pressed.
+    """Give a function that waits so many seconds for a key, and returns whether it was pressed.
 
-    Ctrl-C and the like stay signals. SIGTERM and SIGHUP end the command by an exception, so that the terminal is put
-    back. Where standard input is no terminal there are no keys.
+    Ctrl-C stays a signal. SIGTERM and SIGHUP end the command by an exception, so that the terminal gets its settings
+    back. Where standard input is not a terminal there are no keys.
     """
     if not sys.stdin.isatty():
         yield no_key_within

@@ -8,18 +8,20 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.numbers import form_of
 from gpkvs.cli.output import print_json
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
 
 EXIT_MISS = 1
 
-Key = Annotated[str, typer.Argument(help="The key, UTF-8; a number in a table of the layout u64.", metavar="KEY")]
-Table = Annotated[str, typer.Option(help="The table; without it the default one.")]
+Key = Annotated[
+    str, typer.Argument(help="The key: text in UTF-8, or a number in a table of the layout u64.", metavar="KEY")
+]
+Table = Annotated[str, typer.Option(help="The table; without it, the default table.")]
 
 
 @exits({0: "found", 1: "not found", 2: "failed"})
@@ -28,23 +30,23 @@ def get_command(
 ) -> None:
     """Print the value of a key, byte for byte.
 
-    On a terminal a newline follows. A number of a u64 table is printed as one. With --json a value that is no UTF-8 is
-    given as "value_base64".
+    On a terminal a newline follows. The value of a u64 table is printed as a number. With --json, a value that is not
+    UTF-8 is printed as "value_base64".
     """
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.GetRequest(table=table, key=form.encode(key.encode(), "key"))
-        answer = kv_pb2_grpc.KVStub(channel).Get(request, timeout=timeout)
-    value = form.decode(answer.value) if answer.found else None
+        response = kv_pb2_grpc.KVStub(channel).Get(request, timeout=timeout)
+    value = form.decode(response.value) if response.found else None
     if as_json:
-        print_json({"found": answer.found, **_value(value), "version": answer.version})
+        print_json({"found": response.found, **_value(value), "version": response.version})
     elif value is not None:
         end = b"\n" if sys.stdout.isatty() else b""
         sys.stdout.buffer.write((value if isinstance(value, bytes) else b"%d" % value) + end)
         sys.stdout.flush()
     else:
         typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
-    if not answer.found:
+    if not response.found:
         raise typer.Exit(EXIT_MISS)
 
 
@@ -52,7 +54,8 @@ def get_command(
 def set_command(
     key: Key,
     value: Annotated[
-        str | None, typer.Argument(help="The value, UTF-8 or a number as the key; without it, standard input.")
+        str | None,
+        typer.Argument(help="The value, UTF-8 or a number like the key; without it, standard input is read."),
     ] = None,
     target: Target = ServerConfig.listen,
     table: Table = "",
@@ -64,9 +67,9 @@ def set_command(
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.SetRequest(table=table, key=form.encode(key.encode(), "key"), value=form.encode(data, "value"))
-        answer = kv_pb2_grpc.KVStub(channel).Set(request, timeout=timeout)
+        response = kv_pb2_grpc.KVStub(channel).Set(request, timeout=timeout)
     if as_json:
-        print_json({"version": answer.version})
+        print_json({"version": response.version})
 
 
 @exits({0: "the key is gone (it says if it was not there)", 2: "failed"})
@@ -77,10 +80,10 @@ def delete_command(
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.DeleteRequest(table=table, key=form.encode(key.encode(), "key"))
-        answer = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)
+        response = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)
     if as_json:
-        print_json({"found": answer.found})
-    elif not answer.found:
+        print_json({"found": response.found})
+    elif not response.found:
         typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
 
 

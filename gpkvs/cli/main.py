@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from gpkvs.cli.exit_status import EVERY
-from gpkvs.cli.lazy import LazyGroup
+from gpkvs.cli.lazy_commands import LazyGroup
 from gpkvs.text import quoted
 
 
@@ -37,11 +37,11 @@ class Gpkvs(LazyGroup):
         ),
         "drill": (
             "gpkvs.cli.drill:drill_command",
-            "Kill a real server under load, restart it, and check what it still holds; again and again.",
+            "Kill a real server under load, restart it, and check its store, again and again.",
         ),
         "consistency": (
             "gpkvs.cli.consistency:consistency_command",
-            "Prove that what clients were told is strictly serializable, while the server is killed under them.",
+            "Prove that the responses to clients are strictly serializable, while the server is killed under them.",
         ),
         "bitflip": (
             "gpkvs.cli.bitflip:bitflip_command",
@@ -57,7 +57,7 @@ class Gpkvs(LazyGroup):
         ),
         "demo": (
             "gpkvs.cli.demo:demo_command",
-            "Show what this is about: a server is killed with SIGKILL under full load, restarts, and has lost nothing.",
+            "Kill a server with SIGKILL under full load, start it again, and show that it has lost nothing.",
         ),
     }
 
@@ -76,7 +76,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from gpkvs.info import package_version  # noqa: PLC0415 - takes longer than most commands' imports
+        from gpkvs.info import package_version  # noqa: PLC0415 - it takes longer than the imports of most commands
 
         typer.echo(f"gpkvs {package_version()}")
         raise typer.Exit
@@ -89,7 +89,7 @@ def _options(
         typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    del version  # its callback has printed it
+    del version  # the callback has printed it
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How subcommands speak: errors as one clear line, results as JSON where a script asks for them."""
+"""How subcommands print: an error as one line, a result as JSON where a script asks for it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def print_json(value: object) -> None:
 
 
 def empty_directory(directory: Path) -> Path:
-    """Return a directory that is empty, making it if need be.
+    """Return an empty directory; make it if it is missing.
 
     Raises
     ------
     InvalidArgumentError
-        If it holds anything: what is found in it later must be what this command made.
+        If it holds anything: all that is found in it later must come from this command.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

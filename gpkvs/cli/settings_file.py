@@ -1,4 +1,4 @@
-"""The options of `gpkvs serve` in a TOML file: read when it starts, and again on SIGHUP."""
+"""The options of `gpkvs serve` in a TOML file, which the server reads when it starts, and again on SIGHUP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpkvs.text import quoted
 
 _log = logging.getLogger("gpkvs.server")
 
-# Where a value may come from that wins over the file.
+# The sources whose values win over the file.
 _STRONGER = ("COMMANDLINE", "ENVIRONMENT")
 
 
@@ -41,14 +41,14 @@ def _read(context: typer.Context, path: Path) -> dict[str, Any]:
 
 
 class Reload:
-    """What SIGHUP does: it takes the log level anew, and says what else has changed in the file.
+    """What SIGHUP does: it reads the log level again, and logs which other settings of the file have changed.
 
     Parameters
     ----------
     context
-        Of the running command.
+        The context of the running command.
     path
-        Its settings file, if it has one.
+        The settings file, if there is one.
     """
 
     def __init__(self, context: typer.Context, path: Path | None) -> None:
@@ -57,7 +57,7 @@ class Reload:
         self._in_force = dict(context.default_map or {})
 
     def __call__(self) -> None:
-        """Read the file again; whatever is wrong with it is logged, and nothing changes then."""
+        """Read the file again. If anything is wrong with it, log that and change nothing."""
         if self._path is None:
             _log.info("SIGHUP: there is no --config file to read again", extra={"event": "reload"})
             return
@@ -77,7 +77,7 @@ class Reload:
         changed = [name for name in names if settings.get(name) != self._in_force.get(name)]
         fields = {"event": "reload", "path": str(self._path), "log_level": level, "at_next_start": changed}
         later = f"; these count from the next start: {', '.join(changed)}" if changed else ""
-        # A warning where something is left undone, so that no log level hides it.
+        # A warning where a change waits for the next start, so that the usual log levels show it.
         _log.log(
             logging.WARNING if changed else logging.INFO,
             "SIGHUP: %s read again, log level %s%s",

@@ -8,17 +8,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
 from gpkvs.cli.output import print_json
-from gpkvs.cli.quantity import parse_bytes
-from gpkvs.cli.remote import AsJson, Target, Timeout, connect
+from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 app = typer.Typer(
-    help="Make, list and drop the tables of a running server.\n\nA table bytes holds any keys and values; a table u64 "
-    "holds 8-byte keys and values in its index alone, which is several times faster, without versions.",
+    help="Make, list and drop the tables of a running server.\n\n"
+    "A table of the layout bytes holds any keys and values. A table of the layout u64 holds 8-byte keys and "
+    "values in its index alone: it is several times faster, and has no versions.",
     epilog=EVERY,
     no_args_is_help=True,
 )
@@ -38,13 +39,13 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ 
 @exits({0: "made", 2: "failed"})
 def create_command(
     name: Name,
-    layout: Annotated[Layout, typer.Option(help="What it holds.")] = Layout.BYTES,
+    layout: Annotated[Layout, typer.Option(help="Which keys and values the table holds.")] = Layout.BYTES,
     index_bytes: Annotated[
         int,
         typer.Option(
             parser=parse_bytes,
             metavar="SIZE",
-            help="32 bytes for each slot of bytes, 16 of u64; plan for 80 % full.",
+            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. Plan for 80 % full.",
             show_default="64MiB",
         ),
     ] = 0,
@@ -83,8 +84,8 @@ def drop_command(
     target: Target = ServerConfig.listen,
     timeout: Timeout = 60.0,
 ) -> None:
-    """Remove a table with all it holds, for good."""
+    """Remove a table and everything in it, for good."""
     if not yes:
-        typer.confirm(f"Remove table {name!r} of {target} with all it holds?", abort=True, err=True)
+        typer.confirm(f"Remove table {name!r} of {target} and everything in it?", abort=True, err=True)
     with connect(target) as channel:
         admin_pb2_grpc.AdminStub(channel).DropTable(admin_pb2.DropTableRequest(name=name), timeout=timeout)

@@ -1,4 +1,4 @@
-"""gpkvs top: what a running server does, live."""
+"""gpkvs top: a live view of a running server."""
 
 from __future__ import annotations
 
@@ -21,19 +21,25 @@ from gpkvs.config import ServerConfig
 from gpkvs.server.scrape import Interval, Scrape, ScrapeError, summarize
 
 
-@exits({0: "ended, also by Ctrl-C", 2: "nothing answers at first"}, interrupted=False)
+@exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)
 def top_command(
     metrics: Annotated[
         str,
-        typer.Option(help="The server's metrics (gpkvs serve --metrics).", envvar="GPKVS_METRICS", metavar="HOST:PORT"),
+        typer.Option(
+            help="The address of the server's metrics (gpkvs serve --metrics).",
+            envvar="GPKVS_METRICS",
+            metavar="HOST:PORT",
+        ),
     ] = ServerConfig.metrics,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look over one interval, print it, and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line for each interval.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Watch one interval, print it, and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each interval as a line with one JSON object.")
+    ] = False,
 ) -> None:
     """Watch a server: throughput, time by phase, batches, queue, space.
 
-    Reads its metrics, so it costs the server next to nothing. The key q ends it, as Ctrl-C does.
+    It reads the server's metrics, which costs the server next to nothing. The key q ends it, as Ctrl-C does.
 
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
     """
@@ -63,7 +69,7 @@ def top_command(
 def _watch(
     metrics: str, last: Scrape, interval: float, is_ended: Callable[[float], bool]
 ) -> Iterator[dict[str, object] | ScrapeError]:
-    """Yield a summary of each interval, or why there is none: a server that is away may come back."""
+    """Yield a summary of each interval, or the error if there is none: a server that is away may come back."""
     while not is_ended(interval):
         try:
             now = Scrape(metrics)

@@ -20,9 +20,9 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gpkvs.cli.connection import Target
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.cli.remote import Target
 from gpkvs.client import AsyncClient
 from gpkvs.client.ycsb.batched import BatchRunner
 from gpkvs.client.ycsb.properties import Properties, read_file, read_workload
@@ -37,7 +37,7 @@ EXIT_NOT_RUN = 2
 _STATUSES = {
     0: "done",
     EXIT_FAILED: "operations failed or it was interrupted (the report says how many)",
-    EXIT_NOT_RUN: "nothing was done",
+    EXIT_NOT_RUN: "no operation was run",
 }
 
 _READY_SECONDS_MAX = 10.0
@@ -53,11 +53,11 @@ _HELP = (
     "their defaults and the report's lines are those of YCSB's core workload. What differs:",
     "- --target is the server's address. YCSB's -target (operations per second) is --ops-per-second N or -p target=N.",
     "- A record is one value: a msgpack map of fieldcount fields. An update of one field (writeallfields=false) reads "
-    "the record, changes the field and writes the record back; an UPDATE's latency is that of both calls, and of two "
-    "updates of one record at the same time one may be lost. With writeallfields=true an update is one write.",
+    "the record, changes the field and writes the record back. The latency of such an UPDATE is that of both calls. If "
+    "two of them change one record at the same time, one may be lost. With writeallfields=true an update is one write.",
     "- --threads are concurrent callers of one connection, whose calls the client gathers into messages.",
-    "- --batch N puts N operations into a message of each caller; an operation's latency is then that of its message.",
-    "- table is by default the server's default table; seed=N repeats the choices of a run.",
+    "- With --batch N, each caller puts N operations into a message. An operation's latency is then its message's.",
+    "- The property table is by default the server's default table. seed=N repeats the choices of a run.",
 )
 
 app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True, epilog=EVERY)
@@ -75,15 +75,15 @@ class Workload(StrEnum):
 
 
 WorkloadOption = Annotated[
-    Workload | None, typer.Option(help="A workload that comes with gpkvs; -P and -p change its properties.")
+    Workload | None, typer.Option(help="One of the workloads that come with gpkvs; -P and -p change its properties.")
 ]
 Files = Annotated[
     list[Path] | None,
-    typer.Option("-P", metavar="FILE", help="A file of properties; may be given several times, the last one wins."),
+    typer.Option("-P", metavar="FILE", help="A file of properties. May be repeated; the last file wins."),
 ]
 Pairs = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME=VALUE", help="One property; wins over files. May be given several times."),
+    typer.Option("-p", metavar="NAME=VALUE", help="One property, which wins over files. May be repeated."),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-threads", min=1, help="Concurrent callers (property threadcount, 1).")
@@ -96,7 +96,7 @@ Rate = Annotated[
     typer.Option("--ops-per-second", metavar="N", min=0, help="Throttle to N operations per second (property target)."),
 ]
 Status = Annotated[
-    bool, typer.Option("--status", "-s", help="A status line on stderr every status.interval seconds, for logs.")
+    bool, typer.Option("--status", "-s", help="Print a status line on stderr every status.interval seconds, for logs.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object, for scripts.")]
 
@@ -230,7 +230,7 @@ def _print_error(error: GpkvsError) -> None:
 
 @contextmanager
 def _progress(runner: Runner, total: int, status_interval_s: int) -> Iterator[None]:
-    """Show how far it is: YCSB's status lines if asked for, else a bar if a person is looking."""
+    """Show the progress: YCSB's status lines if they were asked for, else a bar on a terminal."""
     console = Console(stderr=True)
     bar = Progress(
         BarColumn(),

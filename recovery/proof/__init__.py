@@ -1,1 +1,1 @@
-"""Commands that cause crashes and damage on purpose, and judge what is left."""
+"""Commands that cause crashes and damage on purpose, and judge the stores that are left."""

@@ -12,7 +12,7 @@ import pytest
 from gpkvs.bench.engine.benchmark import EngineOptions, run_engine, steps
 from gpkvs.bench.engine.workload import SHAPES, Columns, Workload, mixed
 from gpkvs.bench.peers.contender import BenchError
-from gpkvs.bench.peers.own import Gpkvs
+from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from tests.serving import error_line, run_gpkvs
 
 SHM = Path("/dev/shm")
@@ -69,15 +69,15 @@ def test_an_unknown_peer_is_refused() -> None:
 
 
 @needs_shm
-def test_a_store_that_answers_wrongly_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Gpkvs.load
+def test_a_store_that_returns_wrong_values_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = EmbeddedGpkvs.load
 
-    def load_and_spoil(self: Gpkvs, workload: Workload) -> None:
+    def load_and_spoil(self: EmbeddedGpkvs, workload: Workload) -> None:
         load(self, workload)
         columns = next(workload.loads("random"))
         self.set(self.prepare_set(Columns(columns.numbers[:1], columns.keys[:1], columns.values[:1] ^ 1)))
 
-    monkeypatch.setattr(Gpkvs, "load", load_and_spoil)
+    monkeypatch.setattr(EmbeddedGpkvs, "load", load_and_spoil)
     options = EngineOptions(SHM, records=1000, batch=100, runs=1, batches_max=1, peers=())
     with pytest.raises(BenchError, match="does not return the values"):
         run_engine(options, lambda step: None)

@@ -14,9 +14,9 @@ import pytest
 
 from gpkvs.bench.report.report import BEGIN, END
 from gpkvs.bench.server.call_counts import count_calls
-from gpkvs.bench.server.footprint import measure_start
-from gpkvs.bench.server.process import cpu_seconds, resident
-from gpkvs.bench.server.serving import ServerBenchOptions
+from gpkvs.bench.server.measured_server import ServerBenchOptions
+from gpkvs.bench.server.memory_and_start import measure_start
+from gpkvs.bench.server.process_usage import cpu_seconds, resident
 from tests.serving import error_line, run_gpkvs
 
 SHM = Path("/dev/shm")
@@ -119,7 +119,7 @@ def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "performance.md").write_text("mine")
     (tmp_path / "engine.json").write_text("{}")
     arguments = ("bench", "report", "--results", str(tmp_path), "--document", str(tmp_path / "performance.md"))
-    assert "is no result of gpkvs bench" in error_line(run_gpkvs(*arguments), 1)
+    assert "is not a result of gpkvs bench" in error_line(run_gpkvs(*arguments), 1)
     (tmp_path / "engine.json").write_text('{"promise": "process", "measurements": []}')
     assert "needs the lines" in error_line(run_gpkvs(*arguments), 1)
     assert (tmp_path / "performance.md").read_text() == "mine"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.main import app
-from gpkvs.cli.quantity import parse_bytes
-from gpkvs.config import Limits
+from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.codec import message_limits
@@ -90,7 +92,7 @@ def test_bad_addresses(text: str) -> None:
 
 
 @pytest.mark.parametrize("message_bytes_max", [64 << 10, 1 << 20, 64 << 20, 1 << 30])
-def test_every_answer_fits_one_message(message_bytes_max: int) -> None:
+def test_every_response_fits_one_message(message_bytes_max: int) -> None:
     limits = message_limits(Limits(), message_bytes_max)
     largest = limits.result_bytes_max + (1 + 8 + 4) * limits.request_ops_max + 64
     assert largest <= message_bytes_max
@@ -105,3 +107,33 @@ def test_a_message_must_hold_something() -> None:
 def test_default_limits_are_those_of_the_protocol() -> None:
     limits = message_limits(Limits(), 64 << 20)
     assert (limits.key_bytes_max, limits.value_bytes_max, limits.request_ops_max) == (4096, 16 << 20, 1 << 20)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 3 << 29, 64 << 20, 5 << 40])
+def test_a_size_that_is_shown_can_be_given(size: int) -> None:
+    assert parse_bytes(format_bytes(size)) == size
+
+
+def test_a_default_is_shown_in_the_largest_unit() -> None:
+    assert [format_bytes(size) for size in (1000, 4096, 64 << 20, 3 << 29)] == ["1000", "4KiB", "64MiB", "1536MiB"]
+
+
+def test_options_make_the_configs_that_are_their_source() -> None:
+    made: list[object] = []
+
+    @options_from_configs
+    def command(before: int, store: StoreConfig, server: ServerConfig, after: int = 3) -> None:
+        made.extend((before, store, server, after))
+
+    options = inspect.signature(command).parameters
+    given = {name: option.default for name, option in options.items()} | {"before": 1}
+    command(**given)
+    assert made == [1, StoreConfig(), ServerConfig(), 3]
+    command(**given | {"memory_max": 5, "value_bytes_max": 6, "threads": 7})
+    assert made[4:] == [
+        1,
+        StoreConfig(threads=7, limits=Limits(value_bytes_max=6)),
+        ServerConfig(memory_bytes_max=5),
+        3,
+    ]
+    assert not options.keys() & {"store", "server", "limits", "memory_bytes_max", "key_bytes_min"}

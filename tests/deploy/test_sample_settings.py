@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from gpkvs.cli.main import app
-from gpkvs.cli.quantity import parse_bytes
+from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import Sizes
 
 TEXT = (Path(__file__).parents[2] / "deploy/gpkvs.toml").read_text()

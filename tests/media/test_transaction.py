@@ -24,7 +24,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_descriptors, read_flag
 from gpkvs.pm.domain import find_domain
-from gpkvs.recovery.proof.powerfail.base import use_up_incarnations
+from gpkvs.recovery.proof.powerfail.base_store import use_up_incarnations
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean

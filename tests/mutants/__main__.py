@@ -28,7 +28,7 @@ _FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)
 _STOPPED = 70  # `gpkvs.fatal.stop_process`: the code under test ended its process
 
 
-class Outcome(StrEnum):
+class MutantOutcome(StrEnum):
     """What became of a mutant; all but the first make the run fail."""
 
     SEEN = "seen"
@@ -37,22 +37,22 @@ class Outcome(StrEnum):
     BROKEN = "BROKEN"
 
 
-Verdict = tuple[Outcome, str]
+Verdict = tuple[MutantOutcome, str]
 
 
 def judge(run: Run) -> Verdict:
     """Say whether tests saw the mutant that they ran on."""
     match run.status:
         case pytest.ExitCode.OK:
-            return Outcome.UNSEEN, "all tests passed"
+            return MutantOutcome.UNSEEN, "all tests passed"
         case pytest.ExitCode.TESTS_FAILED:
             found = _FIRST_FAILURE.search(run.output)
-            return Outcome.SEEN, found[1] if found else "a test hangs"
+            return MutantOutcome.SEEN, found[1] if found else "a test hangs"
         case status if status == HUNG:
-            return Outcome.SEEN, "the tests hang"
+            return MutantOutcome.SEEN, "the tests hang"
         case status if status < 0 or status == _STOPPED:
-            return Outcome.SEEN, f"the process died ({status})"
-    return Outcome.BROKEN, run.output[-2000:]
+            return MutantOutcome.SEEN, f"the process died ({status})"
+    return MutantOutcome.BROKEN, run.output[-2000:]
 
 
 def examine(mutant: Mutant, tests: Sequence[str]) -> Verdict:
@@ -65,9 +65,9 @@ def examine(mutant: Mutant, tests: Sequence[str]) -> Verdict:
                 copy.build_kernels()
             return judge(copy.run(tests, "-x"))
     except StaleError as error:
-        return Outcome.STALE, str(error)
+        return MutantOutcome.STALE, str(error)
     except BuildError as error:
-        return Outcome.BROKEN, str(error)
+        return MutantOutcome.BROKEN, str(error)
 
 
 def passes_unchanged(mutants: Sequence[Mutant], tests: Sequence[str]) -> bool:
@@ -118,7 +118,7 @@ def main() -> int:
         for mutant, (outcome, detail) in zip(mutants, verdicts, strict=True):
             print(f"{mutant.name}: {outcome}", flush=True)
             table.add_row(mutant.name, outcome, escape(detail))
-            seen += outcome is Outcome.SEEN
+            seen += outcome is MutantOutcome.SEEN
     Console(highlight=False, width=160).print(table)
     print(f"{seen} of {len(mutants)} seen")
     return 0 if seen == len(mutants) else 1

@@ -118,7 +118,7 @@ MUTANTS = (
         "message_bytes_max - _RESPONSE_BYTES - _RESPONSE_BYTES_PER_OP * request_ops_max",
         "message_bytes_max - _RESPONSE_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
-        ("cli/test_serve_options.py::test_every_answer_fits_one_message",),
+        ("cli/test_serve_options.py::test_every_response_fits_one_message",),
     ),
     Mutant(
         "request-never-released",

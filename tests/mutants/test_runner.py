@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Outcome, judge
+from tests.mutants.__main__ import MutantOutcome, judge
 from tests.mutants.cases import MUTANTS
 from tests.mutants.copy import HUNG, ROOT, Run, fresh_copy
 from tests.mutants.mutant import Mutant, StaleError
@@ -27,19 +27,19 @@ def test_a_mutant_is_one_change_of_a_text_that_is_there_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("run", "outcome", "detail"),
     [
-        (Run(0, "3 passed"), Outcome.UNSEEN, "all tests passed"),
-        (Run(1, "FAILED tests/unit/test_a.py::test_b[c] - assert"), Outcome.SEEN, "unit/test_a.py::test_b[c]"),
-        (Run(-11, ""), Outcome.SEEN, "died"),
-        (Run(70, ""), Outcome.SEEN, "died"),
-        (Run(HUNG, ""), Outcome.SEEN, "hang"),
+        (Run(0, "3 passed"), MutantOutcome.UNSEEN, "all tests passed"),
+        (Run(1, "FAILED tests/unit/test_a.py::test_b[c] - assert"), MutantOutcome.SEEN, "unit/test_a.py::test_b[c]"),
+        (Run(-11, ""), MutantOutcome.SEEN, "died"),
+        (Run(70, ""), MutantOutcome.SEEN, "died"),
+        (Run(HUNG, ""), MutantOutcome.SEEN, "hang"),
         # Nothing that a mistake did: no such test, or a copy that cannot be imported.
-        (Run(2, "error during collection"), Outcome.BROKEN, "collection"),
-        (Run(4, "not found: tests/unit/test_a.py::gone"), Outcome.BROKEN, "not found"),
-        (Run(5, "no tests ran"), Outcome.BROKEN, "no tests"),
+        (Run(2, "error during collection"), MutantOutcome.BROKEN, "collection"),
+        (Run(4, "not found: tests/unit/test_a.py::gone"), MutantOutcome.BROKEN, "not found"),
+        (Run(5, "no tests ran"), MutantOutcome.BROKEN, "no tests"),
     ],
     ids=lambda value: str(value.status) if isinstance(value, Run) else "",
 )
-def test_only_a_test_that_fails_sees_a_mutant(run: Run, outcome: Outcome, detail: str) -> None:
+def test_only_a_test_that_fails_sees_a_mutant(run: Run, outcome: MutantOutcome, detail: str) -> None:
     found, said = judge(run)
     assert found is outcome
     assert detail in said

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import gpkvs
-from gpkvs.cli.lazy import load
+from gpkvs.cli.lazy_commands import load
 from gpkvs.cli.main import Gpkvs
 
 
@@ -48,9 +48,8 @@ def test_a_call_of_one_key_loads_what_it_takes(command: str) -> None:
     assert "grpc" in loaded
     assert loaded.isdisjoint(SLOW)
     assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
-    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {
-        f"gpkvs.cli.{name}" for name in ("exit_status", "kv", "lazy", "main", "numbers", "output", "remote")
-    }
+    parts = ("connection", "exit_status", "kv", "lazy_commands", "main", "output", "typed_keys")
+    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
@@ -59,7 +58,7 @@ def test_help_and_version_load_no_command(arguments: list[str]) -> None:
     assert "gpkvs.cli.main" in loaded
     assert loaded.isdisjoint(set(SLOW) - {"rich"} | {"grpc", "gpkvs.proto"})
     assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {
-        f"gpkvs.cli.{name}" for name in ("exit_status", "lazy", "main")
+        f"gpkvs.cli.{name}" for name in ("exit_status", "lazy_commands", "main")
     }
 
 

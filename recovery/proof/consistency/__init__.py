@@ -1,1 +1,1 @@
-"""`gpkvs consistency`: what concurrent clients see must be strictly serializable."""
+"""`gpkvs consistency`: the responses to concurrent clients must be strictly serializable."""

@@ -1,8 +1,9 @@
 """Concurrent clients that record a history: batches, single operations and streams, some cut off on purpose.
 
-They speak through the raw gRPC stubs, so that a request is sent once. Every value is a number, repeated, that says
-which operation wrote it; a request that writes several keys ends a DELETE's doubt with a SET of a *marker*, a key that
-it shares with no request whose outcome is unknown (`gpkvs.recovery.proof.consistency.serial` says why).
+They use the raw gRPC stubs, so that a request is sent once. Every value is a number, repeated, that says which
+operation wrote it. Each batch that writes also SETs a *marker*: a key that it shares with no request whose outcome is
+unknown. A later GET of the marker shows whether the batch was done
+(`gpkvs.recovery.proof.consistency.serializability` says why that is needed).
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.recovery.proof.consistency.history import Flags, Recorder
-from gpkvs.recovery.proof.drill.witness import channel
+from gpkvs.recovery.proof.consistency.history import Flags, HistoryRecorder
+from gpkvs.recovery.proof.drill.clients import channel
 
 _CALL_SECONDS_MAX = 30.0
-_CUT_SECONDS_MAX = 0.004  # about as long as a call takes: some are cut before, some while and some after they are done
+_CUT_SECONDS_MAX = 0.004  # about as long as a call takes: some are cut before they are done, some meanwhile, some after
 _READ_BACK_KEYS = 200
 _STREAM_REQUESTS = 8  # in flight
 _KEY_PREFIX = np.frombuffer(b"key-", np.uint8)
 _KEY_BYTES = len(_KEY_PREFIX) + 4
-_STRANGE = (1 << 64) - 1  # what a value is read as that is none of ours
+_STRANGE = (1 << 64) - 1  # stands for a value that no client of ours wrote
 
-# Answers that say that nothing was done; after any other error the outcome is unknown.
+# Errors that say that nothing was done. After any other error the outcome is unknown.
 _REFUSALS = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 _EXPECTED = (
     grpc.StatusCode.UNAVAILABLE,
@@ -40,19 +41,19 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class ClientOptions:
-    """Who asks for what.
+class ConsistencyClientOptions:
+    """How many clients there are, and what they ask for.
 
     Parameters
     ----------
     batch_clients, single_clients, stream_clients
-        How many there are of each; all share the keys.
+        How many clients of each kind; all share the keys.
     keys
-        How many, so few that requests meet.
+        How many keys: so few that requests meet.
     request_ops_max
-        Operations of a batch.
+        Operations of a batch, at most.
     cut
-        The share of calls that are cancelled, and of those that get a deadline that they may miss.
+        The share of calls that are cancelled; as large is the share whose deadline is so short that they may miss it.
     """
 
     batch_clients: int = 24
@@ -63,28 +64,28 @@ class ClientOptions:
     cut: float = 0.01
 
 
-class LinearClients:
-    """All clients of one store, through any number of its server's lives.
+class ConsistencyClients:
+    """All clients of one store, however often its server is started again.
 
     Parameters
     ----------
     options
-        Who they are.
+        How many clients and keys.
     seed
-        Of what they choose; what happens when is up to the machine.
+        Of their choices; the timing is up to the machine.
     """
 
-    def __init__(self, options: ClientOptions, seed: int) -> None:
-        self.recorder = Recorder()
+    def __init__(self, options: ConsistencyClientOptions, seed: int) -> None:
+        self.recorder = HistoryRecorder()
         self.last_error = "none"
         self.cancelled = self.deadlines = self.refused = 0
-        self.strange: list[str] = []  # answers that no rule allows
+        self.strange: list[str] = []  # responses that no rule allows
         self.stopping = False
         self._options = options
         self._random = np.random.default_rng(seed)
         self._markers_free: list[int] = []
         self._keys_used = options.keys
-        self._single_keys = options.keys // 4  # the only ones that single SETs write; nobody deletes them
+        self._single_keys = options.keys // 4  # only these are written by single SETs, and nobody deletes them
 
     async def run(self, target: str) -> None:
         """Let all clients work until each has lost its server, or `stopping` is set."""
@@ -96,14 +97,14 @@ class LinearClients:
             await asyncio.gather(*[client(stubs[i % len(stubs)]) for i, client in enumerate(clients)])
 
     async def read_back(self, target: str) -> int:
-        """Read every key, markers of lost requests too, as the end of the history; return how many."""
+        """Read every key and every marker, as the end of the history; return how many keys."""
         async with channel(target) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
             for first in range(0, self._keys_used, _READ_BACK_KEYS):
                 key = np.arange(first, min(first + _READ_BACK_KEYS, self._keys_used), dtype=np.uint32)
                 op = np.full(len(key), Op.GET, np.uint8)
                 number, values = self.recorder.begin(op, key)
-                self._answer(number, op, await stub.Batch(_request(op, key, values), timeout=_CALL_SECONDS_MAX))
+                self._record(number, op, await stub.Batch(_request(op, key, values), timeout=_CALL_SECONDS_MAX))
         return self._keys_used
 
     async def _batches(self, stub: kv_pb2_grpc.KVStub) -> None:
@@ -113,9 +114,9 @@ class LinearClients:
             number, values = self.recorder.begin(op, key)
             cut, timeout = self._cut()
             call = stub.Batch(_request(op, key, values), timeout=timeout)
-            answer, alive = await self._call(number, call, cut)
-            if answer is not None:
-                self._answer(number, op, answer)
+            response, alive = await self._call(number, call, cut)
+            if response is not None:
+                self._record(number, op, response)
             self._give_back(number, marker)
 
     async def _singles(self, stub: kv_pb2_grpc.KVStub) -> None:
@@ -132,13 +133,13 @@ class LinearClients:
                 if got is not None:
                     found, version = np.array([got.found]), np.array([got.version], np.uint64)
                     lengths = np.array([len(got.value)], np.uint32)
-                    self.recorder.answer(number, found, _numbers(lengths, got.value, found), version)
+                    self.recorder.respond(number, found, _numbers(lengths, got.value, found), version)
             else:
                 request = kv_pb2.SetRequest(key=name, value=_value_bytes(values)[0])
                 set_, alive = await self._call(number, stub.Set(request, timeout=timeout), cut)
                 if set_ is not None:
                     version = np.array([set_.version], np.uint64)
-                    self.recorder.answer(number, np.array([True]), np.empty(0, np.uint64), version)
+                    self.recorder.respond(number, np.array([True]), np.empty(0, np.uint64), version)
 
     async def _stream(self, stub: kv_pb2_grpc.KVStub) -> None:
         """Keep several requests in flight on one stream; when it breaks, all of them are unknown."""
@@ -151,13 +152,13 @@ class LinearClients:
                     number, values = self.recorder.begin(op, key)
                     flying.append((number, op, marker))
                     await call.write(_request(op, key, values))
-                answer = await call.read()
-                if answer is grpc.aio.EOF:
+                response = await call.read()
+                if response is grpc.aio.EOF:
                     break
                 number, op, marker = flying[0]
-                if answer.code == 0:
-                    self._answer(number, op, answer)
-                elif answer.code in [code.value[0] for code in _REFUSALS]:
+                if response.code == 0:
+                    self._record(number, op, response)
+                elif response.code in [code.value[0] for code in _REFUSALS]:
                     self.recorder.refuse(number)
                     self.refused += 1
                 else:
@@ -172,7 +173,7 @@ class LinearClients:
     async def _call(
         self, number: int, call: grpc.aio.UnaryUnaryCall, cut_seconds: float | None
     ) -> tuple[kv_pb2.BatchResponse | None, bool]:
-        """Await an answer or cancel the call; return it if there is one, and whether the server may still live."""
+        """Await the response or cancel the call; return it if there is one, and whether the server may still live."""
         timer = None
         if cut_seconds is not None:
             timer = asyncio.get_running_loop().call_later(cut_seconds, call.cancel)
@@ -206,7 +207,7 @@ class LinearClients:
             return np.full(count, Op.GET, np.uint8), key, None
         op = rng.choice(np.array([Op.GET, Op.SET, Op.DELETE], np.uint8), count, p=(0.3, 0.5, 0.2))
         marker, at = self._marker(), int(rng.integers(count))
-        # A single SET has no marker: if its answer is lost, only a GET can tell that it was done. So nobody deletes it.
+        # A single SET has no marker: if its response is lost, only a GET can show it. So nobody deletes its key.
         op[(op == Op.DELETE) & (key < self._single_keys)] = Op.SET
         op[at], key[at] = Op.SET, marker
         return op, key, marker
@@ -230,16 +231,16 @@ class LinearClients:
             return moment, _CALL_SECONDS_MAX
         return None, moment if chance < 2 * share else _CALL_SECONDS_MAX
 
-    def _answer(self, number: int, op: U8, answer: kv_pb2.BatchResponse) -> None:
-        status = np.frombuffer(answer.status, np.uint8)
-        version = np.frombuffer(answer.versions, "<u8")
-        lengths = np.frombuffer(answer.value_lengths, "<u4")
+    def _record(self, number: int, op: U8, response: kv_pb2.BatchResponse) -> None:
+        status = np.frombuffer(response.status, np.uint8)
+        version = np.frombuffer(response.versions, "<u8")
+        lengths = np.frombuffer(response.value_lengths, "<u4")
         gets = op == Op.GET
         if len(status) != len(op) or len(lengths) != gets.sum() or (status > Status.NOT_FOUND).any():
-            self.strange.append(f"request {number}: an answer of the wrong shape, or a corrupt record: {status}")
+            self.strange.append(f"request {number}: a response of the wrong shape, or a corrupt record: {status}")
             return
         found: Flags = status == Status.OK
-        self.recorder.answer(number, found, _numbers(lengths, answer.values, found[gets]), version)
+        self.recorder.respond(number, found, _numbers(lengths, response.values, found[gets]), version)
 
 
 def _request(op: U8, key: U32, values: U64) -> kv_pb2.BatchRequest:
@@ -257,7 +258,7 @@ def _key_bytes(key: U32) -> bytes:
 
 
 def _repeats(values: U64) -> NDArray[np.int64]:
-    """Return how often a value's number stands in its bytes: 1 to 16 times, as the number itself decides."""
+    """Return how often each value repeats its number: 1 to 16 times, as the number itself decides."""
     return 1 + ((values * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(60)).astype(np.int64)
 
 
@@ -268,7 +269,7 @@ def _value_bytes(values: U64) -> tuple[bytes, U32]:
 
 
 def _numbers(lengths: U32, data: bytes, found: Flags) -> U64:
-    """Return the number that each value is made of, 0 for a miss; `_STRANGE` if it is not a number repeated."""
+    """Return the number that each value repeats, 0 for a miss; `_STRANGE` if it is not one number repeated."""
     numbers = np.zeros(len(lengths), np.uint64)
     numbers[found] = _STRANGE
     if len(data) % 8 or (lengths % 8).any() or (lengths[found] == 0).any() or lengths.sum() != len(data):

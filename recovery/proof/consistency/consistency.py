@@ -1,8 +1,8 @@
-"""Concurrent clients, a server that is killed again and again, and a history that must be strictly serializable.
+"""Run concurrent clients, kill their server again and again, and judge whether the history is strictly serializable.
 
-One store lives through all of it. Each fault is a life of the server that ends by SIGKILL, at a random moment or at a
-failpoint, in recovery too (servers/rounds.py); besides, clients cancel calls and miss deadlines. At the end the clients
-work until they have done enough, everything is read back, and the history is judged (serial.py).
+All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
+recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. At the end the clients
+work until they have done enough and read everything back, and serializability.py judges the history.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
-from gpkvs.recovery.proof.consistency.serial import Judgement, judge
-from gpkvs.recovery.proof.servers.lives import Lives
-from gpkvs.recovery.proof.servers.rounds import plan
+from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
+from gpkvs.recovery.proof.consistency.serializability import Judgement, judge
+from gpkvs.recovery.proof.servers.kill_plan import plan
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _HISTORY_FILE = "history.npz"
@@ -29,20 +29,20 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class ConsistencyOptions:
-    """What a run does.
+    """The settings of a run.
 
     Parameters
     ----------
     operations
-        At least so many are recorded.
+        How many operations to record, at least.
     faults
-        At least so many kills.
+        How many kills, at least.
     seed
-        Of everything that is chosen.
+        Of all choices.
     directory
-        An empty directory for store, server's log and history.
+        An empty directory for the store, the server's log and the history.
     server, clients
-        Who works.
+        How to start the server, and how many clients of each kind.
     """
 
     operations: int
@@ -50,12 +50,12 @@ class ConsistencyOptions:
     seed: int
     directory: Path
     server: ServerOptions = field(default_factory=lambda: ServerOptions(index="4MiB", heap="512MiB"))
-    clients: ClientOptions = field(default_factory=ClientOptions)
+    clients: ConsistencyClientOptions = field(default_factory=ConsistencyClientOptions)
 
 
 @dataclass
 class ConsistencyReport:
-    """What was done, and what was made of it."""
+    """What the clients did, and the judgement."""
 
     judgement: Judgement
     seed: int
@@ -71,7 +71,7 @@ class ConsistencyReport:
 
 
 class NotSerializableError(GpkvsError):
-    """No serial order explains what the clients were told."""
+    """No serial order explains the responses that the clients got."""
 
     def __init__(self, problems: list[str], seed: int, directory: Path) -> None:
         lines = problems[:_SHOWN_MAX]
@@ -81,39 +81,27 @@ class NotSerializableError(GpkvsError):
 
 
 async def check_consistency(
-    options: ConsistencyOptions, on_life: Callable[[int, int, str], None] = lambda *_: None
+    options: ConsistencyOptions, on_death: Callable[[int, int, str], None] = lambda *_: None
 ) -> ConsistencyReport:
     """Run clients and faults, then judge the history.
 
     Parameters
     ----------
     options
-        What to do.
-    on_life
-        Called after each life of a server with the number of kills, of operations, and how it died.
+        The settings.
+    on_death
+        Called after each death of a server with the number of kills, the number of operations, and how it died.
 
     Raises
     ------
     NotSerializableError
-        If the history is wrong; it and the store are kept.
+        If the history is wrong; the history and the store are kept.
     GpkvsError
         If a server did not die or did not start as planned, or `gpkvs check` found anything.
     """
     begin = time.monotonic()
-    clients = LinearClients(options.clients, options.seed)
-    lives = Lives(options.directory / "store", options.server, clients)
-    kills: Counter[str] = Counter()
-    for round in plan(options.faults, options.seed) if options.faults else []:
-        if kills.total() >= options.faults:
-            break
-        kills.update(await lives.die(round))
-        on_life(kills.total(), clients.recorder.operations, str(round))
-    keys = await _last_life(lives, clients, options.operations)
-    on_life(kills.total(), clients.recorder.operations, "SIGTERM")
-    status, output = await asyncio.to_thread(run_gpkvs, "check", str(lives.path))
-    if status != 0:
-        raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
-
+    clients = ConsistencyClients(options.clients, options.seed)
+    kills, keys = await _kill_and_read_back(options, clients, on_death)
     history, judged = clients.recorder.history(), time.monotonic()
     report = ConsistencyReport(
         judge(history),
@@ -135,9 +123,28 @@ async def check_consistency(
     return report
 
 
-async def _last_life(lives: Lives, clients: LinearClients, operations: int) -> int:
-    """Let the clients do what is left, read everything back, and stop the server in order."""
-    with closing(lives.server()) as server:
+async def _kill_and_read_back(
+    options: ConsistencyOptions, clients: ConsistencyClients, on_death: Callable[[int, int, str], None]
+) -> tuple[Counter[str], int]:
+    """Let the clients work while servers die; return the kills, and how many keys were read back at the end."""
+    servers = KilledServers(options.directory / "store", options.server, clients)
+    kills: Counter[str] = Counter()
+    for round in plan(options.faults, options.seed) if options.faults else []:
+        if kills.total() >= options.faults:
+            break
+        kills.update(await servers.run_and_kill(round))
+        on_death(kills.total(), clients.recorder.operations, str(round))
+    keys = await _finish(servers, clients, options.operations)
+    on_death(kills.total(), clients.recorder.operations, "SIGTERM")
+    status, output = await asyncio.to_thread(run_gpkvs, "check", str(servers.path))
+    if status != 0:
+        raise GpkvsError(f"gpkvs check: exit status {status}, expected 0:\n{output}")
+    return kills, keys
+
+
+async def _finish(servers: KilledServers, clients: ConsistencyClients, operations: int) -> int:
+    """Let the clients do the operations that are left, read everything back, and stop the server in order."""
+    with closing(servers.start()) as server:
         await server.ready()
         load = asyncio.create_task(clients.run(server.target))
         while clients.recorder.operations < operations and not load.done():

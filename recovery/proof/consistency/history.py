@@ -1,4 +1,4 @@
-"""A history: what concurrent clients asked, when, and what they were answered. Columns, recorded as it happens."""
+"""A history: the requests of concurrent clients and their responses, with times, in columns."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Flags = NDArray[np.bool_]
 OPS_MAX = 255  # of one request: a value says which operation wrote it, in its lowest byte
 
 
-class Outcome(IntEnum):
-    """What a client knows of a request."""
+class RequestOutcome(IntEnum):
+    """What a client knows about a request."""
 
-    OK = 1  # answered: done, durably
-    REFUSED = 2  # answered: nothing of it was done
-    UNKNOWN = 3  # no answer: done or not
+    OK = 1  # a response: done, durably
+    REFUSED = 2  # an error that says that nothing of it was done
+    UNKNOWN = 3  # no response: done or not
 
 
 @dataclass(frozen=True)
 class History:
     """Requests and their operations.
 
-    Each request is atomic. A value is a number that only one SET ever writes. Versions are places in the one sequence
-    of all operations: the SET with version v was the v-th operation, and its neighbours in the request had the numbers
-    next to it.
+    Each request is atomic. A value is a number that only one SET ever writes. A version is a place in the one sequence
+    of all operations: the SET with version v was the v-th operation, and the operations beside it in its request have
+    the numbers next to v.
 
     Parameters
     ----------
     start, end : (r,) int64
-        When each request was sent and answered, in ns of one clock; `end` means nothing unless it was answered.
+        When each request was sent and when its response came, in ns of one clock; `end` means nothing without one.
     outcome : (r,) uint8
-        `Outcome` of each request.
+        `RequestOutcome` of each request.
     first_op : (r + 1,) int64
         The first operation of each request; the last element is their number.
     op : (n,) uint8
@@ -48,11 +48,11 @@ class History:
     key : (n,) uint32
         The number of its key.
     value : (n,) uint64
-        The value that a SET wrote, or that a GET found; 0 else.
+        The value that a SET wrote or a GET found; else 0.
     found : (n,) bool
-        Whether a GET or DELETE found its key; only in a request that was answered.
+        Whether a GET or DELETE found its key; false in a request without a response.
     version : (n,) uint64
-        The version written, found or deleted; 0 for a miss, and where nothing was answered.
+        The version that was written, found or deleted; 0 for a miss, and without a response.
     """
 
     start: I64
@@ -76,8 +76,8 @@ class History:
             return History(**{column.name: columns[column.name] for column in fields(History)})
 
 
-class Recorder:
-    """Writes a history while it happens, into columns that grow."""
+class HistoryRecorder:
+    """Records a history while it happens, in columns that grow."""
 
     def __init__(self) -> None:
         self._requests = _Columns(start=np.int64, end=np.int64, outcome=np.uint8, first_op=np.int64)
@@ -85,12 +85,12 @@ class Recorder:
 
     @property
     def requests(self) -> int:
-        """Requests begun."""
+        """How many requests were begun."""
         return self._requests.rows
 
     @property
     def operations(self) -> int:
-        """Their operations."""
+        """How many operations they have."""
         return self._ops.rows
 
     def begin(self, op: U8, key: U32) -> tuple[int, U64]:
@@ -104,15 +104,15 @@ class Recorder:
             self._ops.columns[name][rows] = column
         requests = self._requests.columns
         requests["first_op"][number] = rows.start
-        requests["outcome"][number] = Outcome.UNKNOWN
+        requests["outcome"][number] = RequestOutcome.UNKNOWN
         requests["start"][number] = time.monotonic_ns()
         return number, value[sets]
 
-    def answer(self, number: int, found: Flags, value: U64, version: U64) -> None:
-        """Note the answer to a request; `value` is that of each GET, 0 for a miss."""
+    def respond(self, number: int, found: Flags, value: U64, version: U64) -> None:
+        """Note the response to a request; `value` is that of each GET, 0 for a miss."""
         requests = self._requests.columns
         requests["end"][number] = time.monotonic_ns()
-        requests["outcome"][number] = Outcome.OK
+        requests["outcome"][number] = RequestOutcome.OK
         first = int(requests["first_op"][number])
         rows = slice(first, first + len(found))
         ops = self._ops.columns
@@ -121,17 +121,17 @@ class Recorder:
         ops["value"][rows][ops["op"][rows] == Op.GET] = value
 
     def refuse(self, number: int) -> None:
-        """Note that the server said that it did nothing of a request."""
+        """Note that the server refused a request: it did nothing of it."""
         requests = self._requests.columns
         requests["end"][number] = time.monotonic_ns()
-        requests["outcome"][number] = Outcome.REFUSED
+        requests["outcome"][number] = RequestOutcome.REFUSED
 
     def is_settled(self, number: int) -> bool:
-        """Whether a request was answered, one way or the other."""
-        return bool(self._requests.columns["outcome"][number] != Outcome.UNKNOWN)
+        """Whether the outcome of a request is known."""
+        return bool(self._requests.columns["outcome"][number] != RequestOutcome.UNKNOWN)
 
     def history(self) -> History:
-        """Return what was recorded; a request without an answer has an unknown outcome."""
+        """Return the history so far; the outcome of a request without a response is unknown."""
         requests, ops = self._requests.trimmed(), self._ops.trimmed()
         requests["first_op"] = np.append(requests["first_op"], self.operations)
         return History(**requests, **ops)

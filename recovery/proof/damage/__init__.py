@@ -1,1 +1,1 @@
-"""`gpkvs bitflip`: damaged stores are refused or answered correctly, never wrongly."""
+"""`gpkvs bitflip`: a damaged store is refused, or served with correct values only."""

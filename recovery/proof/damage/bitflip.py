@@ -1,11 +1,11 @@
-"""Damaged stores by the ten thousand: every one is opened by a worker process, which must neither die nor lie.
+"""Damages a small store in many ways; worker processes open and judge each, and must neither die nor read wrong values.
 
 Invariants
 ----------
-no worker ends by a signal, by an exit, or by silence
-no read gives a wrong value, but of a u64 slot that was damaged (which nothing checks)
-a refused store is left as it was, and `gpkvs check` names what is wrong with it
-a store that is served keeps what is then written, and loses nothing that `gpkvs check` does not name
+no worker dies by a signal, exits, or stops responding
+no read gives a wrong value, except from a damaged u64 slot (which nothing checks)
+a refused store stays as it was, and `gpkvs check` names what is wrong with it
+a store that is served keeps new writes, and loses nothing that `gpkvs check` does not name
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from pathlib import Path
 from typing import IO
 
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.damage.damage import Damage, random_bits, random_bursts, structure_bits
-from gpkvs.recovery.proof.damage.specimen import IMAGES, Specimen, make
-from gpkvs.recovery.proof.damage.worker import Outcome, Verdict
+from gpkvs.recovery.proof.damage.damage_kinds import Damage, random_bits, random_bursts, structure_bits
+from gpkvs.recovery.proof.damage.judge_process import DamageOutcome, DamageVerdict
+from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore, make
 
-_ANSWER_SECONDS_MAX = 60.0
+_RESPONSE_SECONDS_MAX = 60.0
 _MEMORY = Path("/dev/shm")
-_MISSED_MAX = 20  # then enough is known
+_MISSED_MAX = 20  # after so many, the run ends
 
 
 @dataclass(frozen=True)
 class BitflipOptions:
-    """What a run damages.
+    """What a run damages, and how.
 
     Parameters
     ----------
     bits
-        Random single bits, beside every bit of roots, flag, descriptors and log.
+        Random single bits, besides every bit of roots, flag, descriptors and log.
     bursts
         Runs of up to 64 bytes with random bits inverted.
     seed
-        Of what is random.
+        Of the random choices.
     structures
         Take every n-th bit of the structures; 1 takes all.
     workers
-        Processes.
+        How many processes.
     directory
-        Where the stores are made.
+        The directory for the stores.
     """
 
     bits: int
@@ -64,49 +64,49 @@ class BitflipOptions:
 
 @dataclass
 class BitflipReport:
-    """What became of all of them."""
+    """The verdicts of a run, counted."""
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    by_file: Counter[tuple[str, Outcome]] = field(default_factory=Counter)
-    missed: list[Verdict] = field(default_factory=list)
+    outcomes: Counter[DamageOutcome] = field(default_factory=Counter)
+    by_file: Counter[tuple[str, DamageOutcome]] = field(default_factory=Counter)
+    missed: list[DamageVerdict] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: DamageVerdict) -> None:
         """Count a verdict."""
         self.outcomes[verdict.outcome] += 1
         self.by_file[Damage.parse(verdict.damage).file, verdict.outcome] += 1
-        if verdict.outcome is Outcome.MISSED:
+        if verdict.outcome is DamageOutcome.MISSED:
             self.missed.append(verdict)
 
 
 def memory_parent() -> Path | None:
-    """Return where directories in memory can be made; None where there is no such place."""
+    """Return the parent of directories in memory; None if there is no such place."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def plan(options: BitflipOptions) -> list[Damage]:
-    """Return all that a run visits; the same for the same options."""
-    specimens: dict[str, Specimen] = {}
+    """Return all damages of a run; the same for the same options."""
+    samples: dict[str, SampleStore] = {}
     for image in IMAGES:
-        specimens[image] = make(options.directory / f"plan-{image}", image)
+        samples[image] = make(options.directory / f"plan-{image}", image)
         shutil.rmtree(options.directory / f"plan-{image}")
-    damages = [damage for image in IMAGES for damage in structure_bits(image, specimens[image])][:: options.structures]
-    damages += random_bits(specimens, options.bits, options.seed)
-    damages += random_bursts(specimens, options.bursts, options.seed)
+    damages = [damage for image in IMAGES for damage in structure_bits(image, samples[image])][:: options.structures]
+    damages += random_bits(samples, options.bits, options.seed)
+    damages += random_bursts(samples, options.bursts, options.seed)
     return damages
 
 
 def bitflip(
-    options: BitflipOptions, damages: Iterable[Damage], on_verdict: Callable[[Verdict], None] = lambda _: None
+    options: BitflipOptions, damages: Iterable[Damage], on_verdict: Callable[[DamageVerdict], None] = lambda _: None
 ) -> BitflipReport:
     """Judge every damage, in several processes.
 
     Parameters
     ----------
     options
-        `plan` has been called with them.
+        Those that `plan` was called with.
     damages
-        What to do to the store.
+        The damages to judge.
     on_verdict
         Called with each verdict, from this thread.
 
@@ -116,77 +116,88 @@ def bitflip(
         If the workers cannot be started.
     """
     report, begin = BitflipReport(), time.monotonic()
-    verdicts: queue.Queue[Verdict | BaseException | None] = queue.Queue()
-    share = _Share(damages)
-
-    def serve(number: int) -> None:
-        try:
-            for verdict in _judged(options.directory / f"worker-{number}", share):
-                verdicts.put(verdict)
-            verdicts.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            verdicts.put(error)
-
-    threads = [threading.Thread(target=serve, args=(number,)) for number in range(options.workers)]
-    for thread in threads:
-        thread.start()
-    running, failure = len(threads), None
-    try:
-        while running:
-            verdict = verdicts.get()
-            if isinstance(verdict, Verdict):
-                report.add(verdict)
-                on_verdict(verdict)
-            else:
-                running -= 1
-                failure = failure or verdict
-            if failure or len(report.missed) >= _MISSED_MAX:
-                share.stop()
-    finally:
-        share.stop()  # also where this thread is interrupted
-        for thread in threads:
-            thread.join()
-    if failure:
-        raise failure
+    with _Judges(options.directory, options.workers, damages) as judges:
+        for verdict in judges.verdicts():
+            report.add(verdict)
+            on_verdict(verdict)
+            if len(report.missed) >= _MISSED_MAX:
+                judges.stop()
     report.seconds = time.monotonic() - begin
     return report
 
 
-class _Share:
-    """Hands out one damage at a time, to any thread."""
+class _Judges:
+    """Threads that each take one damage after the other to a process of their own."""
 
-    def __init__(self, damages: Iterable[Damage]) -> None:
+    def __init__(self, directory: Path, count: int, damages: Iterable[Damage]) -> None:
         self._rest = iter(damages)
         self._lock = threading.Lock()
         self._stopped = False
+        self._said: queue.Queue[DamageVerdict | BaseException | None] = queue.Queue()  # None: a thread has ended
+        self._threads = [
+            threading.Thread(target=self._work, args=(directory / f"worker-{number}",)) for number in range(count)
+        ]
 
-    def next(self) -> Damage | None:
+    def __enter__(self) -> _Judges:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()  # also where the thread that waits is interrupted
+        for thread in self._threads:
+            thread.join()
+
+    def stop(self) -> None:
+        """Take no further damage; what is being judged is finished."""
+        self._stopped = True
+
+    def verdicts(self) -> Iterator[DamageVerdict]:
+        """Return verdicts as they come; raise the first error of a thread when all have ended."""
+        running, failure = len(self._threads), None
+        while running:
+            said = self._said.get()
+            if isinstance(said, DamageVerdict):
+                yield said
+                continue
+            running -= 1
+            failure = failure or said
+            if failure:
+                self.stop()
+        if failure:
+            raise failure
+
+    def _work(self, directory: Path) -> None:
+        try:
+            for verdict in self._judged(directory):
+                self._said.put(verdict)
+            self._said.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._said.put(error)
+
+    def _judged(self, directory: Path) -> Iterator[DamageVerdict]:
+        """Judge in a worker process; start it again when it dies."""
+        starts = 0
+        damage = self._next()
+        while damage:
+            with _Worker(directory / str(starts)) as worker:
+                starts += 1
+                while damage and worker.alive:
+                    yield worker.judge(damage)
+                    damage = self._next()
+
+    def _next(self) -> Damage | None:
         with self._lock:
             return None if self._stopped else next(self._rest, None)
 
-    def stop(self) -> None:
-        self._stopped = True
-
-
-def _judged(directory: Path, share: _Share) -> Iterator[Verdict]:
-    """Judge what is handed out, in a worker that is started again when it dies."""
-    lives = 0
-    damage = share.next()
-    while damage:
-        with _Worker(directory / str(lives)) as worker:
-            lives += 1
-            while damage and worker.alive:
-                yield worker.judge(damage)
-                damage = share.next()
-
 
 class _Worker:
-    """One process of `gpkvs.recovery.proof.damage.worker`."""
+    """One judge process (judge_process.py)."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         self._directory = directory
-        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.worker", str(directory)]
+        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process", str(directory)]
         self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self.alive = True
@@ -194,19 +205,19 @@ class _Worker:
             self.alive = False
             raise GpkvsError(f"a worker did not start: {self._end()}")
 
-    def judge(self, damage: Damage) -> Verdict:
-        """Ask for a verdict; a worker that dies or is silent has missed."""
-        answer = self._ask(f"{damage}\n".encode())
-        if answer.endswith(b"\n"):
-            fields = json.loads(answer)
-            return Verdict(fields["damage"], Outcome(fields["outcome"]), fields["detail"])
+    def judge(self, damage: Damage) -> DamageVerdict:
+        """Ask for a verdict; if the worker dies or does not respond, the damage was missed."""
+        response = self._ask(f"{damage}\n".encode())
+        if response.endswith(b"\n"):
+            fields = json.loads(response)
+            return DamageVerdict(fields["damage"], DamageOutcome(fields["outcome"]), fields["detail"])
         self.alive = False
-        return Verdict(str(damage), Outcome.MISSED, f"the process ended: {self._end()}")
+        return DamageVerdict(str(damage), DamageOutcome.MISSED, f"the process ended: {self._end()}")
 
     def _ask(self, line: bytes) -> bytes:
-        """Send a line and return the answer, b"" if the process died or does not answer in time."""
+        """Send a line and return the response, b"" if the process died or did not respond in time."""
         stdin, stdout = self._pipes
-        watchdog = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
+        watchdog = threading.Timer(_RESPONSE_SECONDS_MAX, self._process.kill)
         watchdog.start()
         try:
             stdin.write(line)

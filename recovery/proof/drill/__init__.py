@@ -1,1 +1,1 @@
-"""`gpkvs drill`: a server is killed under load, and nothing acknowledged may be missing."""
+"""`gpkvs drill`: kill a server under load, and see that no acknowledged write is lost."""

@@ -1,11 +1,11 @@
-"""The crash drill: a real server is killed under load, again and again, and each time must come back whole.
+"""The crash drill: kill a real server under load, again and again; its store must be whole each time.
 
-A round starts a server process. Concurrent clients write, and remember what was acknowledged (witness.py). The drill
-kills the server (servers/rounds.py says how), restarts it, and compares what it holds with what was acknowledged
-(ledger.py). Then it stops the server with SIGTERM and runs ``gpkvs check`` on the directory. A store lives for several
-rounds, so damage that does not show at once can add up.
+A round starts a server process. Concurrent clients write, and remember the acknowledged writes (clients.py). The drill
+kills the server (servers/kill_plan.py says how), starts it again, and compares its store with the acknowledged writes
+(ledger.py). Then it stops the server with SIGTERM and runs ``gpkvs check`` on the directory. A store is used for
+several rounds, so that damage can add up which does not show at once.
 
-The seed fixes what is done, not what the scheduler makes of it.
+The seed fixes the choices, but not the scheduling.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.errors import GpkvsError
+from gpkvs.recovery.proof.drill.clients import Counts, DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
-from gpkvs.recovery.proof.drill.witness import Counts, Witnesses, WitnessOptions
-from gpkvs.recovery.proof.servers.lives import Lives
-from gpkvs.recovery.proof.servers.rounds import Round, plan
+from gpkvs.recovery.proof.servers.kill_plan import Round, plan
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
 _PROBLEMS_SHOWN_MAX = 20
@@ -31,38 +31,38 @@ _PROBLEMS_SHOWN_MAX = 20
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """What a drill does.
+    """The settings of a drill.
 
     Parameters
     ----------
     rounds
-        How many; from 27 on, one for each failpoint, all are visited.
+        How many rounds; from 27 on, one for each failpoint, all are visited.
     seed
-        Of everything that is chosen.
+        Of all choices.
     directory
-        An empty directory; the stores and the servers' logs are made in it.
+        An empty directory for the stores and the servers' logs.
     server
-        How servers are started. The index is so small that the clients nearly fill it.
-    witness
-        The clients.
+        How to start servers. The index is so small that the clients nearly fill it.
+    clients
+        How many clients and keys.
     rounds_per_store
-        After as many rounds a new store is begun, before its heap is full.
+        After so many rounds the drill begins a new store, before the heap is full.
     """
 
     rounds: int
     seed: int
     directory: Path
     server: ServerOptions = field(default_factory=lambda: ServerOptions(index="128KiB"))
-    witness: WitnessOptions = field(default_factory=WitnessOptions)
+    clients: DrillClientOptions = field(default_factory=DrillClientOptions)
     rounds_per_store: int = 10
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What happened in a round that found nothing wrong."""
+    """A round that found nothing wrong."""
 
     round: Round
-    kills: tuple[str, ...]  # `rounds.SIGKILL` or failpoints, in order
+    kills: tuple[str, ...]  # `kill_plan.SIGKILL` or failpoints, in order
     counts: Counts
     keys_read_back: int
     undone: bool
@@ -77,7 +77,7 @@ class DrillReport:
     seed: int
     rounds: list[RoundResult] = field(default_factory=list)
     seconds: float = 0.0
-    domain: str = ""  # the persistence domain that was in force, and what it survives
+    domain: str = ""  # the persistence domain, and what it survives
     domain_note: str = ""
 
     @property
@@ -87,17 +87,17 @@ class DrillReport:
 
     @property
     def counts(self) -> Counts:
-        """What all clients did."""
+        """The counts of all clients together."""
         return sum((result.counts for result in self.rounds), Counts())
 
     @property
     def undone(self) -> int:
-        """Batches that recovery reported as undone."""
+        """How many batches recovery has undone."""
         return sum(result.undone for result in self.rounds)
 
     @property
     def keys_read_back(self) -> int:
-        """Keys compared with the ledger, over all rounds."""
+        """How many keys were compared with the ledger, over all rounds."""
         return sum(result.keys_read_back for result in self.rounds)
 
 
@@ -107,11 +107,11 @@ class DrillError(GpkvsError):
     Parameters
     ----------
     seed, round
-        They repeat what was done.
+        They repeat the choices.
     directory
-        The store, kept as it was found.
+        The store, which is left as it is.
     problems
-        What is wrong, one line each.
+        One line for each problem.
     """
 
     def __init__(self, seed: int, round: Round, directory: Path, problems: Sequence[str]) -> None:
@@ -130,7 +130,7 @@ async def drill(options: DrillOptions, on_round: Callable[[RoundResult], None] |
     Parameters
     ----------
     options
-        What to do.
+        The settings.
     on_round
         Called after each round.
 
@@ -160,17 +160,17 @@ async def drill(options: DrillOptions, on_round: Callable[[RoundResult], None] |
 
 
 class _WrongError(GpkvsError):
-    """Something that a round found apart from the ledger."""
+    """A problem that a round found outside the ledger."""
 
 
 class _StoreDrill:
-    """One store, its clients, and the rounds that it lives through."""
+    """One store, its clients and its rounds."""
 
     def __init__(self, options: DrillOptions, first_round: int) -> None:
         self.path = options.directory / f"store-{first_round}"
         self._ledger = Ledger()
-        self._witnesses = Witnesses(self._ledger, options.witness, f"{options.seed} {first_round}")
-        self._lives = Lives(self.path, options.server, self._witnesses)
+        self._clients = DrillClients(self._ledger, options.clients, f"{options.seed} {first_round}")
+        self._servers = KilledServers(self.path, options.server, self._clients)
 
     @property
     def violations(self) -> list[str]:
@@ -178,26 +178,26 @@ class _StoreDrill:
 
     @property
     def domain(self) -> tuple[str, str]:
-        info = self._witnesses.info
+        info = self._clients.info
         return info.domain, info.domain_note
 
     async def run(self, round: Round) -> RoundResult:
         begin = time.monotonic()
-        self._witnesses.counts = Counts()
-        kills = await self._lives.die(round)
-        with closing(self._lives.server()) as server:
+        self._clients.counts = Counts()
+        kills = await self._servers.run_and_kill(round)
+        with closing(self._servers.start()) as server:
             await server.ready()
             undone_entries = self._undone_entries(round)
-            keys = await self._witnesses.read_back(server.target)
+            keys = await self._clients.read_back(server.target)
             await server.stop()
         await self._check()
         seconds = time.monotonic() - begin
         return RoundResult(
-            round, kills, self._witnesses.counts, keys, undone_entries is not None, undone_entries or 0, seconds
+            round, kills, self._clients.counts, keys, undone_entries is not None, undone_entries or 0, seconds
         )
 
     def _undone_entries(self, round: Round) -> int | None:
-        """Return how many slots the last start restored; None if there was no batch to undo."""
+        """Return how many slots the last start has restored; None if it had no batch to undo."""
         report = json.loads((self.path / "recovery.json").read_text())
         undone = bool(report["undone"])
         if round.undoes is not None and undone != round.undoes:

@@ -1,19 +1,18 @@
-"""What was written, what was acknowledged, and whether a store that came back still holds it.
+"""The record of all writes and acknowledgements, and the check that a restarted store still holds them.
 
-The unit is the *cell*: one key, or several keys that one BatchRequest writes together. An *attempt* gives a
-cell a new state: a value or absence for each of its keys. What a cell may hold is then short to say: the newest
-state that was acknowledged or read, or the state of an attempt whose outcome is unknown, because the server died
-before it answered.
+The unit is the *cell*: one key, or several keys that one BatchRequest writes together. An *attempt* gives a cell a new
+state: a value or absence for each of its keys. A cell may hold its newest state that was acknowledged or read, or the
+state of an attempt whose outcome is unknown because the server died before the response.
 
 Invariants; each has a test that breaks it:
 
-    lost        the newest acknowledged (or once read) state of a cell is there, unless an attempt whose
-                outcome is unknown replaced it
-    half batch  the keys of a cell come from one attempt
-    phantom     nothing is there that nobody wrote, that was refused, or that a crash had already taken back
-    version     a write's version is above all that were known when the request was sent; no version is given
-                twice; a value is always read with the version it was written with
-    answer      what an answer says of a key agrees with what the key's only writer knows
+    lost        a cell holds its newest acknowledged (or once read) state, or the later state of an attempt whose
+                outcome is unknown
+    half batch  all keys of a cell come from one attempt
+    phantom     the store holds no value that nobody wrote, that was refused, or that a crash had already taken back
+    version     a write's version is above all versions that were known when the request was sent; no version is given
+                twice; a value is always read with the version that it was written with
+    response    a response about a key agrees with what the key's only writer knows
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from typing import Literal
 
 from gpkvs.text import quoted
 
-State = tuple[bytes | None, ...]  # for each key of a cell its value, or None where the key is absent
-Versions = tuple[int, ...]  # for each key of a cell the version of its value, 0 where the key is absent
-Outcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
-Invariant = Literal["lost", "half batch", "phantom", "version", "answer"]
+State = tuple[bytes | None, ...]  # for each key of a cell its value, or None if the key is absent
+Versions = tuple[int, ...]  # for each key of a cell the version of its value, 0 if the key is absent
+AttemptOutcome = Literal["unknown", "acknowledged", "read", "refused", "taken back"]
+Invariant = Literal["lost", "half batch", "phantom", "version", "response"]
 
-VALUE_BYTES_MIN = 40  # every value begins with who wrote it
+VALUE_BYTES_MIN = 40  # every value begins with the attempt that wrote it
 
 
 @dataclass(frozen=True)
-class Violation:
+class LedgerViolation:
     """One broken invariant: where, what was expected, what was found."""
 
     invariant: Invariant
@@ -48,49 +47,49 @@ class Violation:
 
 @dataclass
 class Attempt:
-    """One write of a cell, from the moment before it is sent."""
+    """One write of a cell; it is noted before it is sent."""
 
     number: int
     cell: int
     state: State
     floor: int  # the highest version known anywhere when it was sent
-    outcome: Outcome = "unknown"
+    outcome: AttemptOutcome = "unknown"
     versions: Versions | None = None
 
     @property
     def version(self) -> int:
-        """The highest version of its keys; 0 if unknown, or if it only deletes."""
+        """The highest version of its keys; 0 if that is unknown, or if the attempt only deletes."""
         return max(self.versions, default=0) if self.versions else 0
 
 
 @dataclass
 class Cell:
-    """Keys that are written together, and what they may hold."""
+    """Keys that are written together, and the attempts whose states they may have."""
 
     number: int
     keys: tuple[bytes, ...]
-    newest: Attempt  # the newest one known to be durable
+    newest: Attempt  # the newest attempt that is known to be durable
     open: dict[int, Attempt] = field(default_factory=dict)  # outcome unknown
 
 
 class Ledger:
-    """The record of one store's writes, through any number of its server's lives.
+    """The record of one store's writes, however often its server is started again.
 
-    An attempt that only deletes gets no version, so its order is known only if its writer alone writes that
-    cell, and one write at a time; attempts with a value may run concurrently with others.
+    An attempt that only deletes gets no version. Its order is known only if a single writer writes that cell, one write
+    at a time. Attempts with a value may run concurrently with others.
     """
 
     def __init__(self) -> None:
         self.cells: list[Cell] = []
         self.attempts: dict[int, Attempt] = {}
-        self.violations: list[Violation] = []
+        self.violations: list[LedgerViolation] = []
         self.version_highest = 0
         self.acknowledged = 0
         self._versions_used: set[int] = set()
         self._next_attempt = 1
 
     def add_cell(self, keys: Sequence[bytes]) -> Cell:
-        """Add a cell of keys that were never written; a cell that stays so is a check for phantoms."""
+        """Add a cell of keys that were never written; a cell that nobody writes is a check for phantoms."""
         nothing = Attempt(0, len(self.cells), (None,) * len(keys), 0, "acknowledged", (0,) * len(keys))
         self.cells.append(Cell(len(self.cells), tuple(keys), nothing))
         return self.cells[-1]
@@ -101,7 +100,7 @@ class Ledger:
         Parameters
         ----------
         cell
-            What is written.
+            The cell to write.
         sizes
             For each key the bytes of its value (at least `VALUE_BYTES_MIN`), or None to delete it.
 
@@ -121,36 +120,36 @@ class Ledger:
         return attempt
 
     def acknowledge(self, attempt: Attempt, versions: Versions | None = None) -> None:
-        """Note that a write was answered OK.
+        """Note that the server acknowledged a write.
 
         Parameters
         ----------
         attempt
             The write.
         versions
-            For each key the version it was given, 0 where it was deleted; None if the answer has no versions.
+            For each key the version that it was given, 0 if it was deleted; None if the response has no versions.
         """
         self.acknowledged += 1
         self._durable(attempt, versions, "acknowledged")
 
     def refuse(self, attempt: Attempt) -> None:
-        """Note that the server said that it wrote nothing."""
+        """Note that the server refused a write: it wrote nothing."""
         attempt.outcome = "refused"
         self.cells[attempt.cell].open.pop(attempt.number, None)
 
     def read(self, cell: Cell, before: Attempt, state: State, versions: Versions) -> None:
-        """Check what one request read of a whole cell while others may be writing it.
+        """Check the state that one request read of a whole cell, while others may write it.
 
-        What was read is durable (no read shows what a crash could take back), so it counts as acknowledged.
+        A state that was read is durable, because no read shows what a crash could take back. It counts as acknowledged.
 
         Parameters
         ----------
         cell
-            What was read.
+            The cell that was read.
         before
-            The cell's `newest` when the request was sent: nothing older may be read.
+            The cell's `newest` when the request was sent: the request may not read anything older.
         state, versions
-            What was found.
+            The values and versions that were read.
         """
         found = before if before.state == state else self._attempt_of(cell, state)
         if found is None or found.outcome in ("refused", "taken back"):
@@ -161,14 +160,14 @@ class Ledger:
             self._durable(found, versions, "read")
 
     def settle(self, cell: Cell, state: State, versions: Versions) -> None:
-        """Check what a cell holds after a restart, and take it as what it holds from now on.
+        """Check the state of a cell after a restart, and take it as the cell's state from now on.
 
         Parameters
         ----------
         cell
-            What was read, while nobody writes.
+            The cell that was read, while nobody writes.
         state, versions
-            What was found.
+            The values and versions that were read.
         """
         found = next((a for a in (cell.newest, *cell.open.values()) if a.state == state), None)
         if found is None:
@@ -183,7 +182,7 @@ class Ledger:
         cell.open.clear()
 
     def forget_values(self) -> None:
-        """Drop the values of all attempts but the newest; call it after settling all cells."""
+        """Drop the values of all attempts but the newest of each cell; call it after settling all cells."""
         newest = {cell.newest.number for cell in self.cells}
         for attempt in self.attempts.values():
             if attempt.number not in newest:
@@ -191,14 +190,14 @@ class Ledger:
 
     @property
     def keys_present(self) -> int:
-        """Keys that have a value, as of the newest states."""
+        """How many keys have a value in the newest states."""
         return sum(value is not None for cell in self.cells for value in cell.newest.state)
 
-    def violate_answer(self, key: bytes, expected: str, found: str) -> None:
-        """Note an answer that contradicts what its client alone knows."""
-        self.violations.append(Violation("answer", key, expected, found))
+    def violate_response(self, key: bytes, expected: str, found: str) -> None:
+        """Note a response that contradicts what its client alone knows."""
+        self.violations.append(LedgerViolation("response", key, expected, found))
 
-    def _durable(self, attempt: Attempt, versions: Versions | None, outcome: Outcome) -> None:
+    def _durable(self, attempt: Attempt, versions: Versions | None, outcome: AttemptOutcome) -> None:
         """Take a state as durable, after checking its versions."""
         cell = self.cells[attempt.cell]
         if versions is not None:
@@ -211,7 +210,7 @@ class Ledger:
             attempt.outcome = outcome
         cell.open.pop(attempt.number, None)
         newest = cell.newest
-        # Where one of the two only deletes, the cell has one writer: its order is the order of the attempts.
+        # If one of the two only deletes, the cell has a single writer, and the attempts are in its order.
         in_order = attempt.version and newest.version
         if attempt.version > newest.version if in_order else attempt.number > newest.number:
             cell.newest = attempt
@@ -236,7 +235,7 @@ class Ledger:
         return attempt if attempt and attempt.cell == cell.number and attempt.state == state else None
 
     def _explain(self, cell: Cell, state: State) -> None:
-        """Say which invariant a state breaks that the cell must not hold."""
+        """Find the invariant that a wrong state of a cell breaks."""
         candidates = [cell.newest, *cell.open.values()]
         expected = " or ".join(map(_text, candidates[:4]))
         strange = [i for i, value in enumerate(state) if all(a.state[i] != value for a in candidates)]
@@ -257,7 +256,7 @@ class Ledger:
                 self._violate("lost", cell, i, expected, f"an older state, {_text(writer)}")
 
     def _violate(self, invariant: Invariant, cell: Cell, key: int, expected: str, found: str) -> None:
-        self.violations.append(Violation(invariant, cell.keys[key], expected, found))
+        self.violations.append(LedgerViolation(invariant, cell.keys[key], expected, found))
 
 
 def _head(attempt: int, key: int) -> bytes:
@@ -266,14 +265,14 @@ def _head(attempt: int, key: int) -> bytes:
 
 
 def _value(attempt: int, key: int, size: int) -> bytes:
-    """Return a value that says who wrote it, over and over: a piece of another value in it would show."""
+    """Return a value that repeats who wrote it: a piece of another value in it would show."""
     assert size >= VALUE_BYTES_MIN
     head = _head(attempt, key)
     return (head * (size // len(head) + 1))[:size]
 
 
 def _writer(value: bytes) -> int:
-    """Return the number of the attempt that a value says it was written by, 0 if it says nothing."""
+    """Return the number of the attempt that a value names as its writer, 0 if it names none."""
     match = re.match(rb"attempt (\d+) key ", value)
     return int(match[1]) if match else 0
 

@@ -1,4 +1,4 @@
-"""Many workloads over several processes, and what came of them."""
+"""Explores many workloads in several processes, and adds up the results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from random import Random
 from typing import TypeVar
 
 from gpkvs.native import TRACE_VARIABLE
-from gpkvs.recovery.proof.powerfail.explore import Explorer, Options, StateName, StateReport, Violation, Visited
-from gpkvs.recovery.proof.powerfail.models import Model
-from gpkvs.recovery.proof.powerfail.mutate import WORKLOADS, Place, Verdict, mutations_in, verdict
+from gpkvs.recovery.proof.powerfail.crash_models import Model
+from gpkvs.recovery.proof.powerfail.explorer import (
+    Explorer,
+    ExplorerOptions,
+    StateName,
+    StateReport,
+    StateViolation,
+    Visited,
+)
+from gpkvs.recovery.proof.powerfail.mutants import WORKLOADS, MutantVerdict, Place, mutations_in, verdict
 from gpkvs.recovery.proof.powerfail.trace import Mutation
 from gpkvs.recovery.proof.powerfail.workloads import EXTRA, Workload, all_workloads
 
@@ -32,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Totals:
-    """What a campaign did."""
+    """The sums over all workloads."""
 
     workloads: int = 0
     epochs: int = 0
@@ -42,10 +49,10 @@ class Totals:
     recoveries: int = 0
     judged: int = 0
     seconds: float = 0.0
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[StateViolation] = field(default_factory=list)
 
     def add(self, visited: Visited) -> None:
-        """Count what the exploration of one workload did."""
+        """Add the exploration of one workload."""
         self.workloads += 1
         self.epochs += visited.epochs
         self.exhaustive += visited.exhaustive
@@ -56,7 +63,7 @@ class Totals:
 
 
 def part_of(workloads: int, seed: int) -> list[Workload]:
-    """Return a seeded part of all workloads: at least all of one letter, but not the wide ones, which take longest."""
+    """Return a seeded part of all workloads: at least those of one letter, but not W, which takes longest."""
     every = [workload for workload in all_workloads() if workload.letters != "W"]
     short = [workload for workload in every if len(workload.letters) == 1]
     rest = [workload for workload in every if len(workload.letters) > 1]
@@ -65,7 +72,7 @@ def part_of(workloads: int, seed: int) -> list[Workload]:
 
 
 class Campaign:
-    """Explores in processes that load the traced build of the kernels.
+    """Explores workloads in processes that load the traced build of the kernels.
 
     Parameters
     ----------
@@ -75,12 +82,12 @@ class Campaign:
         How many; 0 takes one for each processor that this process may use.
     """
 
-    def __init__(self, options: Options, processes: int = 0) -> None:
+    def __init__(self, options: ExplorerOptions, processes: int = 0) -> None:
         self._options = options
         self._processes = processes or len(os.sched_getaffinity(0))
 
     def explore(self, workloads: list[Workload], on_visited: Callable[[Visited], None]) -> Totals:
-        """Explore workloads; `on_visited` is told of each one when it is done."""
+        """Explore workloads; call `on_visited` with each when it is done."""
         begin = time.perf_counter()
         totals = Totals()
         distinct: set[bytes] = set()
@@ -96,8 +103,10 @@ class Campaign:
         totals.seconds = time.perf_counter() - begin
         return totals
 
-    def mutate(self, on_found: Callable[[int], None], on_verdict: Callable[[Verdict], None]) -> list[Verdict]:
-        """Try every mutant; `on_found` is told how many there are, `on_verdict` what became of each."""
+    def mutate(
+        self, on_found: Callable[[int], None], on_verdict: Callable[[MutantVerdict], None]
+    ) -> list[MutantVerdict]:
+        """Try every mutant; call `on_found` with their number, and `on_verdict` with each verdict."""
         places: dict[Mutation, list[Place]] = {}
         verdicts = []
         with self._pool() as pool:
@@ -119,7 +128,7 @@ class Campaign:
     @contextmanager
     def _pool(self) -> Iterator[ProcessPoolExecutor]:
         before = os.environ.get(TRACE_VARIABLE)
-        os.environ[TRACE_VARIABLE] = "1"  # read when the new processes import gpkvs
+        os.environ[TRACE_VARIABLE] = "1"  # the new processes read it when they import gpkvs
         try:
             with (
                 memory_directory() as directory,
@@ -133,7 +142,7 @@ class Campaign:
                 try:
                     yield pool
                 except BaseException:
-                    # Nobody waits for what they are at; the directory goes when they are gone.
+                    # Nobody waits for their results. They must be gone before the directory is removed.
                     pool.shutdown(wait=False, cancel_futures=True)
                     for child in multiprocessing.active_children():
                         child.kill()
@@ -154,7 +163,7 @@ def _as_done(futures: list[Future[_T]]) -> Iterator[_T]:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Make a directory in memory, or where temporary files go if there is no such place; remove it in the end."""
+    """Make a directory in memory, or else where temporary files go; remove it at the end."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix=f"gpkvs-crash-{os.getpid()}-", dir=where))
     try:
@@ -166,9 +175,9 @@ def memory_directory() -> Iterator[Path]:
 _explorer: Explorer
 
 
-def _start(directory: Path, options: Options) -> None:
-    global _explorer  # noqa: PLW0603 - one process has one
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the command, no process stays
+def _start(directory: Path, options: ExplorerOptions) -> None:
+    global _explorer  # noqa: PLW0603 - each process has one
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the command dies, its processes die too
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
 
 
@@ -180,7 +189,7 @@ def _mutations(workload: str) -> dict[Mutation, list[Place]]:
     return mutations_in(_explorer, workload)
 
 
-def _verdict(mutation: Mutation, places: list[Place]) -> Verdict:
+def _verdict(mutation: Mutation, places: list[Place]) -> MutantVerdict:
     return verdict(_explorer, mutation, places)
 
 

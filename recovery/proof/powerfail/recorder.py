@@ -1,7 +1,7 @@
-"""Recording a trace: the traced build of the kernels, and the calls by which Python changes files, in one sequence.
+"""Records a trace: events of the traced build of the kernels, and the calls by which Python changes files, in order.
 
-Neither the kernels nor the Python code of a store know of it: the library that is loaded is another build of the same
-sources, and the functions of `os` are replaced for as long as a recording lasts.
+The sources of kernels and store know nothing of it: the process loads another build of the kernels, and the recorder
+replaces functions of `os` while it records.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gpkvs.recovery.proof.powerfail.trace import (
     interleaved,
 )
 
-# Never read back: whatever they hold after a crash, nothing depends on it.
+# Recovery does not read them: nothing depends on their contents after a crash.
 IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
 # The numbers of `enum TraceKind` in kernels/trace.h.
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE = range(5)
-# A persist is where it is wanted, not in the functions that all share.
-_SHARED_FILES = ("crash/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
+# The site of a persist is its caller, not one of the functions that all callers share.
+_SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
 _SHARED_FUNCTIONS = ("store_flag", "sync_path")
 
 if IS_TRACED:
@@ -51,15 +51,15 @@ if IS_TRACED:
     library.gpkvs_trace_note.restype = None
 
 
-class Recorder:
-    """Records what one process does to the files of one directory, from `with` to its end.
+class TraceRecorder:
+    """Records the changes of this process to the files of one directory, inside of `with`.
 
     Parameters
     ----------
     directory
         The store's.
     before
-        What it holds now; file numbers go on from there.
+        What the directory holds now; file numbers go on from there.
     random
         Permutes the threads of kernels.
     thread_items
@@ -79,7 +79,7 @@ class Recorder:
         self._renamed_ignored = False
 
     def __enter__(self) -> Self:
-        # Every line that is stored to is written back, as in the domain `flush`; the other models look away.
+        # The kernels write every line back that they store to, as in the domain `flush`; other models ignore that.
         library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         wrapped: list[tuple[object, str, Callable[..., Any]]] = [
             (library, "gpkvs_pm_store", self._pm_store),
@@ -109,11 +109,11 @@ class Recorder:
         self._stack.close()
 
     def mark(self) -> None:
-        """Note that a batch is acknowledged."""
+        """Record that a batch is acknowledged."""
         self._note(Event(Kind.MARK, ""))
 
     def trace(self) -> Trace:
-        """Return what was recorded."""
+        """Return the trace."""
         events: list[Event] = []
         threads: dict[int, list[Event]] = {}
         site = ""
@@ -149,7 +149,7 @@ class Recorder:
                 if kind == _STORE:
                     return [Event(Kind.STORE, site, thread, file, place, (word,))]
                 return [Event(Kind.WRITE_BACK, site, thread, file, place)]
-        raise AssertionError(f"{site}: a store to memory that is no file of the store")
+        raise AssertionError(f"{site}: a store to memory outside the files of the store")
 
     def _note(self, *events: Event) -> None:
         self._notes.append(list(events))
@@ -171,7 +171,7 @@ class Recorder:
             real(file)
             found = os.fstat(file)
             if stat.S_ISDIR(found.st_mode):
-                # What makes the names of ignored files durable may fail unnoticed: nothing may rely on it.
+                # The sync of an ignored file's name may fail unnoticed, so nothing may rely on it: it is not recorded.
                 ignored, self._renamed_ignored = self._renamed_ignored, False
                 if found.st_ino == self._directory.stat().st_ino and not ignored:
                     self._note(Event(Kind.NAMES_SYNC, f"sync in {_site()}"))
@@ -251,7 +251,7 @@ class Recorder:
 
 
 def _site() -> str:
-    """Return where in the source a store, or the file system, was asked for."""
+    """Return where in the source a store or a call of the file system comes from."""
     frame = sys._getframe(2)
     while frame.f_back and (
         frame.f_code.co_filename.endswith(_SHARED_FILES) or frame.f_code.co_name in _SHARED_FUNCTIONS
@@ -261,7 +261,7 @@ def _site() -> str:
 
 
 def _mapped_files(directory: Path) -> list[tuple[int, int, int]]:
-    """Return first and last address, and the inode, of every mapped file of a directory."""
+    """Return first address, end and inode of every mapped file of a directory."""
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)

@@ -1,9 +1,9 @@
-"""What a store did to its files, in order: the events that a crash may keep or lose, and those that make them durable.
+"""A trace: all changes of a store to its files, in order, and the events that make them durable.
 
-Changes are of four kinds: a STORE to mapped memory, a WRITE to a file, the SIZE of a file, and what a NAME in the
-directory leads to. A WRITE_BACK and a FENCE order stores; RETURN says that a kernel, or a store of the host, has ended;
-SYNC, FILE_SYNC and NAMES_SYNC are the system calls that make changes durable; MARK stands where a batch is
-acknowledged.
+A crash may keep or lose changes, which are of four kinds: a STORE to mapped memory, a WRITE to a file, the SIZE of a
+file, and the file that a NAME in the directory leads to. WRITE_BACK and FENCE order stores. RETURN says that a kernel,
+or a store of the host, has ended. SYNC, FILE_SYNC and NAMES_SYNC are the system calls that make changes durable. MARK
+says that a batch is acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Words = NDArray[np.uint64]
 WORD_BYTES = 8
 SECTOR_BYTES = 512
 
-HOST_STORE = "host store"  # how the sites of the host's stores to memory begin
+HOST_STORE = "host store"  # the sites of the host's stores to memory begin with it
 
 
 class Kind(Enum):
@@ -41,20 +41,20 @@ class Kind(Enum):
 
 
 CHANGES = frozenset({Kind.STORE, Kind.WRITE, Kind.SIZE, Kind.NAME})
-# What orders them: a mutation leaves some of it out.
+# The events that order changes: a mutation leaves some of them out.
 ORDERING = frozenset({Kind.WRITE_BACK, Kind.FENCE, Kind.SYNC, Kind.FILE_SYNC, Kind.NAMES_SYNC})
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A build without some ordering: nothing that is stored depends on it, so it is left out of the trace.
+    """A build that leaves out some ordering. No store depends on that, so the events are taken out of the trace.
 
     Parameters
     ----------
     site
-        Where; `HOST_STORE` alone is all of these.
+        Where in the source; `HOST_STORE` alone means all sites of the host.
     kinds
-        What; of a persist of a kernel, its fence, its write-backs, or both.
+        Which events; of a persist of a kernel, its fence, its write-backs, or both.
     """
 
     site: str
@@ -69,12 +69,12 @@ class Mutation:
         kinds, found, site = text.partition(" of ")
         if not found or not set(kinds.split("+")) <= {kind.name for kind in ORDERING}:
             raise ValueError(
-                f"{text!r} is no mutation: it has the form FENCE of SITE, as `gpkvs crash --mutate` prints it"
+                f"{text!r} is not a mutation of the form FENCE of SITE, as `gpkvs crash --mutate` prints it"
             )
         return Mutation(site, frozenset(Kind[kind] for kind in kinds.split("+")))
 
     def removes(self, event: Event) -> bool:
-        """Whether the mutated build does not do this."""
+        """Whether the mutated build leaves out an event."""
         everywhere = self.site == HOST_STORE and event.site.startswith(HOST_STORE)
         return event.kind in self.kinds and (everywhere or event.site == self.site)
 
@@ -86,19 +86,19 @@ class Event:
     Parameters
     ----------
     kind
-        Which fields mean something depends on it.
+        It decides which of the other fields have a meaning.
     site
         Where in the source: a kernel's name, or module and function.
     thread
-        0 is the host; each logical thread of each kernel has its own.
+        0 is the host; each logical thread of each kernel has a number of its own.
     file
-        The file's number, by order of appearance; of a NAME what it leads to, 0 for nothing.
+        The file's number, by order of appearance. Of a NAME: the file that it leads to, 0 for none.
     at
-        A word's number in the file; of a SIZE the words it has.
+        The number of a word in the file. Of a SIZE: how many words the file has.
     words
-        What was stored there.
+        The words that were stored there.
     name
-        Of a NAME.
+        Of a NAME: the name.
     """
 
     kind: Kind
@@ -112,7 +112,7 @@ class Event:
 
 @dataclass
 class Image:
-    """The contents of a directory: what a crash leaves, and what recovery starts from.
+    """The contents of a directory: a crash leaves an image, and recovery starts from it.
 
     Parameters
     ----------
@@ -130,11 +130,11 @@ class Image:
         return ((name, self.files[number]) for name, number in self.names.items())
 
     def copy(self) -> Image:
-        """Return an image that changes on its own."""
+        """Return a copy, words included."""
         return Image(dict(self.names), {number: words.copy() for number, words in self.files.items()})
 
     def apply(self, event: Event) -> None:
-        """Take a change into account."""
+        """Apply a change."""
         if event.kind is Kind.NAME:
             if event.file:
                 self.names[event.name] = event.file
@@ -146,7 +146,7 @@ class Image:
         else:
             end = event.at + len(event.words)
             if end > len(self.files.get(event.file, ())):
-                # The sector is there and the size is not: what lies beyond the end of a file cannot be read.
+                # The crash kept the sector and lost the size: nobody can read beyond the end of a file.
                 return
             self.files[event.file][event.at : end] = event.words
 
@@ -159,19 +159,19 @@ class Image:
 
 @dataclass(frozen=True)
 class Trace:
-    """Events, and the directory as it was before the first of them."""
+    """Events, and the directory before the first of them."""
 
     before: Image
     events: tuple[Event, ...]
 
     def mutated(self, mutation: Mutation | None) -> Trace:
-        """Return what a mutated build would have done."""
+        """Return the trace of a mutated build."""
         if mutation is None:
             return self
         return Trace(self.before, tuple(event for event in self.events if not mutation.removes(event)))
 
     def after(self) -> Image:
-        """Return the directory after all of them."""
+        """Return the directory after all events."""
         image = self.before.copy()
         for event in self.events:
             if event.kind in CHANGES:
@@ -179,7 +179,7 @@ class Trace:
         return image
 
     def then(self, events: tuple[Event, ...]) -> Trace:
-        """Return a trace that goes on; the threads of kernels that follow are other ones."""
+        """Return a trace that goes on with other events; their kernels have threads of their own."""
         highest = max((event.thread for event in self.events), default=0)
         shifted = (replace(event, thread=event.thread + highest) if event.thread else event for event in events)
         return Trace(self.before, (*self.events, *shifted))
@@ -188,8 +188,8 @@ class Trace:
 def interleaved(threads: list[list[Event]], random: Random) -> Iterator[Event]:
     """Merge the threads of a kernel at random, each in its own order, as late as possible at fences.
 
-    Threads of a kernel do not wait for each other. All stores before any fence is the order with the most states: those
-    of every other order are among them.
+    Threads of a kernel do not wait for each other. The order with all stores before any fence has the most states: the
+    states of every other order are among them.
     """
     rounds: list[list[list[Event]]] = []
     for events in threads:

@@ -1,32 +1,32 @@
-"""What runs before a crash: short sequences of batches, each kind of batch one letter.
+"""The workloads that run before a crash: short sequences of batches, one letter for each kind of batch.
 
     N  new SET        two keys that were not there
-    U  update         the key that was written last, and one that was there from the first
+    U  update         the key that was written last, and a key of the base store
     D  DELETE, hits   the same two keys
-    M  DELETE, misses two keys that are not there: nothing may be stored at all
+    M  DELETE, misses two keys that are not there: the store may not store anything
     T  the same key twice in a batch: SET and SET of one key, SET and DELETE of another
     F  a full set     a new key whose two buckets are full: an occupant moves to its other bucket
 
-A *workload* is a sequence of one to three letters, each letter a batch (a transaction) of its own; what its last batch
-may leave is explored, what the earlier ones may leave is explored by the workloads that are its beginnings. Six letters
-give 6 + 36 + 216 = 258 workloads for each layout. Every pair of letters is also tried as one batch of two requests,
-such as N+U: 36 more.
+A *workload* is a sequence of one to three letters, each a batch (a transaction) of its own. The explorer visits the
+states that its last batch may leave. The earlier batches are the last ones of shorter workloads. Six letters give
+6 + 36 + 216 = 258 workloads for each layout. Every pair of letters also runs as one batch of two requests, such as N+U:
+36 more.
 
-Beyond these are the workloads of one letter in `EXTRA`:
+`EXTRA` has more workloads, of one letter each:
 
     J  a joined batch: six requests that insert, update, delete, repeat and displace, in one transaction
     W  a wide batch: 33 new keys, more than one stripe of the undo log
-    L  large values: records of more lines than a thread can note before it writes back (bytes only)
+    L  large values: records of more lines than a thread can note until it writes them back (bytes only)
     B  a batch over both tables (u64 only: the default table has the layout bytes)
     C  a table is created
     X  a table is dropped
     O  the store is opened
     I  the store is opened when its incarnations are used up, with a batch to undo; then a batch (bytes only)
     Z  a store is created (bytes only)
-    P  two lives: in the domain process a batch, a table created, a batch; then the store is opened in msync, a batch
-    K  the store's files are copied, and nothing of the copy is synced; then it is opened in msync, a batch
+    P  in the domain process a batch, a new table and a batch; then the store is opened in msync, and a batch runs
+    K  the store's files are copied without a sync; then the copy is opened in msync, and a batch runs
 
-In the last two, power fails when the store is open in msync, or later: before, nobody promised to survive it.
+In the last two, power fails only after the store was opened in msync: before, nothing promised to survive that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import numpy as np
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
-from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, table_of, value_of
+from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
@@ -69,7 +69,7 @@ class Workload:
 
     @staticmethod
     def parse(text: str) -> Workload:
-        """Read ``layout:letters``; raises `ValueError` if it is none."""
+        """Read ``layout:letters``; raise `ValueError` if the text is something else."""
         layout, _, letters = text.partition(":")
         single = len(letters) == 1 and letters in EXTRA
         single &= _OF_ONE_LAYOUT.get(letters, layout) == layout
@@ -83,7 +83,7 @@ class Workload:
 
 
 def all_workloads(depth: int = 1) -> list[Workload]:
-    """Return every workload; at depth 2, sequences of two letters at most and no joined ones."""
+    """Return every workload; at depth 2 only sequences of at most two letters, and no joined ones."""
     longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
     sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
     sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
@@ -95,16 +95,16 @@ def all_workloads(depth: int = 1) -> list[Workload]:
 
 
 class Script:
-    """Runs the letters of a workload, one after the other, and knows what must be there after each.
+    """Runs the letters of a workload, one after the other, and knows what the store must hold after each.
 
     Parameters
     ----------
     workload
-        Which table its batches go to.
+        It says to which table the batches go.
     keys
-        Of that table.
+        The keys of that table.
     tables
-        What is in each table at first.
+        What each table holds at first.
     """
 
     def __init__(self, workload: Workload, keys: Keys, tables: dict[str, Contents]) -> None:
@@ -113,7 +113,7 @@ class Script:
         self.tables = {name: dict(contents) for name, contents in tables.items()}
         self._absent = list(keys.absent)
         self._full = list(keys.full)
-        # Not those in full buckets: these shall stay full.
+        # Without the keys in full buckets, which must stay full.
         self._recent = list(keys.present)
         self._values = 1000
         self._operations: dict[str, Callable[[], list[Operation]]] = {

@@ -1,1 +1,1 @@
-"""Server processes that live and die in a drill."""
+"""Server processes that a drill starts and kills."""

@@ -1,7 +1,7 @@
-"""A real ``gpkvs serve`` process that can be killed, as a drill and the demo need it.
+"""A real ``gpkvs serve`` process that can be killed, for the drill, the demo and the benchmarks.
 
-The server is started with vfork and exec (what `subprocess` does without a `preexec_fn`), so no gRPC thread
-of this process is ever forked.
+`subprocess` starts it with vfork and exec, because there is no `preexec_fn`. So no gRPC thread of this process is ever
+forked.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from gpkvs import failpoint
 from gpkvs.errors import GpkvsError
 
-# -P: the gpkvs that runs here, and not a folder of that name where the command is run.
+# -P: run the gpkvs of this process, and not a folder of that name in the working directory.
 GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
 
 _POLL_SECONDS = 0.005
 
 
 class ServerProcessError(GpkvsError):
-    """The server did not do what a drill needs of it: its log, and what was expected, are in the message."""
+    """The server did not do what was expected. The message says what, and has the end of the server's log."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the server is started; sizes as `gpkvs serve` takes them."""
+    """How to start the server; sizes as `gpkvs serve` takes them."""
 
     backend: str = "auto"
     durability: str = "auto"
@@ -50,7 +50,7 @@ class ServerOptions:
 
 
 class ServerProcess:
-    """One life of a server.
+    """One process of a server.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class ServerProcess:
     armed
         A failpoint to arm, ``name:n``; "" for none.
     program
-        What is started; a benchmark measures variants of it.
+        The command to start; a benchmark measures variants of it.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class ServerProcess:
     ready_seconds : float
         What `ready` returned.
     log : Path
-        What the server wrote on standard output and error in all of its lives, beside the store.
+        The file with the standard output and error of all servers of the store; it lies beside the store.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ServerProcess:
 
     @property
     def killed(self) -> bool:
-        """Whether the process was ended by SIGKILL: by `kill`, or by a failpoint."""
+        """Whether SIGKILL ended the process, sent by `kill` or at a failpoint."""
         return self._process.poll() == -signal.SIGKILL
 
     async def ready(self, seconds_max: float = 60.0) -> float:
@@ -143,12 +143,12 @@ class ServerProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL: the process gets no chance to clean up."""
+        """Send SIGKILL: the process gets no chance to clean up."""
         self._process.kill()
         self._process.wait()
 
     async def stop(self, seconds_max: float = 60.0) -> None:
-        """SIGTERM, as an operator stops it.
+        """Send SIGTERM, as an operator does, and wait until the server has stopped.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class ServerProcess:
             raise self.error("the server did not exit with 0 after SIGTERM")
 
     def close(self) -> None:
-        """End the process if it still runs, in whatever state a failure left it."""
+        """Kill the process if it still runs."""
         if self.alive:
             self.kill()
 
@@ -174,12 +174,12 @@ class ServerProcess:
 
 
 def run_gpkvs(*arguments: str, seconds_max: float = 120.0) -> tuple[int, str]:
-    """Run one gpkvs command to its end; return its exit status and all that it printed.
+    """Run one gpkvs command to its end; return its exit status and its output.
 
     Raises
     ------
     subprocess.TimeoutExpired
-        If it takes longer than `seconds_max`; it is killed then.
+        If it takes longer than `seconds_max`; it is then killed.
     """
     done = subprocess.run(
         [*GPKVS, *arguments],

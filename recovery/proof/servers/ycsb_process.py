@@ -1,4 +1,4 @@
-"""A ``gpkvs ycsb`` process: load that comes from another process, as in real life."""
+"""A ``gpkvs ycsb`` process: load from another process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gpkvs.recovery.proof.servers.server_process import GPKVS
 
 _THREADS = 16
 _EXIT_NOT_RUN = 2
-# Records that are lost, and records that are not what was written to them.
+# The codes of lost records, and of records with wrong contents.
 _WRONG = ("Return=NOT_FOUND", "Return=UNEXPECTED_STATE")
 _FIRST_ERROR = re.compile(r"^gpkvs: first (\w+): (.*)$", re.MULTILINE)
-# What operations may fail with while there is no server.
+# The errors with which operations may fail while there is no server.
 _WHILE_AWAY = ("OutcomeUnknownError", "UnavailableError", "DeadlineError")
 
 
 class YcsbError(GpkvsError):
-    """YCSB failed, or some of its operations did; what it printed is in the message."""
+    """YCSB failed, or some of its operations did; the message has its output."""
 
 
 @dataclass(frozen=True)
 class YcsbReport:
-    """What YCSB measured."""
+    """The figures that YCSB measured."""
 
-    operations: int  # that succeeded
+    operations: int  # successful ones
     failed: int  # because the server was away
     verified: int  # records whose every byte was compared with what was loaded
     operations_per_second: float
@@ -37,7 +37,7 @@ class YcsbReport:
 
 
 class YcsbProcess:
-    """One phase of YCSB's workload a, running; it verifies what it reads. Leaving the context ends it.
+    """One phase of YCSB's workload a, which verifies all that it reads. The end of the context kills the process.
 
     Parameters
     ----------
@@ -63,16 +63,16 @@ class YcsbProcess:
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Ask it to stop and report."""
+        """Ask the process to stop and report."""
         self._process.terminate()
 
     def finish(self) -> YcsbReport:
-        """Wait for its end; return what it measured.
+        """Wait for the end of the process; return its report.
 
         Raises
         ------
         YcsbError
-            If it could not run, missed a record, or read one that was not what had been written.
+            If YCSB could not run, missed a record, or read a record with wrong contents.
         """
         output, errors = self._process.communicate()
         if not output or self._process.returncode >= _EXIT_NOT_RUN:

@@ -19,7 +19,7 @@ Model = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChildOutcome:
     """How a child ended, and what it had acknowledged."""
 
     killed: bool
@@ -28,7 +28,7 @@ class Outcome:
     errors: str
 
 
-def run_child(store: Path, batches: list[list[Operation]], failpoint: str = "") -> Outcome:
+def run_child(store: Path, batches: list[list[Operation]], failpoint: str = "") -> ChildOutcome:
     """Run batches in a process of their own, with a failpoint armed."""
     done = subprocess.run(
         [sys.executable, str(CHILD), str(store), json.dumps(batches)],
@@ -39,7 +39,7 @@ def run_child(store: Path, batches: list[list[Operation]], failpoint: str = "") 
         check=False,
     )
     lines = done.stdout.splitlines()
-    outcome = Outcome(
+    outcome = ChildOutcome(
         killed=done.returncode == -signal.SIGKILL,
         opened="open" in lines,
         acknowledged=sum(line.startswith("ack") for line in lines),

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.recovery.proof.consistency.clients import ClientOptions, LinearClients
+from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, NotSerializableError, check_consistency
-from gpkvs.recovery.proof.consistency.history import History, Outcome
-from gpkvs.recovery.proof.consistency.serial import judge
-from gpkvs.recovery.proof.servers.lives import Lives
+from gpkvs.recovery.proof.consistency.history import History, RequestOutcome
+from gpkvs.recovery.proof.consistency.serializability import judge
+from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from tests.serving import error_line, run_gpkvs
 
@@ -30,10 +30,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
     print(f"seed {seed}")
 
     async def run() -> History:
-        clients = LinearClients(ClientOptions(keys=60), seed)
-        lives = Lives(path / "store", ServerOptions(), clients)
+        clients = ConsistencyClients(ConsistencyClientOptions(keys=60), seed)
+        servers = KilledServers(path / "store", ServerOptions(), clients)
         for life in range(2):
-            with closing(lives.server()) as server:
+            with closing(servers.start()) as server:
                 await server.ready()
                 load = asyncio.create_task(clients.run(server.target))
                 while clients.recorder.operations < 8000 * (life + 1) and not load.done():
@@ -67,7 +67,7 @@ def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path) -> Non
 
 def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
     assert judge(recorded).is_serializable, judge(recorded).anomalies
-    unknown = recorded.outcome == Outcome.UNKNOWN
+    unknown = recorded.outcome == RequestOutcome.UNKNOWN
     assert 0 < unknown.sum() < len(unknown) / 4
     lengths = np.diff(recorded.first_op)
     assert lengths.max() > 10  # batches
@@ -75,7 +75,7 @@ def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
 
 
 def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
-    """Else a SET whose answer was lost could be done without a trace, but for a DELETE that found it."""
+    """Else a SET whose response was lost could be done without a trace, but for a DELETE that found it."""
     lengths = np.diff(recorded.first_op)
     request = np.repeat(np.arange(len(lengths)), lengths)
     single = recorded.key[(recorded.op == Op.SET) & (lengths[request] == 1) & (recorded.key < 60)]
@@ -86,13 +86,13 @@ def test_what_a_single_set_wrote_is_never_deleted(recorded: History) -> None:
 
 
 @pytest.mark.parametrize("column", ["value", "version"])
-def test_no_answer_may_be_another(recorded: History, column: str) -> None:
-    """Change one answer at a time of a real history."""
+def test_no_response_may_be_another(recorded: History, column: str) -> None:
+    """Change one response at a time of a real history."""
     seed = secrets.randbelow(1 << 32)
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     request = np.repeat(np.arange(len(recorded.outcome)), np.diff(recorded.first_op))
-    answered = (recorded.outcome == Outcome.OK)[request]
+    answered = (recorded.outcome == RequestOutcome.OK)[request]
     found = np.flatnonzero(answered & (recorded.op == Op.GET) & recorded.found)
     for at in rng.choice(found, 10, replace=False):
         others = getattr(recorded, column)[found]
@@ -102,9 +102,9 @@ def test_no_answer_may_be_another(recorded: History, column: str) -> None:
 
 
 def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:
-    """Between two lives, the store is replaced by an older copy of itself."""
+    """Between two servers, the store is replaced by an older copy of itself."""
     seed = secrets.randbelow(1 << 32)
-    options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ClientOptions(keys=60))
+    options = ConsistencyOptions(6000, 2, seed, tmp_path, ServerOptions(), ConsistencyClientOptions(keys=60))
     copies = [tmp_path / "copy"]
 
     def forget(kills: int, _operations: int, death: str) -> None:

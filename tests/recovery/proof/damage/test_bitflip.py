@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.recovery.proof.damage import specimen, worker
+from gpkvs.recovery.proof.damage import judge_process, sample_store
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
-from gpkvs.recovery.proof.damage.damage import Damage
-from gpkvs.recovery.proof.damage.worker import Judge, Outcome
+from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.judge_process import DamageJudge, DamageOutcome
 from gpkvs.recovery.startup.check import CheckReport
 from tests.serving import error_line, run_gpkvs
 
@@ -31,64 +31,64 @@ def test_nothing_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
-    return Judge(tmp_path_factory.mktemp("bitflip"))
+def judge(tmp_path_factory: pytest.TempPathFactory) -> DamageJudge:
+    return DamageJudge(tmp_path_factory.mktemp("bitflip"))
 
 
-def first_record(judge: Judge) -> Damage:
+def first_record(judge: DamageJudge) -> Damage:
     """Damage the value of a record that is live."""
-    contents = specimen.contents("idle").bytes_table
+    contents = sample_store.contents("idle").bytes_table
     value = max(contents.values(), key=len)
-    return Damage("idle", "heap", judge.specimens["idle"].files["heap"].index(value), b"\x01")
+    return Damage("idle", "heap", judge.samples["idle"].files["heap"].index(value), b"\x01")
 
 
-def test_the_specimen_is_the_same_each_time(judge: Judge, tmp_path: Path) -> None:
-    for image in specimen.IMAGES:
-        again = specimen.make(tmp_path / image, image)
+def test_the_sample_is_the_same_each_time(judge: DamageJudge, tmp_path: Path) -> None:
+    for image in sample_store.IMAGES:
+        again = sample_store.make(tmp_path / image, image)
         for name in set(again.files) - {"LOCK", "recovery.json"}:
-            assert again.files[name] == judge.specimens[image].files[name]
+            assert again.files[name] == judge.samples[image].files[name]
 
 
 @pytest.mark.parametrize(
     ("damage", "outcome"),
     [
-        ("idle:root:8195:01", Outcome.REFUSED),
-        ("active:log:8192:01", Outcome.REFUSED),
-        ("idle:log:8192:01", Outcome.HARMLESS),
-        ("idle:root:20:01", Outcome.REPORTED),
-        ("active:catalog-1.json:0:01", Outcome.REFUSED),
-        ("idle:LOCK:0:01", Outcome.HARMLESS),
+        ("idle:root:8195:01", DamageOutcome.REFUSED),
+        ("active:log:8192:01", DamageOutcome.REFUSED),
+        ("idle:log:8192:01", DamageOutcome.HARMLESS),
+        ("idle:root:20:01", DamageOutcome.REPORTED),
+        ("active:catalog-1.json:0:01", DamageOutcome.REFUSED),
+        ("idle:LOCK:0:01", DamageOutcome.HARMLESS),
     ],
 )
-def test_outcomes(judge: Judge, damage: str, outcome: Outcome) -> None:
+def test_outcomes(judge: DamageJudge, damage: str, outcome: DamageOutcome) -> None:
     assert judge.judge(Damage.parse(damage)).outcome is outcome
 
 
-def test_a_wrong_value_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, value = next(iter(specimen.contents("idle").bytes_table.items()))
+def test_a_wrong_value_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, value = next(iter(sample_store.contents("idle").bytes_table.items()))
     readers = judge._readers["idle"]
     values = [[value + b"!" if value == v else v for v in table] for table in readers._values]
     monkeypatch.setattr(readers, "_values", values)
     verdict = judge.judge(Damage.parse("idle:LOCK:0:01"))
-    assert verdict.outcome is Outcome.MISSED
+    assert verdict.outcome is DamageOutcome.MISSED
     assert repr(key) in verdict.detail
 
 
-def test_damage_that_check_does_not_name_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judge.judge(first_record(judge)).outcome is Outcome.REPORTED
-    monkeypatch.setattr(worker, "check", CheckReport)
-    assert judge.judge(first_record(judge)).outcome is Outcome.MISSED
-    assert judge.judge(Damage.parse("idle:root:8195:01")).outcome is Outcome.MISSED
+def test_damage_that_check_does_not_name_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge.judge(first_record(judge)).outcome is DamageOutcome.REPORTED
+    monkeypatch.setattr(judge_process, "check", CheckReport)
+    assert judge.judge(first_record(judge)).outcome is DamageOutcome.MISSED
+    assert judge.judge(Damage.parse("idle:root:8195:01")).outcome is DamageOutcome.MISSED
 
 
-def test_a_refused_store_that_was_written_to_is_missed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_store_that_was_written_to_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(path: Path) -> object:
         (path / "heap").write_bytes(b"")
-        return specimen.open_specimen(path)
+        return sample_store.open_sample(path)
 
-    monkeypatch.setattr(worker, "open_specimen", careless)
+    monkeypatch.setattr(judge_process, "open_sample", careless)
     verdict = judge.judge(Damage.parse("idle:root:8195:01"))
-    assert verdict.outcome is Outcome.MISSED
+    assert verdict.outcome is DamageOutcome.MISSED
     assert "wrote to the store" in verdict.detail
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import gpkvs
 from gpkvs.failpoint import RECOVERY, SERVING
+from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
-from gpkvs.recovery.proof.drill.witness import Witnesses, WitnessOptions
-from gpkvs.recovery.proof.servers.rounds import LEAVES_ACTIVE, SIGKILL, plan
+from gpkvs.recovery.proof.servers.kill_plan import LEAVES_ACTIVE, SIGKILL, plan
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
 from tests.conftest import assert_clean
 
@@ -66,12 +66,12 @@ class Tampered:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ledger = Ledger()
-        self.witnesses = Witnesses(self.ledger, WitnessOptions(shared_keys=300, cell_keys_max=30), "tampered")
+        self.clients = DrillClients(self.ledger, DrillClientOptions(shared_keys=300, cell_keys_max=30), "tampered")
 
     async def write_and_kill(self) -> None:
         with closing(ServerProcess(self.path, ServerOptions(backend="cpu"))) as server:
             await server.ready()
-            load = asyncio.create_task(self.witnesses.run(server.target))
+            load = asyncio.create_task(self.clients.run(server.target))
             await asyncio.wait([load], timeout=1.0)
             server.kill()
             await load
@@ -80,7 +80,7 @@ class Tampered:
     async def read_back(self) -> dict[bytes, str]:
         with closing(ServerProcess(self.path, ServerOptions(backend="cpu"))) as server:
             await server.ready()
-            await self.witnesses.read_back(server.target)
+            await self.clients.read_back(server.target)
             await server.stop()
         return {violation.key: violation.invariant for violation in self.ledger.violations}
 

@@ -79,7 +79,7 @@ def test_delete_of_unknown_outcome_may_be_there_or_not(store: Store, one: Cell) 
     assert one.newest is after
 
 
-def test_concurrent_writes_are_ordered_by_version_not_by_answer(store: Store, three: Cell) -> None:
+def test_concurrent_writes_are_ordered_by_version_not_by_response(store: Store, three: Cell) -> None:
     a, b = (store.ledger.begin(three, [SIZE] * 3) for _ in range(2))
     first, second = store.versions(a), store.versions(b)
     store.ledger.acknowledge(b, second)
@@ -216,8 +216,8 @@ def test_version_that_goes_back(store: Store, one: Cell) -> None:
 
 
 def test_version_given_again_after_a_restart(store: Store, one: Cell, three: Cell) -> None:
-    lost_answer = store.ledger.begin(one, [SIZE])
-    store.settle(one, lost_answer.state, (7,))
+    lost_response = store.ledger.begin(one, [SIZE])
+    store.settle(one, lost_response.state, (7,))
     store.version = 6
     store.write(three, SIZE, SIZE, SIZE)
     assert "version" in store.found

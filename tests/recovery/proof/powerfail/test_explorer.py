@@ -14,8 +14,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
 import gpkvs
+from gpkvs.cli.main import app
 from gpkvs.config import DurabilityName
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
@@ -25,8 +27,8 @@ from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, part_of
-from gpkvs.recovery.proof.powerfail.explore import Options, StateName, Violation
-from gpkvs.recovery.proof.powerfail.models import Model
+from gpkvs.recovery.proof.powerfail.crash_models import Model
+from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateViolation
 from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import LETTERS, Workload, all_workloads
 
@@ -34,7 +36,7 @@ SIZES = {"index_bytes": 1 << 20, "heap_bytes": 1 << 20, "log_bytes": 1 << 20}
 ROOT_WORKLOADS = ("bytes:O", "bytes:X", "u64:C", "bytes:Z")
 
 
-def explore(options: Options, *workloads: str) -> tuple[int, list[Violation]]:
+def explore(options: ExplorerOptions, *workloads: str) -> tuple[int, list[StateViolation]]:
     """Return how many distinct states were visited, and what is wrong."""
     totals = Campaign(options).explore([Workload.parse(name) for name in workloads], lambda _: None)
     return totals.distinct, totals.violations
@@ -46,7 +48,7 @@ def test_a_seeded_part_of_all_workloads_has_no_violation() -> None:
     print(f"GPKVS_SEED={seed}")
     workloads = part_of(30, seed)
     visited = []
-    totals = Campaign(Options(seed=seed)).explore(workloads, lambda each: visited.append(str(each.workload)))
+    totals = Campaign(ExplorerOptions(seed=seed)).explore(workloads, lambda each: visited.append(str(each.workload)))
     assert totals.violations == [], seed
     assert sorted(visited) == sorted(map(str, workloads))
     assert totals.distinct > 5_000
@@ -55,14 +57,14 @@ def test_a_seeded_part_of_all_workloads_has_no_violation() -> None:
 
 
 def test_a_crash_in_recovery_has_no_violation() -> None:
-    distinct, violations = explore(Options(depth=2, first_states=1), "bytes:N", "u64:N", *ROOT_WORKLOADS)
+    distinct, violations = explore(ExplorerOptions(depth=2, first_states=1), "bytes:N", "u64:N", *ROOT_WORKLOADS)
     assert violations == []
     assert distinct > 500
 
 
 def test_a_marker_of_creation_stays_until_the_name_of_the_root_is_durable() -> None:
     """Found by the explorer at depth 2: a kill between the two, then a power failure."""
-    options = Options(models=(Model.PAGE,), depth=2, first_states=1)
+    options = ExplorerOptions(models=(Model.PAGE,), depth=2, first_states=1)
     _, violations = explore(options, "bytes:Z")
     assert violations == []
 
@@ -94,7 +96,7 @@ def test_a_persist_that_is_missing_is_seen_and_its_state_can_be_visited_again(
 ) -> None:
     mutation = Mutation(site, frozenset(kinds))
     assert Mutation.parse(str(mutation)) == mutation
-    options = Options(models=(model,), mutation=mutation, stop_early=True)
+    options = ExplorerOptions(models=(model,), mutation=mutation, stop_early=True)
     _, violations = explore(options, "bytes:N")
     assert violations, f"without {mutation}, nothing is seen"
     state = violations[0].state
@@ -102,11 +104,11 @@ def test_a_persist_that_is_missing_is_seen_and_its_state_can_be_visited_again(
     report = Campaign(options, 1).visit(state)
     assert report.message == violations[0].message
     assert {kept for kept, _ in report.changes} == {True, False}
-    assert Campaign(Options(models=(model,)), 1).visit(StateName(state.workload, model, 0, ())).message == ""
+    assert Campaign(ExplorerOptions(models=(model,)), 1).visit(StateName(state.workload, model, 0, ())).message == ""
 
 
 def test_a_missing_persist_of_recovery_is_seen_at_depth_2() -> None:
-    options = Options(
+    options = ExplorerOptions(
         models=(Model.GPU,), depth=2, mutation=Mutation("undo_bytes", frozenset({Kind.FENCE})), stop_early=True
     )
     _, violations = explore(options, "bytes:N")
@@ -228,8 +230,16 @@ def test_the_directory_above_a_store_need_not_be_readable(store_path: Path, monk
 def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) -> None:
     """Without the sync of one file at the opening, a power failure after it takes away what the others name."""
     site = f"sync in files.fsync:{line_of(StoreFiles.fsync, f'{text}.fsync()')}"
-    options = Options(models=(Model.PAGE,), mutation=Mutation(site, frozenset({Kind.FILE_SYNC})), stop_early=True)
+    options = ExplorerOptions(
+        models=(Model.PAGE,), mutation=Mutation(site, frozenset({Kind.FILE_SYNC})), stop_early=True
+    )
     _, violations = explore(options, workload)
     assert violations, f"without {site}, nothing is seen"
     _, violations = explore(replace(options, mutation=None), workload)
     assert violations == []
+
+
+def test_a_state_that_is_not_there_is_named_in_one_line() -> None:
+    result = CliRunner().invoke(app, ["crash", "--state", "bytes:N/adr8/0/1.1", "--processes", "1"])
+    assert result.exit_code == 1
+    assert result.stderr == "gpkvs: state: bytes:N/adr8/0/1.1: there is no such state; was the seed another one?\n"

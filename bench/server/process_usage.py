@@ -1,4 +1,4 @@
-"""What Linux tells about a process: its memory and its processor time."""
+"""The memory and the processor time of a process, as Linux counts them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Resident:
     Parameters
     ----------
     store_bytes
-        Of the mapped files of its store: page cache that the kernel may take back, or the tmpfs itself.
+        The mapped files of its store: page cache that the kernel may take back, or the tmpfs itself.
     other_bytes
-        Of everything else.
+        Everything else.
     """
 
     store_bytes: int
@@ -26,7 +26,7 @@ class Resident:
 
 
 def resident(pid: int, store: Path) -> Resident:
-    """Return what a process holds in memory, the files under `store` apart.
+    """Return the resident bytes of a process; the files under `store` are counted apart.
 
     Notes
     -----

@@ -1,10 +1,10 @@
-"""What becomes of one damaged store: opened, read, written and checked, in a process of its own.
+"""The process that judges damaged stores: it opens, reads, writes and checks one after the other.
 
-The process reads one `Damage` a line and answers one `Verdict` a line. If it dies, its parent knows of which damage.
+It reads one `Damage` a line and prints one `DamageVerdict` a line. If it dies, its parent knows which damage killed it.
 
-The promise (docs/design.md, section 4): roots, flag, descriptors, an active log and records are checked and refused
-when wrong. A rotted u64 slot is not detected; a rotted slot of the layout bytes may read as absent until `check` finds
-it.
+The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log and records, and
+refuses them when they are wrong. It does not detect a rotted u64 slot. A rotted slot of the layout bytes may read as
+absent until `check` finds it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.errors import StoreError
 from gpkvs.media.directory import HEAP_FILE
-from gpkvs.recovery.proof.damage.damage import Damage
-from gpkvs.recovery.proof.damage.specimen import (
+from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.sample_store import (
     BYTES_INDEX,
     IMAGES,
     NUMBERS,
@@ -30,17 +30,17 @@ from gpkvs.recovery.proof.damage.specimen import (
     absent,
     contents,
     make,
-    open_specimen,
+    open_sample,
 )
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import Store
 
-# Written after the damage, to each table.
+# Keys and values that are written to each table after the damage.
 _NEW = ((b"a new key", b"a new value"), (b"new key.", b"a value."))
 
 
-class Outcome(StrEnum):
-    """What became of a damaged store."""
+class DamageOutcome(StrEnum):
+    """What a damage did to a store."""
 
     REFUSED = "detected and refused"
     REPORTED = "detected and served around"
@@ -50,54 +50,54 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The outcome for one damage, and why."""
+class DamageVerdict:
+    """The outcome of one damage, and why."""
 
     damage: str
-    outcome: Outcome
+    outcome: DamageOutcome
     detail: str
 
 
 class _MissedError(Exception):
-    """Something that must never be."""
+    """A damaged store broke a promise."""
 
 
-class Judge:
+class DamageJudge:
     """Damages its own copies of both images, again and again.
 
     Parameters
     ----------
     directory
-        Where they are made; it exists and is empty.
+        An empty directory for them.
     """
 
     def __init__(self, directory: Path) -> None:
         self._paths = {image: directory / image for image in IMAGES}
-        self.specimens = {image: make(path, image) for image, path in self._paths.items()}
+        self.samples = {image: make(path, image) for image, path in self._paths.items()}
         self._readers = {image: _Reader(image) for image in IMAGES}
 
-    def judge(self, damage: Damage) -> Verdict:
-        """Damage an image and see what becomes of it."""
+    def judge(self, damage: Damage) -> DamageVerdict:
+        """Damage an image, use the store, and return the verdict."""
         path = self._paths[damage.image]
-        files = dict(self.specimens[damage.image].files)
+        files = dict(self.samples[damage.image].files)
         files[damage.file] = damage.apply(files[damage.file])
         _write(path, files)
         try:
             outcome, detail = self._outcome(damage, path, files)
         except _MissedError as missed:
-            outcome, detail = Outcome.MISSED, str(missed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
-            outcome, detail = Outcome.MISSED, f"{type(error).__name__}: {error}"
-        return Verdict(str(damage), outcome, detail)
+            outcome, detail = DamageOutcome.MISSED, str(missed)
+        except Exception as error:  # noqa: BLE001 - no caller should ever see another error
+            outcome, detail = DamageOutcome.MISSED, f"{type(error).__name__}: {error}"
+        return DamageVerdict(str(damage), outcome, detail)
 
-    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[Outcome, str]:
+    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[DamageOutcome, str]:
         named = _violations(path)
         try:
-            store = open_specimen(path)
+            store = open_sample(path)
         except StoreError as error:
             _require(named, f"open refused ({error}), check found nothing")
             _require(_unchanged(path, files), f"open refused ({error}), and wrote to the store")
-            return Outcome.REFUSED, str(error)
+            return DamageOutcome.REFUSED, str(error)
         with store:
             found = self._readers[damage.image].read(store)
             repaired = store.recovery.root_copy_repaired
@@ -105,29 +105,29 @@ class Judge:
         named = named or _violations(path)
         bytes_found, u64_found = found
         if damage.file == NUMBERS_INDEX and (u64_found.strange or u64_found.missing):
-            return Outcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
+            return DamageOutcome.UNCHECKED, "; ".join(u64_found.strange) or f"absent: {u64_found.missing}"
         _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
         missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
         _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
         _require(not corrupt or damage.file in (BYTES_INDEX, HEAP_FILE), f"{corrupt} reads refused")
         _require(named or not (missing or corrupt), f"{missing} lost, {corrupt} refused, and check found nothing")
         if not (named or repaired):
-            return Outcome.HARMLESS, "all keys as they were"
+            return DamageOutcome.HARMLESS, "all keys as they were"
         lost = f"{len(missing)} keys read as absent, {corrupt} reads refused"
-        return Outcome.REPORTED, f"{lost}; {named or f'root copy {repaired} was written again'}"
+        return DamageOutcome.REPORTED, f"{lost}; {named or f'root copy {repaired} was written again'}"
 
 
 @dataclass
 class _Found:
-    """What reading every key of a table gave."""
+    """The results of reading every key of a table."""
 
-    strange: list[str]  # wrong values, and values of keys that are not there
+    strange: list[str]  # wrong values, and values of absent keys
     missing: list[bytes]
     corrupt: int
 
 
 class _Reader:
-    """Reads all keys of both tables, and some that are not there, by one batch."""
+    """Reads all keys of both tables, and some absent ones, by one batch."""
 
     def __init__(self, image: str) -> None:
         there, absent_keys = contents(image), absent(image)
@@ -164,7 +164,7 @@ def _execute(store: Store, requests: list[Batch]) -> list[RequestResult]:
 
 
 def _write_and_read(store: Store) -> None:
-    """Prove that a damaged store that serves keeps what it then takes."""
+    """Require that a damaged store that is served keeps new writes."""
     _execute(store, [Batch.of([(Op.SET, key, value)]) for key, value in _NEW])
     again = _execute(store, [Batch.of([(Op.GET, key), (Op.DELETE, key), (Op.GET, key)]) for key, _ in _NEW])
     for (key, value), result in zip(_NEW, again, strict=True):
@@ -173,7 +173,7 @@ def _write_and_read(store: Store) -> None:
 
 
 def _violations(path: Path) -> str:
-    """Return what `gpkvs check` finds, "" if nothing."""
+    """Return the findings of `gpkvs check`, "" if there are none."""
     try:
         report: CheckReport = check(path)
     except StoreError as error:
@@ -187,7 +187,7 @@ def _require(condition: object, message: str) -> None:
 
 
 def _write(path: Path, files: dict[str, bytes]) -> None:
-    """Put the bytes of an image in place of what is there; without a truncation, which would cost most of the time."""
+    """Replace files by those of an image, without truncating them first: that would take most of the time."""
     for file in path.iterdir():
         if file.name not in files:
             file.unlink()
@@ -198,13 +198,13 @@ def _write(path: Path, files: dict[str, bytes]) -> None:
 
 
 def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
-    """Whether the files are still as damaged; LOCK says who looked."""
+    """Whether the files still have the damaged bytes; LOCK may change, because it names its last user."""
     return all((path / name).read_bytes() == data for name, data in files.items() if name != "LOCK")
 
 
 def main() -> None:
-    """Answer until there is nothing more to judge."""
-    judge = Judge(Path(sys.argv[1]))
+    """Judge one damage after the other, until there are no more."""
+    judge = DamageJudge(Path(sys.argv[1]))
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(judge.judge(Damage.parse(line.strip())))), flush=True)

@@ -17,8 +17,8 @@ class LazyGroup(TyperGroup):
     Attributes
     ----------
     subcommands
-        In the order of the help text: for each name, where its function or `typer.Typer` is (``module:attribute``), and
-        the first paragraph of its help, which `--help` shows without loading it.
+        In the order of the help: for each name, where its function or `typer.Typer` is (``module:attribute``), and the
+        first paragraph of its help. `--help` shows that paragraph without loading the module.
     """
 
     subcommands: ClassVar[Mapping[str, tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""What a server takes beside its work: resident memory, and time to start."""
+"""The resident memory of a server, and its time to start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from typing import Any
 
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.engine.workload import SHAPES, Shape, Workload
-from gpkvs.bench.peers.own import TABLE, batch_of, index_bytes
+from gpkvs.bench.peers.embedded_gpkvs import TABLE, batch_of, index_bytes
 from gpkvs.bench.server.load import all_records, fill
-from gpkvs.bench.server.process import Resident, resident
-from gpkvs.bench.server.serving import LARGE, START_SECONDS_MAX, Progress, ServerBenchOptions, serve, server_options
+from gpkvs.bench.server.measured_server import (
+    LARGE,
+    START_SECONDS_MAX,
+    Progress,
+    ServerBenchOptions,
+    serve,
+    server_options,
+)
+from gpkvs.bench.server.process_usage import Resident, resident
 from gpkvs.client import AsyncClient
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
@@ -66,7 +73,7 @@ class _Store:
 
     @property
     def used_bytes(self) -> int:
-        """What its files take on the file system."""
+        """The bytes of its files on the file system."""
         return sum(file.stat().st_blocks * 512 for file in self.data.iterdir() if file.is_file())
 
 
@@ -80,7 +87,7 @@ async def measure_start(options: ServerBenchOptions, directory: Path, progress: 
         for records in sorted({max(most // 100, 1), max(most // 10, 1), most}):
             progress(f"start-up time with {records:,} records of {shape.text}")
             data = directory / f"start-{shape.key_bytes}-{records}"
-            # SETs under which it is killed append to the heap as well: room for as many again.
+            # The SETs during which the server is killed append to the heap too: they need room.
             store = _Store(
                 shape, records, data, server_options(options, shape, records, sets_max=records // 4 + 100_000)
             )
@@ -122,7 +129,7 @@ async def _kill_under_load(server: ServerProcess, store: _Store) -> None:
     async with _client(server, store) as client:
 
         async def load() -> None:
-            # The same few megabytes again and again, so that the heap has room for what is written.
+            # The same few megabytes again and again, so that the heap has room for them.
             first = [batch for batch, _ in zip(requests(store.shape, store.records, Op.SET), range(4), strict=False)]
             end = perf_counter() + START_SECONDS_MAX
             with suppress(GpkvsError):

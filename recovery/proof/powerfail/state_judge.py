@@ -1,4 +1,4 @@
-"""The files on which states are laid, recovered and judged; one process has one judge."""
+"""Lays states out as files, recovers them and judges what comes out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpkvs.batch import Batch, Op, Status
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.recovery.proof.powerfail.base import Keys, open_tiny
-from gpkvs.recovery.proof.powerfail.readable import canonical_digest
+from gpkvs.recovery.proof.powerfail.base_store import Keys, open_tiny
+from gpkvs.recovery.proof.powerfail.readable_state import canonical_digest
 from gpkvs.recovery.proof.powerfail.recorder import IGNORED
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
 from gpkvs.recovery.startup.check import check
@@ -24,18 +24,18 @@ from gpkvs.store import Store
 
 @dataclass(frozen=True)
 class Dump:
-    """Everything a client can see of a store: tables, keys, values, versions, and the version that comes next."""
+    """Everything that a client can see of a store: tables, keys, values, versions, and the next version."""
 
     next_version: int
     tables: tuple[tuple[str, str, tuple[tuple[bytes, bytes, int], ...]], ...]
 
 
 class StateError(Exception):
-    """What recovery made of a state breaks a promise."""
+    """A recovered state breaks a promise."""
 
 
 class Disk:
-    """A directory in memory whose files are made to hold what an image says."""
+    """A directory in memory whose files hold an image."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class Disk:
         there = {entry.name: entry.inode() for entry in os.scandir(self.path) if entry.name not in IGNORED}
         for name in there.keys() - image.names.keys():
             (self.path / name).unlink()
-        if ROOT_FILE not in image.names:  # nothing of an earlier state may lie where a store is created
+        if ROOT_FILE not in image.names:  # a store is created here: nothing of an earlier state may be left
             for name in IGNORED:
                 (self.path / name).unlink(missing_ok=True)
         for name, number in image.names.items():
@@ -98,12 +98,12 @@ class Disk:
 
 
 def dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
-    """Read everything there is.
+    """Read everything that a store holds.
 
     Raises
     ------
     StateError
-        If there are keys that nobody asked about, or a record is damaged.
+        If the store holds other keys too, or a record is damaged.
     """
     info = store.info()
     tables = []
@@ -125,7 +125,7 @@ def dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
     return Dump(info.next_version, tuple(tables))
 
 
-class Judge:
+class StateJudge:
     """Recovers states and judges what comes out.
 
     Parameters
@@ -133,7 +133,7 @@ class Judge:
     path
         A directory in memory, for this process alone.
     keys
-        Every key that may be there.
+        Every key that a state may hold.
     """
 
     def __init__(self, path: Path, keys: Keys) -> None:
@@ -143,16 +143,15 @@ class Judge:
         self.judged = 0
 
     def require_clean(self, durable: Image, changes: Iterable[Event]) -> None:
-        """Raise `StateError` unless a state passes `check` as it is: after an acknowledgement nothing is left to do."""
+        """Raise `StateError` unless a state passes `check` without recovery: the batch was acknowledged."""
         self.disk.lay(durable, changes)
         self._check("before recovery, after the acknowledgement")
 
     def outcome(self, durable: Image, changes: Iterable[Event]) -> Dump:
-        """Recover a state and return what is there then, after checking all that follows.
+        """Recover a state, which is an image with some changes; check the result, and return what it holds.
 
-        The state is what is durable, and some changes.
-        What follows depends on what recovery left alone, so it is done once for each such image: `check`, a second
-        recovery with the same outcome, one more batch in each table, `check` again.
+        The checks are `check`, a second recovery with the same outcome, one more batch in each table, and `check`
+        again. They depend only on the image that recovery leaves, so they run once for each such image.
 
         Raises
         ------
@@ -177,7 +176,7 @@ class Judge:
         return judged
 
     def _without_path(self, error: Exception) -> str:
-        """Return an error's text as it is wherever the store lies."""
+        """Return an error's text without the path of the store."""
         return str(error).replace(f"{self.disk.path}", "STORE")
 
     def _judge(self) -> Dump:
@@ -198,7 +197,7 @@ class Judge:
             raise StateError(f"gpkvs check, {when}: {report.violations or 'needs recovery'}")
 
     def _one_more(self, store: Store, before: Dump) -> None:
-        """Update, delete and insert in each table; all of it must be there, and no version given twice."""
+        """Update, delete and insert in each table; everything must be there then, and no version may be given twice."""
         expected = []
         next_version = before.next_version
         for name, layout, records in before.tables:
@@ -216,11 +215,11 @@ class Judge:
             next_version += len(operations)
             expected.append((name, layout, tuple((key, *there[key]) for key in self._keys.all if key in there)))
         if dump(store, self._keys.all) != Dump(next_version, tuple(expected)):
-            raise StateError("one more batch is not there as it was given")
+            raise StateError("one more batch was not stored as it was given")
 
 
 def difference(outcome: Dump, allowed: tuple[Dump, ...]) -> str:
-    """Say what is wrong with an outcome, against the nearest of those allowed."""
+    """Return how an outcome differs from the nearest allowed one."""
 
     def facts(of: Dump) -> set[str]:
         found = {f"next version {of.next_version}"}
@@ -231,5 +230,9 @@ def difference(outcome: Dump, allowed: tuple[Dump, ...]) -> str:
 
     nearest = min((facts(dump) for dump in allowed), key=lambda wanted: len(wanted ^ facts(outcome)))
     missing, extra = sorted(nearest - facts(outcome)), sorted(facts(outcome) - nearest)
-    which = "it is neither as before the batch nor as after it" if len(allowed) > 1 else "it is not as it must be"
+    which = (
+        "the store is neither as before the batch nor as after it"
+        if len(allowed) > 1
+        else "the store is not as it must be"
+    )
     return f"{which}: missing {missing[:4]}, instead {extra[:4]}"

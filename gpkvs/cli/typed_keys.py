@@ -1,4 +1,4 @@
-"""Keys and values of one table as people type them: text, or a number in a table of the layout u64."""
+"""Keys and values as people type them: text, or numbers in a table of the layout u64."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Form:
     is_u64: bool
 
     def encode(self, text: bytes, field: str) -> bytes:
-        """Return the bytes that are stored.
+        """Return the bytes that the table stores.
 
         Raises
         ------
         InvalidArgumentError
-            If the table holds numbers, and this is none; it names the field.
+            If the table holds numbers and the text is not a number; the error names the field.
         """
         if not self.is_u64:
             return text
@@ -43,14 +43,14 @@ class Form:
         return number.to_bytes(8, "little")
 
     def decode(self, value: bytes) -> bytes | int:
-        """Return what is shown of bytes that are stored."""
+        """Return stored bytes as people read them."""
         return int.from_bytes(value, "little") if self.is_u64 else value
 
 
 def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
     """Ask the server for a table's layout.
 
-    Not of the default table, which holds bytes. That a table is missing is said by the call that comes next.
+    The default table needs no call: it holds bytes. A missing table is left to the next call, which says so.
     """
     if table in ("", DEFAULT_TABLE):
         return Form(table, is_u64=False)

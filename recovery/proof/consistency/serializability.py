@@ -1,26 +1,27 @@
-"""Whether a history is strictly serializable: a pure function of its columns (history.py).
+"""Judge whether a history is strictly serializable: a pure function of its columns (history.py).
 
-A history is right if its requests could have run one at a time, in an order that never puts a request before another
-one that was answered before it was sent, with exactly the answers that the clients got.
+A history is right if its requests could have run one at a time, with exactly the responses that the clients got, in an
+order that agrees with real time: if the response to A came before B was sent, A comes before B.
 
-The order need not be searched for: the server gives it away. A SET's version is its number in the one sequence of
-operations, so every request that writes knows its place (it must have a SET), and replaying them in that order gives
-the state before each. What only reads has no number: its answers say between which writes it must have been.
+The judge need not search for the order, because versions show it. A SET's version is its number in the one sequence of
+operations, so the place of every request that writes is known (it must have a SET). Replaying these requests in that
+order gives the state before each. A request that only reads has no number: its results show between which writes it
+must have been.
 
-Rules, each with histories that break it in the tests:
+Rules; the tests have histories that break each:
 
-    number      the SETs of one request have the numbers of neighbours, and no other request has one of them
-    phantom     nothing is read that nobody wrote, that was refused, or that was written to another key
-    version     a value is read with the version it was written with
-    replay      what a request that writes was told of a key is what the writes before it left there
-    snapshot    what a request that reads was told was true of all its keys at one moment, between two requests
-    real time   a request comes after all that were answered before it was sent: a lost write breaks this rule, or one
-                of the two above
+    number      the SETs of one request have consecutive numbers, and no other request has one of them
+    phantom     no request reads a value that nobody wrote, that was refused, or that was written to another key
+    version     a value is read with the version that it was written with
+    replay      the results of a request that writes agree with the writes before it
+    snapshot    the results of a request that only reads were true of all its keys at one moment, between two requests
+    real time   a request comes after all those whose responses came before it was sent: a lost write breaks this rule
+                or one of the two above
 
-A request without an answer was done if anybody has read a value of it. If nobody did, leaving it out explains every
-answer as well, provided that it had no DELETE and that none has found what it wrote. So whoever records a history gives
-each such request a SET of a key that no later request writes, and reads that key at the end; or lets nobody delete its
-keys.
+A request without a response was done if anybody has read a value that it wrote. If nobody did, all results can be
+explained without it, provided that it has no DELETE, and that no DELETE found what it wrote. So the recording clients
+give each such request a SET of a key that no later request writes, and read that key at the end; or they delete none
+of its keys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64, Op
-from gpkvs.recovery.proof.consistency.history import I64, Flags, History, Outcome
+from gpkvs.recovery.proof.consistency.history import I64, Flags, History, RequestOutcome
 
 _NUMBER_BITS = 40
 _NEVER = np.iinfo(np.int64).max
@@ -53,14 +54,14 @@ class Anomaly:
 
 @dataclass
 class Judgement:
-    """What was found, and how much was looked at."""
+    """What the judge found, and how much it looked at."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     writing: int = 0  # requests that wrote, in commit order
     reading: int = 0  # requests that only read
-    unknown_done: int = 0  # without an answer, but somebody saw their writes
+    unknown_done: int = 0  # without a response, but somebody read their values
     unknown_not_done: int = 0
-    reads: int = 0  # answers to a GET or DELETE
+    reads: int = 0  # results of a GET or DELETE
 
     @property
     def is_serializable(self) -> bool:
@@ -69,18 +70,18 @@ class Judgement:
 
 
 def judge(history: History) -> Judgement:
-    """Find what no serial order explains.
+    """Find the results that no serial order explains.
 
     Raises
     ------
     ValueError
-        If it is no history: a value is written twice, or a request that writes has no SET.
+        If it is not a history: a value is written twice, or a request that writes has no SET.
     """
     return _Judge(history).judge()
 
 
 class _Judge:
-    """The steps of `judge`; each uses what the earlier ones found."""
+    """The steps of `judge`; each uses the findings of the earlier ones."""
 
     def __init__(self, history: History) -> None:
         self._h = history
@@ -88,7 +89,7 @@ class _Judge:
         lengths = np.diff(history.first_op)
         self._request = np.repeat(np.arange(len(lengths)), lengths)  # of each operation
         self._index = np.arange(len(history.op)) - history.first_op[self._request]
-        self._answered = history.outcome == Outcome.OK
+        self._has_response = history.outcome == RequestOutcome.OK
         self._is_set = history.op == Op.SET
 
     def judge(self) -> Judgement:
@@ -125,7 +126,7 @@ class _Judge:
         h = self._h
         sets = np.flatnonzero(self._is_set)
         sets = sets[np.argsort(h.value[sets])]
-        self._reads = np.flatnonzero((h.op == Op.GET) & self._answered[self._request] & h.found)
+        self._reads = np.flatnonzero((h.op == Op.GET) & self._has_response[self._request] & h.found)
         if len(sets) == 0:
             self._say(
                 "phantom", self._reads, self._request, "key {0}: read value {1:#x}, written by nobody", h.key, h.value
@@ -134,7 +135,7 @@ class _Judge:
         at = np.minimum(np.searchsorted(h.value[sets], h.value[self._reads]), max(len(sets) - 1, 0))
         writer = sets[at] if len(sets) else at
         real = (h.value[writer] == h.value[self._reads]) & (h.key[writer] == h.key[self._reads])
-        refused = h.outcome[self._request[writer]] == Outcome.REFUSED
+        refused = h.outcome[self._request[writer]] == RequestOutcome.REFUSED
         text = "key {0}: read value {1:#x}, {2}"
         self._say(
             "phantom", self._reads[~real], self._request, text.replace("{2}", "written by nobody"), h.key, h.value
@@ -146,19 +147,19 @@ class _Judge:
         """Find the number of each request's first operation, and which requests were done."""
         h, request, index = self._h, self._request, self._index
         self._base = np.full(len(h.outcome), -1, np.int64)
-        seen = h.version.astype(np.int64) - index  # where an answer says that the request began
-        own = np.flatnonzero(self._is_set & self._answered[request])
+        seen = h.version.astype(np.int64) - index  # the number of the first operation, by each result
+        own = np.flatnonzero(self._is_set & self._has_response[request])
         self._base[request[own]] = seen[own]
-        # A value of a request without an answer, read by somebody: its version says the same.
-        unknown = h.outcome[request[self._writer]] == Outcome.UNKNOWN
+        # The version of a value that somebody read shows it too, for a request without a response.
+        unknown = h.outcome[request[self._writer]] == RequestOutcome.UNKNOWN
         reads, writer = self._reads[unknown], self._writer[unknown]
         self._base[request[writer]] = h.version[reads].astype(np.int64) - index[writer]
         self._done = self._base >= 0
-        self._found.unknown_done = int((self._done & (h.outcome == Outcome.UNKNOWN)).sum())
-        self._found.unknown_not_done = int((~self._done & (h.outcome == Outcome.UNKNOWN) & self._writes).sum())
+        self._found.unknown_done = int((self._done & (h.outcome == RequestOutcome.UNKNOWN)).sum())
+        self._found.unknown_not_done = int((~self._done & (h.outcome == RequestOutcome.UNKNOWN) & self._writes).sum())
 
         self._number = self._base[request] + index  # of each operation, where it was done
-        text = "a SET has version {0}, which does not go with the others of its request"
+        text = "a SET has version {0}, which does not fit the other versions of its request"
         wrong = (h.version[own] != self._number[own]) | ~self._done[request[own]]
         self._say("number", own[wrong], request, text, h.version)
         text = "key {0}: value {1:#x} read with version {2}, not the one it was written with"
@@ -179,20 +180,20 @@ class _Judge:
         clash = order[1:][ends[:-1] > self._base[order[1:]]]
         self._say("number", clash, np.arange(len(h.outcome)), "it has numbers of the request before it")
 
-        self._answered_at = np.where(self._answered, h.end, _NEVER)
-        first_end_after = np.minimum.accumulate(np.append(self._answered_at[order], _NEVER)[::-1])[::-1][1:]
+        self._response_at = np.where(self._has_response, h.end, _NEVER)
+        first_end_after = np.minimum.accumulate(np.append(self._response_at[order], _NEVER)[::-1])[::-1][1:]
         early = order[first_end_after < h.start[order]]
-        text = "it was sent after a request was answered that comes later in the commit order (number {0})"
+        text = "it was sent after the response to a request that comes later in the commit order (number {0})"
         self._say("real time", early, np.arange(len(h.outcome)), text, self._base)
 
     def _replay(self) -> None:
-        """Compare what writing requests were told with what the writes before them left."""
+        """Compare the results of requests that write with the state that the writes before them left."""
         h, request = self._h, self._request
         writes = np.flatnonzero((h.op != Op.GET) & self._done[request])
         writes = writes[np.argsort(self._place(writes), kind="stable")]
         self._all_writes, places = writes, self._place(writes)
-        told = np.flatnonzero((h.op != Op.SET) & (self._done & self._answered & self._writes)[request])
-        self._found.reads = int(((h.op != Op.SET) & self._answered[request]).sum())
+        told = np.flatnonzero((h.op != Op.SET) & (self._done & self._has_response & self._writes)[request])
+        self._found.reads = int(((h.op != Op.SET) & self._has_response[request]).sum())
         if len(writes) == 0:
             return
         before = np.searchsorted(places, self._place(told)) - 1
@@ -201,20 +202,20 @@ class _Judge:
         expected_value = np.where(there & (h.op[told] == Op.GET), h.value[last], np.uint64(0))
         expected_version = np.where(there, self._number[last], 0).astype(np.uint64)
         same = (there == h.found[told]) & (expected_value == h.value[told]) & (expected_version == h.version[told])
-        text = "key {0}: told value {1:#x}, version {2}, found {3}, which the writes before it did not leave"
+        text = "key {0}: the result is value {1:#x}, version {2}, found {3}, which the writes before it did not leave"
         self._say("replay", told[~same], request, text, h.key, h.value, h.version, h.found)
 
     def _place(self, operations: I64) -> U64:
-        """Return keys and numbers joined, so that the writes of one key lie together, in order."""
+        """Return key and number joined in one integer: sorted by it, the writes of one key lie together, in order."""
         number = self._number[operations].astype(np.uint64)
         assert len(number) == 0 or int(number.max()) < 1 << _NUMBER_BITS
         place: U64 = self._h.key[operations].astype(np.uint64) << np.uint64(_NUMBER_BITS) | number
         return place
 
     def _place_readers(self) -> None:
-        """Give each request that only read the earliest moment that explains its answers: after the first k writers."""
+        """Give each request that only read the earliest moment that explains its results: after the first k writers."""
         h = self._h
-        readers = np.flatnonzero(self._answered & ~self._writes)
+        readers = np.flatnonzero(self._has_response & ~self._writes)
         readers = readers[np.argsort(h.start[readers], kind="stable")]
         self._found.reading = len(readers)
         low, high = self._bounds(readers)
@@ -224,7 +225,7 @@ class _Judge:
         reached, next_finished = 0, 0
         starts, ends = h.start.tolist(), h.end.tolist()
         for reader, lowest, highest in zip(readers.tolist(), low.tolist(), high.tolist(), strict=True):
-            # No reader may see an older state than one that was answered before it was sent.
+            # No reader may see an older state than a reader whose response came before it was sent.
             while ends[finished[next_finished]] < starts[reader]:
                 reached = max(reached, moment[finished[next_finished]])
                 next_finished += 1
@@ -236,8 +237,8 @@ class _Judge:
                     Anomaly(
                         "snapshot",
                         reader,
-                        f"by its answers and the clock it ran after {max(lowest, reached)} writing requests or more "
-                        f"and at most {highest}; at no such moment were all its answers true",
+                        f"by its results and the clock it ran after {max(lowest, reached)} writing requests or more "
+                        f"and at most {highest}; at no such moment were all its results true",
                     )
                 )
                 if len(self._found.anomalies) >= _SHOWN_MAX:
@@ -246,7 +247,7 @@ class _Judge:
             moment[reader] = at
 
     def _bounds(self, readers: I64) -> tuple[I64, I64]:
-        """Return the least and the largest moment that the values found, and the writers' times, allow."""
+        """Return the earliest and the latest moment that the values found and the writers' times allow."""
         h, request = self._h, self._request
         low, high = np.zeros(len(h.outcome), np.int64), np.full(len(h.outcome), len(self._order), np.int64)
         mine = ~self._writes[request[self._reads]]
@@ -258,14 +259,14 @@ class _Judge:
         overwritten = (at + 1 < len(self._all_writes)) & (h.key[following] == h.key[writer])
         np.minimum.at(high, request[reads[overwritten]], rank[following[overwritten]])
 
-        by_end = self._order[np.argsort(self._answered_at[self._order], kind="stable")]
-        answered_before = np.searchsorted(self._answered_at[by_end], h.start[readers], side="left")
+        by_end = self._order[np.argsort(self._response_at[self._order], kind="stable")]
+        responded_before = np.searchsorted(self._response_at[by_end], h.start[readers], side="left")
         latest = np.maximum.accumulate(np.append(0, self._rank[by_end] + 1))
         by_start = self._order[np.argsort(h.start[self._order], kind="stable")]
         sent_after = np.searchsorted(h.start[by_start], h.end[readers], side="right")
         earliest = np.minimum.accumulate(np.append(self._rank[by_start], len(self._order))[::-1])[::-1]
         return (
-            np.maximum(low[readers], latest[answered_before]),
+            np.maximum(low[readers], latest[responded_before]),
             np.minimum(high[readers], earliest[sent_after]),
         )
 
@@ -289,7 +290,7 @@ class _Judge:
 
 
 class _Presence:
-    """When one key is there: the state that each request which wrote it left behind."""
+    """At which moments one key is there."""
 
     def __init__(self) -> None:
         self._moments = [0]
@@ -315,7 +316,7 @@ class _Presence:
 
 @dataclass
 class _Absence:
-    """Keys that must be absent at once."""
+    """Keys that must be absent at the same moment."""
 
     keys: list[_Presence]
 

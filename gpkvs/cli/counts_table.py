@@ -1,4 +1,4 @@
-"""What a long command counted, as a table."""
+"""A table of the counts of a long command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 
 
 def counts_table(title: str, counts: Iterable[tuple[str, int]], seconds: float) -> Table:
-    """Return a table of what a long command counted, and how long it took."""
+    """Return a table of the counts of a long command, and of the seconds that it took."""
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_column()
     table.add_column(justify="right")

@@ -1,7 +1,7 @@
-"""What recovery can read of a state: states that agree on all of that are one.
+"""The part of a state that recovery can read: two states that agree on it count as one.
 
-Left out are the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the heap to which
-no slot refers. Nothing else: a state is run once too often rather than not at all.
+Two things are left out: the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the
+heap to which no slot refers. Everything else counts: it is better to visit a state twice than not at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpkvs.media.layout import (
     unpack_flag,
 )
 from gpkvs.native import crc32c
-from gpkvs.recovery.proof.powerfail.models import Change, Epoch
+from gpkvs.recovery.proof.powerfail.crash_models import Change, Epoch
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
 
 _FLAG_AT = FLAG_OFFSET // WORD_BYTES
@@ -39,10 +39,10 @@ _NO_WORDS = np.zeros(0, np.uint64)
 
 
 def canonical_digest(image: Image) -> bytes:
-    """Return a digest of what can be read of a recovered image.
+    """Return a digest of the part of a recovered image that can be read.
 
-    A descriptor with a wrong checksum is just that here: `Descriptor.unpack` refuses all of them alike, and nothing
-    reads one in another way.
+    All descriptors with a wrong checksum count as equal: `Descriptor.unpack` refuses each of them, and nothing reads a
+    descriptor in another way.
     """
     digest = blake2b(digest_size=16)
     idle = _is_idle(image)
@@ -62,7 +62,7 @@ def canonical_digest(image: Image) -> bytes:
 
 
 def readable(epoch: Epoch) -> Epoch:
-    """Return the epoch without the changes that recovery can read in none of its states."""
+    """Return the epoch without the changes that recovery reads in none of its states."""
     durable = epoch.durable
     changed = [event for unit in epoch.units for step in unit for _, event in step]
     if not _stays_idle(durable, changed):
@@ -90,17 +90,17 @@ def readable(epoch: Epoch) -> Epoch:
 
 
 class StateKeys:
-    """Names the states of an epoch: the same key for the same readable bytes, whatever led to them.
+    """Names the states of an epoch: states with the same readable bytes have the same key.
 
-    The key is a sum over the words that differ from an image, and a term for names and sizes: a state costs only
-    what it changes.
+    The key is a sum over the words that differ from an image, with a term for names and sizes. So the work for a state
+    depends only on what it changes.
 
     Parameters
     ----------
     epoch
-        As `readable` left it.
+        An epoch that `readable` returned.
     before
-        The image.
+        The image to compare with.
     """
 
     def __init__(self, epoch: Epoch, before: Image) -> None:
@@ -112,7 +112,7 @@ class StateKeys:
             self._skip(changed)
 
     def _skip(self, changed: list[Event]) -> None:
-        """Leave out what cannot be read in any state."""
+        """Leave out what no state can read."""
         names, files = self._durable.names, self._durable.files
         self._skipped[LOG_FILE] = [(_ENTRIES_AT, len(files[names[LOG_FILE]]))]
         indexes = {number for name, number in names.items() if name.startswith("index-")}
@@ -137,7 +137,7 @@ class StateKeys:
         total = 0
         for name, file in names.items():
             size = sizes.get(file, self._size(file))
-            if size < self._size(file):  # cut off: what is left is summed anew
+            if size < self._size(file):  # the file was cut off: sum the rest again
                 total += self._sum_of(name, self._durable.files[file][:size])
             else:
                 total += self._sum(name, file)
@@ -206,7 +206,7 @@ def _is_torn(data: bytes) -> bool:
 
 
 def _live_ranges(image: Image) -> list[tuple[int, int]]:
-    """Return the words of the heap to which slots refer, of the tables that some catalogue names."""
+    """Return the ranges of words in the heap to which slots refer, of all tables in any catalogue."""
     ranges = []
     unit_words = UNIT_BYTES // WORD_BYTES
     for name in _referring(image):

@@ -1,4 +1,4 @@
-"""Visiting the states that a crash may leave, workload by workload; one process works with one `Explorer`."""
+"""Visits the states that a crash may leave, workload by workload; one process works with one `Explorer`."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from random import Random
 
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
-from gpkvs.recovery.proof.powerfail.choices import Choice, choices, is_exhaustive
-from gpkvs.recovery.proof.powerfail.judge import Dump, Judge, StateError, difference
-from gpkvs.recovery.proof.powerfail.models import Epoch, Machine, Model, epochs
-from gpkvs.recovery.proof.powerfail.readable import StateKeys, readable
-from gpkvs.recovery.proof.powerfail.run import Run, Runner
+from gpkvs.recovery.proof.powerfail.crash_models import Epoch, Machine, Model, epochs
+from gpkvs.recovery.proof.powerfail.readable_state import StateKeys, readable
+from gpkvs.recovery.proof.powerfail.state_choices import Choice, choices, is_exhaustive
+from gpkvs.recovery.proof.powerfail.state_judge import Dump, StateError, StateJudge, difference
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, Event, Image, Kind, Mutation, Trace
+from gpkvs.recovery.proof.powerfail.workload_runner import WorkloadRun, WorkloadRunner
 from gpkvs.recovery.proof.powerfail.workloads import DROP, TABLE, Workload
 
-KILLED = -1  # instead of an epoch: the first crash was a mere kill
+KILLED = -1  # instead of an epoch: the first crash was a kill without a power failure
 
 
 @dataclass(frozen=True)
-class Options:
+class ExplorerOptions:
     """What to visit.
 
     Parameters
     ----------
     models
-        Of the crash.
+        The crash models.
     seed
         Of every random choice.
     samples
-        States at random of each epoch that is too large to visit all of them.
+        How many random states of each epoch that has too many to visit all of them.
     depth
-        2: a second crash, while recovery runs.
+        2: crash a second time, while recovery runs.
     first_states
-        At depth 2, the states of the first crash that are taken of each workload and model.
+        At depth 2, how many states of each epoch of the first crash are recovered.
     mutation
-        What the build that runs leaves out.
+        What the mutated build leaves out, if anything.
     stop_early
-        Whether the first violation is enough.
+        Whether to stop at the first violation.
     """
 
     models: tuple[Model, ...] = tuple(Model)
@@ -56,12 +56,12 @@ class Options:
 
 @dataclass(frozen=True)
 class StateName:
-    """Which state: enough to visit it again, with the seed of the run.
+    """The name of a state: with the seed of the run, it is enough to visit the state again.
 
     Parameters
     ----------
     epoch, choice
-        What the crash keeps of which epoch; if the epoch is `KILLED`, how many events there were.
+        The epoch, and what the crash keeps of it. If the epoch is `KILLED`: after how many events.
     then
         At depth 2, the same of the second crash.
     """
@@ -83,7 +83,9 @@ class StateName:
         """Read what `str` gives; raises `ValueError` if it is none."""
         parts = text.split("/")
         if len(parts) not in (4, 6):
-            raise ValueError(f"{text!r} is no state: it has the form bytes:NU/gpu/4/1.0.1, as a violation prints it")
+            raise ValueError(
+                f"{text!r} is not the name of a state, such as bytes:NU/gpu/4/1.0.1: a violation prints it"
+            )
         then = (int(parts[4]), _choice(parts[5])) if len(parts) == 6 else None
         return StateName(Workload.parse(parts[0]), Model(parts[1]), int(parts[2]), _choice(parts[3]), then)
 
@@ -97,8 +99,8 @@ def _choice(text: str) -> Choice:
 
 
 @dataclass(frozen=True)
-class Violation:
-    """A state after which a promise is broken."""
+class StateViolation:
+    """A state whose recovery breaks a promise."""
 
     state: StateName
     message: str
@@ -109,7 +111,7 @@ class StateReport:
     """One state, visited by its name."""
 
     message: str  # what is wrong; empty if nothing
-    changes: tuple[tuple[bool, Event], ...]  # of its epoch, and whether the crash keeps each
+    changes: tuple[tuple[bool, Event], ...]  # the changes of its epoch; whether the crash keeps each
     files: dict[int, str]  # names by number
 
 
@@ -120,17 +122,17 @@ class Visited:
     workload: Workload
     events: int = 0
     epochs: int = 0
-    exhaustive: int = 0  # epochs of which every state was visited
+    exhaustive: int = 0  # epochs whose states were all visited
     states: Counter[Model] = field(default_factory=Counter)  # by model
-    distinct: set[bytes] = field(default_factory=set)  # those that differ in what recovery can read: each was recovered
-    judged: int = 0  # images that recovery left, and that were judged
-    recoveries: int = 0  # at depth 2, first states
-    violations: list[Violation] = field(default_factory=list)
+    distinct: set[bytes] = field(default_factory=set)  # those that recovery can tell apart; each was recovered
+    judged: int = 0  # how many different images of recovered states were judged
+    recoveries: int = 0  # at depth 2: first crashes that were recovered
+    violations: list[StateViolation] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where crashes happen, and what may be there after one.
+    """A trace in which crashes happen, and what the store may hold after each.
 
     Parameters
     ----------
@@ -141,11 +143,12 @@ class Scene:
     first
         The event from which on power fails.
     dumps
-        Before the first batch of the trace, and after each; of a recovery, what may be there until it ends.
+        What the store holds before the first batch of the trace, and after each. Of a recovery: what it may hold until
+        the recovery ends.
     before
-        The image to which states are compared, to know those that were visited.
+        The image to which states are compared, to find those that were visited before.
     outcome
-        Of a recovery, what must be there when it has ended: it may have been served since.
+        Of a recovery: what the store must hold when it has ended, because clients may have read that.
     """
 
     model: Model
@@ -157,17 +160,17 @@ class Scene:
     outcome: Dump | None = None
 
     def epochs(self) -> Iterator[Epoch]:
-        """Return the epochs, with what can be read of them."""
+        """Return the epochs, each with the changes that recovery can read."""
         return map(readable, epochs(self.trace, self.model, self.first))
 
     def allowed(self, epoch: Epoch) -> tuple[Dump, ...]:
-        """Return what may be there after a crash in an epoch."""
+        """Return what the store may hold after a crash in an epoch."""
         if self.outcome is None:
             return self.dumps[epoch.acknowledged : epoch.acknowledged + 1 + epoch.in_progress]
         return self.dumps if epoch.in_progress else (self.outcome,)
 
 
-def _scene(run: Run, model: Model) -> Scene:
+def _scene(run: WorkloadRun, model: Model) -> Scene:
     return Scene(model, run.trace, run.last, run.promised, run.dumps, run.trace.before)
 
 
@@ -186,21 +189,21 @@ class Explorer:
         What to visit.
     """
 
-    def __init__(self, directory: Path, options: Options) -> None:
+    def __init__(self, directory: Path, options: ExplorerOptions) -> None:
         self._directory = directory
         self.options = options
-        self._runner = Runner(directory, options.seed, options.mutation)
-        self._judges: dict[str, Judge] = {}
+        self._runner = WorkloadRunner(directory, options.seed, options.mutation)
+        self._judges: dict[str, StateJudge] = {}
 
-    def with_options(self, options: Options) -> Explorer:
-        """Return an explorer that shares the base stores, and what is known of images."""
+    def with_options(self, options: ExplorerOptions) -> Explorer:
+        """Return an explorer that shares the base stores and the judges."""
         other = copy(self)
         other.options = options
         other._runner = self._runner.mutated(options.mutation)
         return other
 
     def explore(self, workload: Workload) -> Visited:
-        """Visit the states that a crash in a workload's last batch may leave; at depth 2, in the recovery after it."""
+        """Visit the states that a crash in a workload's last batch may leave; at depth 2, a crash in the recovery."""
         run = self._runner.run(workload)
         visited = Visited(workload, events=len(run.trace.events))
         judge = self._judge_of(workload.layout)
@@ -212,7 +215,7 @@ class Explorer:
         visited.judged = judge.judged - judged
         return visited
 
-    def _explore_model(self, judge: Judge, scene: Scene, workload: Workload, visited: Visited) -> None:
+    def _explore_model(self, judge: StateJudge, scene: Scene, workload: Workload, visited: Visited) -> None:
         if self.options.depth == 1:
             for epoch in scene.epochs():
                 self._visit(judge, scene, epoch, StateName(workload, scene.model, epoch.number, ()), visited)
@@ -222,7 +225,7 @@ class Explorer:
                     self._visit(judge, again, epoch, replace(first, then=(epoch.number, ())), visited)
 
     def events(self, workload: Workload) -> tuple[list[Event], list[Event]]:
-        """Return what runs: in a workload's batches, and in the recoveries after some of its crashes."""
+        """Return the events of a workload's last batch, and of the recoveries after some of its crashes."""
         run = self._runner.run(workload)
         judge = self._judge_of(workload.layout)
         recoveries: list[Event] = []
@@ -238,7 +241,7 @@ class Explorer:
         Raises
         ------
         ValueError
-            If there is no such state: it was named in a run with another seed, or of another program.
+            If there is no such state: a run with another seed, or of another program, printed the name.
         """
         run = self._runner.run(name.workload)
         judge = self._judge_of(name.workload.layout)
@@ -255,12 +258,12 @@ class Explorer:
                 return StateReport(_judge(judge, scene, epoch, choice), changes, files)
         raise ValueError(f"{name}: there is no such state; was the seed another one?")
 
-    def _visit(self, judge: Judge, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
+    def _visit(self, judge: StateJudge, scene: Scene, epoch: Epoch, name: StateName, visited: Visited) -> None:
         """Visit the states of an epoch."""
         visited.epochs += 1
         visited.exhaustive += is_exhaustive(epoch.steps)
         keys = StateKeys(epoch, scene.before)
-        # The same bytes with another outcome allowed are another state: after an acknowledgement less is allowed.
+        # The same bytes count as another state if other outcomes are allowed: fewer are, after an acknowledgement.
         allowed = str(hash(scene.allowed(epoch))).encode()
         for choice in choices(epoch.steps, self._random(name), self.options.samples):
             visited.states[scene.model] += 1
@@ -271,12 +274,12 @@ class Explorer:
             message = _judge(judge, scene, epoch, choice)
             if message:
                 chosen = replace(name, then=(name.then[0], choice)) if name.then else replace(name, choice=choice)
-                visited.violations.append(Violation(chosen, message))
+                visited.violations.append(StateViolation(chosen, message))
                 if self.options.stop_early:
                     raise _EnoughError
 
     def _recoveries(
-        self, judge: Judge, scene: Scene, workload: Workload, visited: Visited
+        self, judge: StateJudge, scene: Scene, workload: Workload, visited: Visited
     ) -> Iterator[tuple[StateName, Scene]]:
         """Choose states of a first crash, recover them, and return the scenes of these recoveries."""
         known: set[bytes] = set()
@@ -289,14 +292,15 @@ class Explorer:
             for key in [key for key in new if key not in known][: self.options.first_states]:
                 known.add(key)
                 yield from self._recovery(judge, scene, replace(name, choice=new[key]), visited)
-        # After a kill, what a GPU had stored is there or not; what lies in caches of the host may still be lost.
+        # A kill may leave stores in the caches of the host, and a power failure after it may still lose them. A GPU has
+        # no such caches.
         if scene.model in (Model.ADR, Model.ADR8, Model.PAGE):
             name = StateName(workload, scene.model, KILLED, ())
             for place in self._kills(scene, name):
                 yield from self._recovery(judge, scene, replace(name, choice=(place,)), visited)
 
     def _kills(self, scene: Scene, name: StateName) -> list[int]:
-        """Return after how many events to kill: wherever roots, flag or a name have changed, and a few others."""
+        """Return after how many events to kill: after each change of roots, flag or a name, and a few others."""
         events = scene.trace.events
         root = scene.trace.before.names.get(ROOT_FILE)
         machine = Machine(Model.KILL, scene.trace.before)
@@ -312,17 +316,17 @@ class Explorer:
         return changed + self._random(name).sample(others, min(len(others), 2 * self.options.first_states))
 
     def _recovery(
-        self, judge: Judge, scene: Scene, name: StateName, visited: Visited
+        self, judge: StateJudge, scene: Scene, name: StateName, visited: Visited
     ) -> Iterator[tuple[StateName, Scene]]:
         try:
             yield name, self._after_first(judge, scene, name, visited)
         except (StateError, GpkvsError) as error:
-            visited.violations.append(Violation(name, str(error)))
+            visited.violations.append(StateViolation(name, str(error)))
             if self.options.stop_early:
                 raise _EnoughError from error
 
-    def _after_first(self, judge: Judge, scene: Scene, name: StateName, visited: Visited) -> Scene:
-        """Return the scene of the recovery after a first crash; its outcome is settled then."""
+    def _after_first(self, judge: StateJudge, scene: Scene, name: StateName, visited: Visited) -> Scene:
+        """Return the scene of the recovery after a first crash, whose outcome it must keep."""
         visited.recoveries += 1
         if name.epoch == KILLED:
             return self._after_kill(judge, scene, name)
@@ -330,14 +334,14 @@ class Explorer:
         changes = epoch.changes(name.choice)
         outcome = judge.outcome(epoch.durable, changes)
         trace = self._runner.recovery(judge.disk, epoch.state(name.choice), str(name))
-        # A root copy that the first crash tore may be made whole by a part of what recovery stores over it.
+        # Recovery stores over a root copy that the first crash tore; a part of these stores may make it whole.
         either = name.workload.letters in (TABLE, DROP)
         return Scene(scene.model, trace, 0, 0, scene.allowed(epoch) if either else (outcome,), scene.before, outcome)
 
-    def _after_kill(self, judge: Judge, scene: Scene, name: StateName) -> Scene:
-        """Return the scene of a recovery after a mere kill: what was stored is there, but not durable yet.
+    def _after_kill(self, judge: StateJudge, scene: Scene, name: StateName) -> Scene:
+        """Return the scene of a recovery after a kill: all stores are there, but they are not durable yet.
 
-        A power failure may take it back until recovery has made it durable; once the store is open, no more.
+        A power failure may take them back until recovery has made them durable. Once the store is open, it may not.
         """
         place = name.choice[0]
         stored = Trace(scene.trace.before, scene.trace.events[:place])
@@ -345,20 +349,20 @@ class Explorer:
         outcome = judge.outcome(after, ())
         recovery = self._runner.recovery(judge.disk, after, str(name))
         trace = stored.then(recovery.events)
-        if place < scene.first:  # in a life that promised less: what counts is what the opening after it acknowledges
+        if place < scene.first:  # the domain promised less until then: the next opening decides what counts
             return Scene(scene.model, trace, place, len(trace.events) - 1, (outcome,), scene.before, outcome)
         return Scene(scene.model, trace, place, place, scene.dumps[-2:], scene.before, outcome)
 
     def _random(self, name: StateName, use: str = "") -> Random:
         return Random(f"{self.options.seed} {name} {use}")
 
-    def _judge_of(self, layout: str) -> Judge:
+    def _judge_of(self, layout: str) -> StateJudge:
         if layout not in self._judges:
-            self._judges[layout] = Judge(self._directory / "bench", self._runner.keys(layout))
+            self._judges[layout] = StateJudge(self._directory / "bench", self._runner.keys(layout))
         return self._judges[layout]
 
 
-def _judge(judge: Judge, scene: Scene, epoch: Epoch, choice: Choice) -> str:
+def _judge(judge: StateJudge, scene: Scene, epoch: Epoch, choice: Choice) -> str:
     """Recover a state; return what is wrong with it, empty if nothing."""
     allowed = scene.allowed(epoch)
     try:

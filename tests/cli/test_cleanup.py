@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.cli.ending import scratch_directory
+from gpkvs.cli.cleanup import scratch_directory
 from gpkvs.errors import GpkvsError
 from tests.serving import COMMAND
 
@@ -32,7 +32,7 @@ main()
 IN_A_TRANSACTION = """
 import os, signal, sys, time, gpkvs
 from gpkvs import failpoint
-from gpkvs.cli.ending import ended_by_signals
+from gpkvs.cli.cleanup import ended_by_signals
 failpoint.hit = lambda name: os.kill(os.getpid(), signal.SIGTERM) if name == "before_apply" else None
 with ended_by_signals():
     store = gpkvs.open(sys.argv[1], index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20)

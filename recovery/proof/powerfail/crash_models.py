@@ -1,7 +1,7 @@
-"""What of a trace a crash may keep: the models, as units and when they are durable.
+"""The models of a crash: which changes of a trace it may keep.
 
-A *unit* is what reaches the medium in one piece and in order: of the changes to one unit that are not durable yet, a
-crash keeps the first few, any number of them, whatever it keeps of other units. So a state is a number for each unit.
+Changes to one *unit* reach the medium in order. Of those that are not durable yet, a crash keeps the first few: any
+number, whatever it keeps of other units. So a state is a number for each unit.
 
     model   a unit is                           a change is durable when
     adr     a 64-byte line                      the line was written back, and that thread then fenced
@@ -10,8 +10,9 @@ crash keeps the first few, any number of them, whatever it keeps of other units.
     page    a 512-byte sector                   the file was synced since
     kill    what one thread has stored so far   the kernel, or the host's store, has returned
 
-Files that are written (not mapped) and names are the same in all models but `kill`: a sector, the size of a file and
-what a name leads to are units; a file's are durable by fsync, a name by fsync of the directory.
+In all models but `kill`, files that are written (not mapped) and names follow the same rules. A sector, the size of a
+file, and the file that a name leads to are units. Changes to a file are durable by its fsync, a name by fsync of the
+directory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
 
 
 class Model(StrEnum):
-    """How a crash tears memory."""
+    """What a crash keeps."""
 
     ADR = "adr"
     ADR8 = "adr8"
@@ -37,8 +38,8 @@ class Model(StrEnum):
     KILL = "kill"
 
 
-# Which one a store's persistence domain gives. In `fence` the caches survive: of a thread's stores a prefix is left on
-# an x86-64 processor, as after a kill, and any part of them on a GPU.
+# The models of each persistence domain. In `fence` the caches survive: an x86-64 processor leaves a prefix of a
+# thread's stores, as after a kill, and a GPU any part of them.
 MODEL_OF_DOMAIN = {
     DomainName.FENCE: (Model.KILL, Model.GPU),
     DomainName.FLUSH: (Model.ADR, Model.ADR8),
@@ -52,18 +53,18 @@ Change = tuple[int, Event]  # a change and its place in the trace
 
 @dataclass(frozen=True)
 class Epoch:
-    """What lies between two barriers.
+    """The states between two events that make changes durable.
 
     Parameters
     ----------
     number
-        Of its model and trace, from 0.
+        Counted from 0 in each trace and model.
     durable
-        What no crash can take back.
+        The image that no crash can take back.
     units
-        The changes of each unit that a crash may keep a part of; a step of each may hold several events.
+        The changes of each unit, as steps: a crash keeps the first few. A step may hold several events.
     acknowledged
-        Batches that must be there.
+        How many batches must be there.
     in_progress
         Whether the next batch may be there too.
     """
@@ -80,7 +81,7 @@ class Epoch:
         return tuple(len(unit) for unit in self.units)
 
     def state(self, choice: tuple[int, ...]) -> Image:
-        """Return what a crash leaves that keeps so many steps of each unit."""
+        """Return the image that a crash leaves which keeps so many steps of each unit."""
         image = self.durable.copy()
         for event in self.changes(choice):
             image.apply(event)
@@ -91,38 +92,40 @@ class Epoch:
         kept = [
             change for unit, steps in zip(self.units, choice, strict=True) for step in unit[:steps] for change in step
         ]
-        # A size comes before what is written inside it.
+        # A file has its size before anything is written inside it.
         return [event for _, event in sorted(kept, key=lambda change: (change[1].kind is not Kind.SIZE, change[0]))]
 
 
 class Machine:
-    """A model at work: what is durable, and what is not yet.
+    """Applies a model to a trace: knows which changes are durable, and which are not yet.
 
     Parameters
     ----------
     model
-        Says what a unit is and what makes it durable.
+        What a unit is, and what makes its changes durable.
     before
-        The directory at first.
+        The directory before the trace.
     """
 
     def __init__(self, model: Model, before: Image) -> None:
         self.model = model
         self.durable = before.copy()
         self.pending: dict[Unit, list[Change]] = {}
-        self._now: dict[tuple[int, int], int] = {}  # the words that were ever stored
-        self._written_back: dict[int, dict[tuple[int, int], int]] = {}  # by thread and line: up to which event
+        self._now: dict[tuple[int, int], int] = {}  # the words as they are now, where anything was stored
+        self._written_back: dict[
+            int, dict[tuple[int, int], int]
+        ] = {}  # by thread and line: the event of the last write-back
 
     def add(self, place: int, event: Event) -> bool:
-        """Take a change; return whether it changes what is there now."""
+        """Take a change; return whether any word differs then."""
         self.pending.setdefault(self._unit(event), []).append((place, event))
         return self._differs(event, self._now)
 
     def made_durable(self, place: int, event: Event) -> Callable[[Change, Unit], bool] | None:
-        """Return which pending changes an event makes durable; `None` if it makes none."""
+        """Return a function that says which pending changes an event makes durable; `None` if it makes none."""
         kind, model = event.kind, self.model
         if model is Model.KILL:
-            # A file operation that has returned is there, as is what the kernel stored that has returned.
+            # A kill takes back nothing of a kernel, or of a file operation, that has returned.
             return (lambda change, unit: True) if kind is Kind.RETURN else None
         if kind is Kind.FILE_SYNC or (kind is Kind.SYNC and model is Model.PAGE):
             return lambda change, unit: change[1].file == event.file and change[1].kind is not Kind.NAME
@@ -140,7 +143,7 @@ class Machine:
         return None
 
     def settle(self, is_durable: Callable[[Change, Unit], bool]) -> None:
-        """Make changes durable; with each one all earlier ones of its unit."""
+        """Make changes durable, and with each all earlier ones of its unit."""
         settled: list[Change] = []
         for unit, changes in list(self.pending.items()):
             count = max((n + 1 for n, change in enumerate(changes) if is_durable(change, unit)), default=0)
@@ -165,7 +168,7 @@ class Machine:
         return ("size", event.file) if event.kind is Kind.SIZE else ("sector", event.file, event.at // SECTOR_WORDS)
 
     def units(self) -> tuple[tuple[tuple[Change, ...], ...], ...]:
-        """Return the steps of each unit that has any; a change that changes nothing joins the next one's step."""
+        """Return the steps of each unit that has any. A change without effect joins the step of the next change."""
         found = []
         shared = self._shared()
         for changes in self.pending.values():
@@ -183,7 +186,7 @@ class Machine:
         return tuple(found)
 
     def _shared(self) -> set[tuple[int, int]]:
-        """Return the words that several units change: what is there depends on which of them are kept."""
+        """Return the words that several units change: their contents depend on which units a crash keeps."""
         owners: dict[tuple[int, int], Unit] = {}
         return {
             (change[1].file, at)
@@ -194,7 +197,7 @@ class Machine:
         }
 
     def _differs(self, event: Event, seen: dict[tuple[int, int], int]) -> bool:
-        """Whether a change to a unit changes anything; `seen` are the words that earlier ones of the unit left."""
+        """Whether a change has an effect; `seen` holds the words that earlier changes of its unit left."""
         if event.kind in (Kind.NAME, Kind.SIZE):
             return True
         words = self.durable.files.get(event.file)
@@ -215,8 +218,8 @@ def _places(event: Event) -> range:
 def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
     """Walk a trace and return its epochs.
 
-    An epoch ends where something becomes durable, so its states are all those since the last one, and where a batch is
-    acknowledged: from there on the batch must be in every state.
+    An epoch ends where something becomes durable. It also ends where a batch is acknowledged: from there on every state
+    must hold the batch.
 
     Parameters
     ----------
@@ -225,7 +228,7 @@ def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
     model
         Of the crash.
     first
-        The event from which on states are wanted; earlier ones only happen.
+        The event from which on epochs are returned; earlier events are only applied.
     """
     machine = Machine(model, trace.before)
     acknowledged = number = 0
@@ -252,7 +255,7 @@ def epochs(trace: Trace, model: Model, first: int = 0) -> Iterator[Epoch]:
             if is_durable and any(
                 is_durable(change, unit) for unit, changes in machine.pending.items() for change in changes
             ):
-                # The states after it, until something more is stored, are among those before it.
+                # The states between here and the next change are among those before, so they are no epoch of their own.
                 if grown and place >= first:
                     yield epoch(in_progress=True)
                 number += grown

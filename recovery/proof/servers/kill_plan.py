@@ -1,4 +1,4 @@
-"""What the rounds of a crash drill do: how the server dies in each, chosen from a seed."""
+"""The plan of a drill: how the server dies in each round, chosen from a seed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpkvs import failpoint
 
 SIGKILL = "sigkill"
 
-# A kill here leaves the flag ACTIVE, so the next start has a batch to undo.
+# A kill at these leaves the flag ACTIVE, so the next start has a batch to undo.
 LEAVES_ACTIVE = ("before_active_persist", "before_apply", "mid_apply", "before_apply_persist", "before_idle_flag")
-# Where a start that has a batch to undo still finds the flag ACTIVE.
+# After a kill at these, in a start that undoes a batch, the flag is still ACTIVE.
 WHILE_UNDOING = ("before_settle", "before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag")
 
 _HITS_MAX = 40
 _LOAD_SECONDS = (0.1, 0.8)
-_SIGKILL_SHARE = 0.6  # of the rounds that are left when each failpoint has had its own
+_SIGKILL_SHARE = 0.6  # of the rounds beyond one for each failpoint
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Round:
     number
         From 1.
     kind
-        `SIGKILL`: at a random moment. A failpoint of the engine: there, in the middle of a batch. A failpoint of
-        recovery: first in the middle of a batch, then in recovery.
+        `SIGKILL`: the server dies at a random moment. A failpoint of the engine: it dies there, in the middle of a
+        batch. A failpoint of recovery: it dies first in the middle of a batch, then in recovery.
     load_seconds
-        When SIGKILL is sent.
+        After so many seconds SIGKILL is sent.
     engine_point
         The engine's failpoint at which the server dies; "" for SIGKILL.
     hit
-        It dies when it gets there for the `hit`-th time.
+        The server dies when it reaches the failpoint for the `hit`-th time.
     recovery_kills
-        Starts that die at the recovery failpoint, one after the other.
+        How many starts, one after the other, die at the recovery failpoint.
     """
 
     number: int
@@ -57,17 +57,17 @@ class Round:
 
     @property
     def undoes(self) -> bool | None:
-        """Whether the start after the last kill must find a batch to undo; None where that is up to chance."""
+        """Whether the start after the last kill must find a batch to undo; None if that is up to chance."""
         if self.kind == SIGKILL:
             return None
         return self.kind in LEAVES_ACTIVE or self.kind in WHILE_UNDOING
 
 
 def plan(rounds: int, seed: int) -> list[Round]:
-    """Choose what each round does.
+    """Choose all rounds.
 
-    With one round for each failpoint (`gpkvs.failpoint.SERVING`) or more, each is visited; the rounds that are left are
-    mostly SIGKILLs. With fewer rounds every third is a SIGKILL and the others are different failpoints.
+    With at least one round for each failpoint (`gpkvs.failpoint.SERVING`), all are visited, and most other rounds are
+    SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
     """
     choice = random.Random(seed)
     points = list(failpoint.SERVING)

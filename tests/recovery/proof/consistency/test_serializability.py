@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.recovery.proof.consistency.history import History, Outcome, Recorder
-from gpkvs.recovery.proof.consistency.serial import judge
+from gpkvs.recovery.proof.consistency.history import History, HistoryRecorder, RequestOutcome
+from gpkvs.recovery.proof.consistency.serializability import judge
 
 KEYS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -30,7 +30,7 @@ class Request:
     start: int
     end: int
     operations: tuple[Operation, ...]
-    outcome: Outcome = Outcome.OK
+    outcome: RequestOutcome = RequestOutcome.OK
 
 
 def put(key: str, value: int, version: int = 0) -> Operation:
@@ -58,12 +58,12 @@ def ok(start: int, end: int, *operations: Operation) -> Request:
 
 
 def lost(start: int, *operations: Operation) -> Request:
-    """Make a request whose answer never came."""
-    return Request(start, 0, operations, Outcome.UNKNOWN)
+    """Make a request whose response never came."""
+    return Request(start, 0, operations, RequestOutcome.UNKNOWN)
 
 
 def refused(start: int, end: int, *operations: Operation) -> Request:
-    return Request(start, end, operations, Outcome.REFUSED)
+    return Request(start, end, operations, RequestOutcome.REFUSED)
 
 
 def history(*requests: Request) -> History:
@@ -101,15 +101,15 @@ GOOD = {
         ok(2, 3, put("b", 11, 2), removed("a", 1)),
         ok(4, 5, missed("a"), got("b", 11, 2)),
     ],
-    "a lost answer, done": [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1))],
-    "a lost answer, done with its delete": [
+    "a lost response, done": [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1))],
+    "a lost response, done with its delete": [
         ok(0, 1, put("a", 10, 1)),
         lost(2, put("z", 11), removed("a", 0)),
         ok(3, 4, missed("a")),
         ok(5, 6, got("z", 11, 2)),
     ],
-    "a lost answer, not done": [lost(0, put("a", 10)), ok(5, 6, missed("a"))],
-    "a lost answer, done late": [lost(0, put("a", 10)), ok(5, 6, missed("a")), ok(7, 8, got("a", 10, 3))],
+    "a lost response, not done": [lost(0, put("a", 10)), ok(5, 6, missed("a"))],
+    "a lost response, done late": [lost(0, put("a", 10)), ok(5, 6, missed("a")), ok(7, 8, got("a", 10, 3))],
     "a refused request left no trace": [refused(0, 1, put("a", 10)), ok(2, 3, missed("a"))],
     "numbers left out": [ok(0, 1, put("a", 10, 5)), ok(2, 3, put("b", 11, 90)), ok(4, 5, got("a", 10, 5))],
     "absent, there, absent again": [
@@ -152,7 +152,7 @@ BAD = {
         "version",
         [ok(0, 1, put("b", 9, 1)), ok(0, 1, put("a", 10, 2)), ok(2, 3, got("a", 10, 1))],
     ),
-    "a lost answer seen with two versions": (
+    "a lost response seen with two versions": (
         "version",
         [lost(0, put("a", 10)), ok(5, 6, got("a", 10, 1)), ok(7, 8, got("a", 10, 2))],
     ),
@@ -272,7 +272,7 @@ BAD = {
         "snapshot",
         [ok(0, 1, got("a", 10, 1)), ok(2, 3, put("a", 10, 1))],
     ),
-    "a lost answer seen, and then gone": (
+    "a lost response seen, and then gone": (
         "snapshot",
         [lost(0, put("a", 10)), ok(1, 2, got("a", 10, 1)), ok(3, 4, missed("a"))],
     ),
@@ -291,7 +291,7 @@ BAD = {
         "real time",
         [ok(0, 1, put("a", 10, 9)), ok(2, 3, missed("c"), put("b", 11, 4)), ok(4, 5, put("c", 12, 20))],
     ),
-    "a lost answer, done before it was sent": (
+    "a lost response, done before it was sent": (
         "real time",
         [ok(0, 1, put("b", 9, 7)), lost(2, put("a", 10)), ok(3, 4, got("a", 10, 2))],
     ),
@@ -331,7 +331,7 @@ def test_what_is_no_history_is_refused() -> None:
 
 
 def test_a_lost_write_that_only_a_delete_has_seen_must_not_be_recorded() -> None:
-    """Nothing says which write it was: the clients leave such keys alone (`LinearClients`)."""
+    """Nothing says which write it was: the clients leave such keys alone (`ConsistencyClients`)."""
     seen_by_a_delete = [lost(0, put("a", 10)), ok(5, 6, put("b", 11, 2), removed("a", 1))]
     assert not judge(history(*seen_by_a_delete)).is_serializable
 
@@ -382,7 +382,7 @@ def test_what_ran_one_at_a_time_is_accepted_and_any_change_of_it_is_not(seed: in
 
 
 def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = HistoryRecorder()
     op = np.array([Op.GET, Op.SET, Op.DELETE], np.uint8)
     for request in range(2000):
         number, values = recorder.begin(op, np.array([1, 2, 3], np.uint32))
@@ -391,12 +391,17 @@ def test_a_recorder_writes_what_happened(tmp_path: Path) -> None:
         if request == 1:
             recorder.refuse(number)
         elif request != 2:
-            answer = np.array([True, True, False]), np.array([7], np.uint64), np.array([1, 9, 0], np.uint64)
-            recorder.answer(number, *answer)
+            response = np.array([True, True, False]), np.array([7], np.uint64), np.array([1, 9, 0], np.uint64)
+            recorder.respond(number, *response)
     recorded = recorder.history()
     assert recorder.operations == len(recorded.op) == 6000
     assert recorded.first_op.tolist() == list(range(0, 6001, 3))
-    assert recorded.outcome[:4].tolist() == [Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN, Outcome.OK]
+    assert recorded.outcome[:4].tolist() == [
+        RequestOutcome.OK,
+        RequestOutcome.REFUSED,
+        RequestOutcome.UNKNOWN,
+        RequestOutcome.OK,
+    ]
     assert recorded.value[:3].tolist() == [7, 2, 0]
     assert recorded.version[-3:].tolist() == [1, 9, 0]
     assert (recorded.start[1:] >= recorded.start[:-1]).all()

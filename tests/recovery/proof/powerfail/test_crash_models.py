@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from gpkvs.recovery.proof.powerfail.choices import UNITS_MAX, Choice, choices, is_exhaustive
-from gpkvs.recovery.proof.powerfail.models import Model, epochs
+from gpkvs.recovery.proof.powerfail.crash_models import Model, epochs
+from gpkvs.recovery.proof.powerfail.state_choices import UNITS_MAX, Choice, choices, is_exhaustive
 from gpkvs.recovery.proof.powerfail.trace import Event, Image, Kind, Trace
 
 WORDS = 130  # of each file: three sectors, and lines in each

@@ -1,4 +1,4 @@
-"""The store that every workload begins with: the smallest there can be, the same in every run."""
+"""The base store, with which every workload begins: the smallest possible, and the same in every run."""
 
 from __future__ import annotations
 
@@ -27,38 +27,39 @@ from gpkvs.media.layout import (
 from gpkvs.pm.domain import find_domain
 from gpkvs.store import Store, open_store
 
-OTHER_TABLE = "other"  # what comes and goes
+OTHER_TABLE = "other"  # the workloads create and drop it
 
-# Keys are the numbers from 1; this many are looked at to find those of a few buckets.
+# Keys are the numbers from 1. The search for the keys of three buckets looks at so many.
 _CANDIDATES = {BYTES_LAYOUT.name: 1_500_000, U64_LAYOUT.name: 5_000_000}
 _FULL_A, _FULL_B, _ROOMY = 10, 20, 30  # buckets
-_GAPS = 4  # free ways in the roomy one
+_GAPS = 4  # free ways in the roomy bucket
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a table's workloads."""
+    """The keys that workloads of a table use."""
 
-    crowd: tuple[bytes, ...]  # there from the first, in the full buckets and the roomy one
-    present: tuple[bytes, ...]  # there from the first, elsewhere
-    absent: tuple[bytes, ...]  # elsewhere
-    full: tuple[bytes, ...]  # absent, and both their buckets are full
+    crowd: tuple[bytes, ...]  # in the base store, in the two full buckets and the roomy one
+    present: tuple[bytes, ...]  # in the base store, in other buckets
+    absent: tuple[bytes, ...]  # not in the base store, of other buckets
+    full: tuple[bytes, ...]  # not in the base store, and both their buckets are full
 
     @property
     def all(self) -> tuple[bytes, ...]:
-        """Every key that may ever be there."""
+        """Every key that a store may ever hold."""
         return (*self.crowd, *self.present, *self.absent, *self.full)
 
 
 def table_of(layout: str) -> str:
-    """Return the table that has the layout: the default one has `bytes`."""
+    """Return the table of a layout: the default table has the layout `bytes`."""
     return DEFAULT_TABLE if layout == BYTES_LAYOUT.name else layout
 
 
 def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
-    """Open the smallest store there can be; in `msync`, with every persist that any domain has.
+    """Open the smallest possible store; in `msync`, with every persist that any domain has.
 
-    A store places its keys by a random hash key; here it is given, so that every run visits the same states.
+    A store places its keys by a hash key that it draws at random. Here it is always the same, so that every run visits
+    the same states.
     """
     with ExitStack() as stack:
         if create and not (path / ROOT_FILE).exists():
@@ -79,7 +80,7 @@ def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = 
 
 
 def value_of(layout: str, number: int) -> bytes:
-    """Return a value; in `bytes`, their lengths differ."""
+    """Return a value; in `bytes`, values differ in length."""
     return number.to_bytes(8, "little") if layout == U64_LAYOUT.name else b"v%d" % number + b"." * (number * 7 % 13)
 
 
@@ -101,7 +102,7 @@ def make_base(path: Path, layout: str) -> Keys:
     with open_tiny(path) as store:
         if table != DEFAULT_TABLE:
             store.create_table(table, layout=layout, index_bytes=BLOCK_BYTES)
-        # The first half of the crowd fills its two buckets, B and the roomy one; so all of the other half goes to A.
+        # The first half of the crowd fills its two buckets, B and the roomy one. So all of the other half goes to A.
         for part in (keys.crowd[: 2 * WAYS], keys.crowd[2 * WAYS :], keys.present):
             operations = [(Op.SET, key, value_of(layout, number)) for number, key in enumerate(part)]
             store.execute(Batch.of(operations), table=table)
@@ -115,9 +116,10 @@ def make_base(path: Path, layout: str) -> Keys:
 
 
 def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int, bytes]]:
-    """Find keys that crowd three buckets; return them and, for the crowd, which key a slot's first word stands for.
+    """Find keys that crowd three buckets. Return them, and the crowd's keys by the first words of their slots.
 
-    A new key of the pair (A, B) then finds both full; none of A's occupants can move, those of B can, to the roomy one.
+    A new key of the pair (A, B) then finds both buckets full. The occupants of A cannot move. Those of B can move to
+    the roomy bucket.
     """
     count = _CANDIDATES[layout]
     numbers = np.arange(1, count + 1, dtype=np.uint64)

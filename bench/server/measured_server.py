@@ -1,4 +1,4 @@
-"""Real servers for a benchmark, each a process of its own with a store of its own."""
+"""Starts the real servers of a benchmark, each a process of its own with its own store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpkvs.bench.engine.workload import SHAPES, Shape
 from gpkvs.bench.peers.contender import Promise
-from gpkvs.bench.peers.own import TABLE, heap_bytes, index_bytes
+from gpkvs.bench.peers.embedded_gpkvs import TABLE, heap_bytes, index_bytes
 from gpkvs.bench.server.load import all_records, fill
 from gpkvs.client import AsyncClient
 from gpkvs.config import MIB
@@ -19,37 +19,37 @@ from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, Se
 START_SECONDS_MAX = 300.0
 
 Progress = Callable[[str], None]
-"""Told what begins now."""
+"""It is told each step that begins."""
 
 
 @dataclass(frozen=True)
 class ServerBenchOptions:
-    """What is measured, and for how long.
+    """What to measure, and for how long.
 
     Parameters
     ----------
     directory
-        Where the stores are made: it decides the promise.
+        The directory for the stores: its file system decides the promise.
     promise
         What an acknowledged write must survive.
     records
-        In the u64 table, and in redis, before anything is timed.
+        How many the u64 table, and redis, hold before anything is timed.
     runs
-        Their median counts.
+        How many of each measurement; their median counts.
     seconds
-        Of a run.
+        The length of a run.
     message
         Operations in a message of a stream.
     in_flight
-        Messages of a stream without an answer, at most.
+        Messages of a stream that wait for their responses, at most.
     connections
-        Of the calls that are not gathered, as of redis-benchmark.
+        How many for single calls, and for redis-benchmark.
     callers
-        Concurrent callers of the client that gathers.
+        Concurrent callers of the client that gathers calls.
     large_records
-        Of 1 KiB: for memory and start-up time.
+        How many records of 1 KiB, for memory and start-up time.
     starts
-        Of each store, after a stop and after a kill.
+        How many of each store, after a stop and after a kill.
     has_redis
         Whether to compare with redis.
     """

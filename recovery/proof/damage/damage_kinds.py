@@ -1,4 +1,4 @@
-"""Damage to the files of a store: what is inverted where, and which places a run of `gpkvs bitflip` visits."""
+"""The kinds of damage that `gpkvs bitflip` does to a store: every bit of structures, random bits, bursts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.recovery.proof.damage.specimen import IMAGES, Specimen
+from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore
 from gpkvs.text import quoted
 
 _BURST_BYTES_MAX = 64
-# Where single bits beyond the structures lie: shares of all.
+# The share of each file in the random places.
 _ELSEWHERE = {
     "heap": 0.35,
     "index-0-0": 0.25,
@@ -27,16 +27,16 @@ _UNIT_BYTES = 16
 
 @dataclass(frozen=True)
 class Damage:
-    """Bits of one file that are inverted.
+    """Inverts some bits of one file.
 
     Parameters
     ----------
     image
-        Of `gpkvs.recovery.proof.damage.specimen.IMAGES`.
+        Of `gpkvs.recovery.proof.damage.sample_store.IMAGES`.
     file, offset
-        Where: the first byte.
+        The place of the first byte.
     mask
-        The bits, of as many bytes.
+        The bits to invert, in one or more bytes.
     """
 
     image: str
@@ -54,7 +54,7 @@ class Damage:
         Raises
         ------
         InvalidArgumentError
-            If it is something else.
+            If the text is something else.
         """
         try:
             image, file, offset, mask = text.split(":")
@@ -70,36 +70,36 @@ class Damage:
         return damage
 
     def apply(self, data: bytes) -> bytes:
-        """Return a file's bytes with the damage; `recovery.json` may end before it."""
+        """Return a file's bytes with the damage; the file may be shorter than when the damage was chosen."""
         end = self.offset + len(self.mask)
         damaged = bytes(a ^ b for a, b in zip(data[self.offset : end], self.mask, strict=False))
         return data[: self.offset] + damaged + data[end:]
 
 
-def structure_bits(image: str, specimen: Specimen) -> Iterator[Damage]:
-    """Every bit of roots, flag, descriptors and log runs."""
-    for file, first, count in specimen.structures:
+def structure_bits(image: str, sample: SampleStore) -> Iterator[Damage]:
+    """Yield every bit of roots, flag, descriptors and log runs."""
+    for file, first, count in sample.structures:
         for offset in range(first, first + count):
             for bit in range(8):
                 yield Damage(image, file, offset, bytes([1 << bit]))
 
 
-def random_bits(specimens: dict[str, Specimen], count: int, seed: int) -> Iterator[Damage]:
-    """Yield single bits, of every file of both images."""
+def random_bits(samples: dict[str, SampleStore], count: int, seed: int) -> Iterator[Damage]:
+    """Yield single bits of the files of both images."""
     rng = random.Random(seed)
-    places = _Places(specimens)
+    places = _Places(samples)
     for _ in range(count):
         image, file, offset = places.draw(rng)
         yield Damage(image, file, offset, bytes([1 << rng.randrange(8)]))
 
 
-def random_bursts(specimens: dict[str, Specimen], count: int, seed: int) -> Iterator[Damage]:
-    """Yield runs of 2 to 64 bytes of which any bits are inverted."""
+def random_bursts(samples: dict[str, SampleStore], count: int, seed: int) -> Iterator[Damage]:
+    """Yield runs of 2 to 64 bytes, in which random bits are inverted."""
     rng = random.Random(f"bursts {seed}")
-    places = _Places(specimens)
+    places = _Places(samples)
     for _ in range(count):
         image, file, offset = places.draw(rng)
-        room = len(specimens[image].files[file]) - offset
+        room = len(samples[image].files[file]) - offset
         mask = rng.randbytes(min(rng.randint(2, _BURST_BYTES_MAX), room))
         if any(mask):
             yield Damage(image, file, offset, mask)
@@ -108,18 +108,18 @@ def random_bursts(specimens: dict[str, Specimen], count: int, seed: int) -> Iter
 class _Places:
     """Draws bytes of files: half of them anywhere, half where a file is not all zero."""
 
-    def __init__(self, specimens: dict[str, Specimen]) -> None:
-        self._specimens = specimens
+    def __init__(self, samples: dict[str, SampleStore]) -> None:
+        self._samples = samples
         self._used = {
             (image, file): [unit for unit in range(0, len(data), _UNIT_BYTES) if any(data[unit : unit + _UNIT_BYTES])]
-            for image, specimen in specimens.items()
-            for file, data in specimen.files.items()
+            for image, sample in samples.items()
+            for file, data in sample.files.items()
         }
 
     def draw(self, rng: random.Random) -> tuple[str, str, int]:
         image = rng.choice(IMAGES)
         file = rng.choices(list(_ELSEWHERE), list(_ELSEWHERE.values()))[0]
-        size = len(self._specimens[image].files[file])
+        size = len(self._samples[image].files[file])
         if rng.random() < 0.5:
             return image, file, rng.randrange(size)
         return image, file, min(rng.choice(self._used[image, file]) + rng.randrange(_UNIT_BYTES), size - 1)

@@ -1,4 +1,4 @@
-"""How a server lives and dies in one round of a drill: under the load of clients, and then in its own recovery."""
+"""Runs a server under load and kills it as one round of a drill says, also in its recovery."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Protocol
 
-from gpkvs.recovery.proof.servers.rounds import SIGKILL, Round
+from gpkvs.recovery.proof.servers.kill_plan import SIGKILL, Round
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
 
 _FAILPOINT_SECONDS_MAX = 30.0
 
 
 class Clients(Protocol):
-    """Who works while a server lives."""
+    """The clients of a server."""
 
     last_error: str
 
@@ -23,17 +23,17 @@ class Clients(Protocol):
         """Let all clients work until each has lost its server."""
 
 
-class Lives:
-    """The lives of the servers of one store.
+class KilledServers:
+    """Starts and kills the servers of one store, one after the other.
 
     Parameters
     ----------
     path
         The store's directory.
     options
-        How servers are started.
+        How to start servers.
     clients
-        Who works meanwhile.
+        The load on each server.
     """
 
     def __init__(self, path: Path, options: ServerOptions, clients: Clients) -> None:
@@ -41,17 +41,21 @@ class Lives:
         self._options = options
         self._clients = clients
 
-    def server(self, armed: str = "") -> ServerProcess:
-        """Start a server, with a failpoint armed or without."""
+    def start(self, armed: str = "") -> ServerProcess:
+        """Start a server, with or without an armed failpoint."""
         return ServerProcess(self.path, self._options, armed=armed)
 
-    async def die(self, round: Round) -> tuple[str, ...]:
-        """Let a server live under load and die as a round says, in recovery too; return the kills in order.
+    async def run_and_kill(self, round: Round) -> tuple[str, ...]:
+        """Run a server under load and kill it as a round says, also in its recovery; return the kills in order.
 
         Raises
         ------
         ServerProcessError
+        <<<<<<< HEAD:recovery/proof/servers/lives.py
             If a server did not die, or not of what was planned.
+        =======
+            If a server did not die as planned.
+        >>>>>>> cliproof:recovery/proof/servers/killed_servers.py
         """
         kills = [round.engine_point or SIGKILL]
         if round.kind == SIGKILL:
@@ -65,8 +69,8 @@ class Lives:
 
     @asynccontextmanager
     async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
-        """Start a server and the clients; at the end the server is gone and all clients have noticed."""
-        with closing(self.server(armed)) as server:
+        """Start a server and the clients; at the end, kill the server and wait until all clients have noticed."""
+        with closing(self.start(armed)) as server:
             await server.ready()
             load = asyncio.create_task(self._clients.run(server.target))
             try:
@@ -76,7 +80,7 @@ class Lives:
                 await load
 
     async def _kill(self, load_seconds: float) -> None:
-        """Kill the server with SIGKILL at a moment that it does not choose."""
+        """Kill the server with SIGKILL after some seconds."""
         async with self._under_load() as (server, load):
             done, _ = await asyncio.wait([load], timeout=load_seconds)
             if done or not server.alive:
@@ -92,7 +96,7 @@ class Lives:
                 raise server.error(f"the server did not die at failpoint {armed}")
 
     async def _die_in_recovery(self, point: str) -> None:
-        """Start the server with a failpoint armed that it must not survive."""
-        with closing(self.server(point)) as server:
+        """Start the server with an armed failpoint of recovery, which it must not survive."""
+        with closing(self.start(point)) as server:
             if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:
                 raise server.error(f"the server did not die at failpoint {point} while it started")

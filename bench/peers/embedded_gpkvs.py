@@ -1,4 +1,4 @@
-"""gpkvs itself, embedded: no network, the same process as its peers."""
+"""gpkvs itself as a contender: embedded in the same process as its peers, without a network."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def index_bytes(shape: Shape, records: int) -> int:
 
 
 def heap_bytes(shape: Shape, records: int) -> int:
-    """Return the size of a heap for as many appended records: nothing that was overwritten need come back."""
+    """Return the size of a heap for so many appended records, none of which is reclaimed."""
     record = RECORD_HEADER_BYTES + shape.key_bytes + shape.value_bytes
     units = -(-record // UNIT_BYTES)
     return int(records * units * UNIT_BYTES * 1.1) + 64 * MIB
 
 
-class Gpkvs:
+class EmbeddedGpkvs:
     """A store of gpkvs.
 
     Parameters
     ----------
     directory
-        An empty one.
+        An empty directory.
     workload
-        What it will hold.
+        The records that it will hold.
     promise
         The persistence domain that the directory gives (`require_promise`).
     sets_max
-        How many SETs will be made after loading; space is reserved for all of them.
+        How many SETs come after loading, at most; space is reserved for all of them.
     """
 
     name = "gpkvs"
@@ -98,9 +98,9 @@ class Gpkvs:
             return self.store.get_many(prepared, table=TABLE)[0]
         return self.store.execute(prepared).values
 
-    def values(self, answer: NDArray[Any]) -> bytes:
+    def values(self, result: NDArray[Any]) -> bytes:
         """Return the column of values."""
-        return answer.tobytes()
+        return result.tobytes()
 
     def close(self) -> None:
         """Close the store."""

@@ -1,4 +1,4 @@
-"""Running a workload, or recovery, under a recorder."""
+"""Runs workloads and recoveries under a recorder."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from random import Random
 
 from gpkvs.media.layout import BLOCK_BYTES
-from gpkvs.recovery.proof.powerfail.base import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
-from gpkvs.recovery.proof.powerfail.judge import Disk, Dump, dump
-from gpkvs.recovery.proof.powerfail.recorder import Recorder
+from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
+from gpkvs.recovery.proof.powerfail.recorder import TraceRecorder
+from gpkvs.recovery.proof.powerfail.state_judge import Disk, Dump, dump
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
 from gpkvs.recovery.proof.powerfail.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
 from gpkvs.store import Store
 
 
 @dataclass(frozen=True)
-class Run:
-    """A workload that ran to its end: its trace, and what must be there after each of its batches.
+class WorkloadRun:
+    """A workload that ran to its end: its trace, and what the store must hold after each batch.
 
     Parameters
     ----------
     dumps
-        Before the first batch, and after each; in the trace a MARK ends each batch.
+        What the store held before the first batch, and after each. In the trace a MARK ends each batch.
     last
-        The first event of what is explored: the last batch, and what else no other workload has.
+        The first event that is explored: the last batch begins there, or a part that no other workload has.
     promised
-        The event from which on a power failure is survived; before it there may be a life in a weaker domain.
+        The event from which on the store survives a power failure; before it, the store may run in a weaker domain.
     """
 
     trace: Trace
@@ -37,7 +37,7 @@ class Run:
     promised: int
 
 
-class Runner:
+class WorkloadRunner:
     """Runs workloads, each from the base store of its layout.
 
     Parameters
@@ -47,7 +47,7 @@ class Runner:
     seed
         Permutes the threads of kernels.
     mutation
-        What the build that runs leaves out.
+        What the mutated build leaves out, if anything.
     """
 
     def __init__(self, directory: Path, seed: int, mutation: Mutation | None = None) -> None:
@@ -56,8 +56,8 @@ class Runner:
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
-    def mutated(self, mutation: Mutation | None) -> Runner:
-        """Return a runner of another build, with the same base stores."""
+    def mutated(self, mutation: Mutation | None) -> WorkloadRunner:
+        """Return a runner that leaves something else out, with the same base stores."""
         other = copy(self)
         other._mutation = mutation
         return other
@@ -66,13 +66,13 @@ class Runner:
         """Return every key that the workloads of a layout may store."""
         return self._base(layout)[1]
 
-    def run(self, workload: Workload) -> Run:
+    def run(self, workload: Workload) -> WorkloadRun:
         """Run a workload to its end.
 
         Raises
         ------
         AssertionError
-            If what is there after a batch is not what the batch says, or a file changed outside of the trace.
+            If a batch did not do what it says, or a file changed outside of the trace.
         """
         base, keys = self._base(workload.layout)
         disk = Disk(self._directory / "run")
@@ -83,17 +83,17 @@ class Runner:
             return self._open(disk, workload, disk.image().copy(), keys)
         if workload.letters == RENEW:
             in_progress = self._before_idle(Workload(workload.layout, "N"))
-            disk = Disk(self._directory / "run")  # the other one's files were replaced
+            disk = Disk(self._directory / "run")  # `_before_idle` replaced the files of the first one
             disk.lay(in_progress)
             return self._renewed(disk, workload, keys)
         if workload.letters in (PROCESS, COPY):
-            return self._two_lives(disk, workload, keys)
+            return self._two_domains(disk, workload, keys)
         with open_tiny(disk.path) as store:
             if workload.letters == DROP:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
             return self._batches(disk, workload, store, keys)
 
-    def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> Run:
+    def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> WorkloadRun:
         before = disk.image().copy()
         dumps = [dump(store, keys.all)]
         script = Script(workload, keys, _contents(dumps[0]))
@@ -105,7 +105,7 @@ class Runner:
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return self._finished(disk, recorder, dumps)
 
-    def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> Run:
+    def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> WorkloadRun:
         disk.lay(before)
         with self._recorder(disk, before, str(workload)) as recorder:
             store = open_tiny(disk.path, create=workload.letters == CREATE)
@@ -114,8 +114,8 @@ class Runner:
             found = dump(store, keys.all)
         return self._finished(disk, recorder, [found, found])
 
-    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
-        """Open a store whose incarnations are used up, then run a batch: it stores over the last old descriptor."""
+    def _renewed(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
+        """Open a store whose incarnations are used up, then run a batch, which stores over the last old descriptor."""
         use_up_incarnations(disk.path)
         before = disk.image().copy()
         disk.lay(before)
@@ -130,7 +130,7 @@ class Runner:
         return replace(run, last=0, promised=0)
 
     def _before_idle(self, workload: Workload) -> Image:
-        """Return what is there when a batch has stored everything but its last flag: an opening has much to do."""
+        """Return what a batch leaves that has stored everything but its last flag: the next opening has to undo it."""
         trace = self.run(workload).trace
         image = trace.before.copy()
         for event in trace.events:
@@ -140,8 +140,8 @@ class Runner:
                 image.apply(event)
         return image
 
-    def _two_lives(self, disk: Disk, workload: Workload, keys: Keys) -> Run:
-        """Run a life after which a power failure may take anything back, then open in msync and run a batch."""
+    def _two_domains(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
+        """Run or copy what a power failure may take back; then open the store in msync, and run a batch."""
         with open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)))
         before = disk.image().copy()
@@ -160,10 +160,10 @@ class Runner:
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         opened = next(place for place, event in enumerate(trace.events) if event.kind is Kind.MARK)
-        return Run(trace, dumps, len(earlier.events) if is_copy else 0, opened)
+        return WorkloadRun(trace, dumps, len(earlier.events) if is_copy else 0, opened)
 
     def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
-        """Return the trace of a life in the domain process: nothing is synced, no cache line is written back."""
+        """Return the trace of batches in the domain process, which syncs nothing and writes no cache line back."""
         with self._recorder(disk, before, "in process") as recorder:
             store = open_tiny(disk.path, durability="process")
             for letter in "NCU":
@@ -173,7 +173,7 @@ class Runner:
         return Trace(before, tuple(event for event in events if event.kind is not Kind.WRITE_BACK))
 
     def _copy(self, disk: Disk, image: Image) -> Trace:
-        """Return the trace of copying files into an empty directory, as `cp` does: nothing is synced."""
+        """Return the trace of copying files into an empty directory as `cp` does: without a sync."""
         disk.lay(Image())
         with self._recorder(disk, Image(), "copied") as recorder:
             for name, words in image.items():
@@ -183,7 +183,7 @@ class Runner:
         return recorder.trace()
 
     def recovery(self, disk: Disk, state: Image, name: str) -> Trace:
-        """Recover a state; return the trace of it, which ends with a MARK.
+        """Recover a state; return the trace of that, which ends with a MARK.
 
         Raises
         ------
@@ -197,16 +197,16 @@ class Runner:
         store.close()
         return recorder.trace().mutated(self._mutation)
 
-    def _finished(self, disk: Disk, recorder: Recorder, dumps: list[Dump]) -> Run:
+    def _finished(self, disk: Disk, recorder: TraceRecorder, dumps: list[Dump]) -> WorkloadRun:
         trace = recorder.trace()
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         marks = [place for place, event in enumerate(trace.events) if event.kind is Kind.MARK]
         last = marks[-2] + 1 if len(marks) > 1 else 0
-        return Run(trace, tuple(dumps), last, last)
+        return WorkloadRun(trace, tuple(dumps), last, last)
 
-    def _recorder(self, disk: Disk, before: Image, name: str) -> Recorder:
-        return Recorder(disk.path, before, Random(f"{self._seed} {name}"))
+    def _recorder(self, disk: Disk, before: Image, name: str) -> TraceRecorder:
+        return TraceRecorder(disk.path, before, Random(f"{self._seed} {name}"))
 
     def _base(self, layout: str) -> tuple[Image, Keys]:
         if layout not in self._bases:

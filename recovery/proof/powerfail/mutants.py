@@ -1,8 +1,8 @@
 """Does the explorer see a missing persist? Each fence, write-back and sync is left out, one at a time.
 
-What a store stores does not depend on what it persists, so a build without one of them makes the same trace without
-these events: a *mutant* is a trace filtered, of the workload and of every recovery after it. A mutant that no model
-catches is a persist that nothing needs, or a hole in the explorer.
+The stores of a build do not depend on its persists. So a build without one of them makes the same trace without these
+events, and a *mutant* needs no build: its traces, of the workload and of every recovery after it, are filtered. If no
+model catches a mutant, then nothing needs the persist, or the explorer has a hole.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpkvs.recovery.proof.powerfail.explore import Explorer, StateName
-from gpkvs.recovery.proof.powerfail.models import Model
+from gpkvs.recovery.proof.powerfail.crash_models import Model
+from gpkvs.recovery.proof.powerfail.explorer import Explorer, StateName
 from gpkvs.recovery.proof.powerfail.trace import HOST_STORE, ORDERING, Event, Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload
 
-# Between them they pass every persist; the short ones first.
+# Together they run every persist; the short ones come first.
 WORKLOADS = ("bytes:N", "u64:N", "bytes:O", "u64:C", "bytes:X", "bytes:I", "bytes:L", "bytes:Z", "u64:P", "bytes:K")
-# Which models can see that something of a kind is missing: the others do not look at it, or see what these see.
+# Which models can see that an event of a kind is missing. The others ignore such events, or see no more than these.
 _SEEN_BY = {
     Kind.FENCE: (Model.ADR8, Model.GPU),
     Kind.WRITE_BACK: (Model.ADR8,),
@@ -30,20 +30,20 @@ Place = tuple[int, str]  # a depth and a workload
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of a mutant."""
+class MutantVerdict:
+    """Whether a state showed a mutant, and which."""
 
     mutation: Mutation
-    caught: StateName | None  # the first state that shows it
+    caught: StateName | None  # the first state that shows the mutant
     message: str
     states: int  # visited until then
 
 
 def mutations_of(events: Iterable[Event]) -> set[Mutation]:
-    """Return every mutation of what ran: of each persist of memory its fence, its write-backs, and both.
+    """Return every mutation of some events: for each persist of memory, leave out its fence, its write-backs, or both.
 
-    All stores of the host share one fence in the source, so that one is left out for all of them; each one's
-    write-backs, and its whole persist, are left out for itself.
+    All stores of the host share one fence in the source, so one mutation leaves it out for all of them. Their
+    write-backs, and their whole persists, are left out one by one.
     """
     kinds: dict[str, set[Kind]] = {}
     for event in events:
@@ -59,7 +59,7 @@ def mutations_of(events: Iterable[Event]) -> set[Mutation]:
 
 
 def mutations_in(explorer: Explorer, workload: str) -> dict[Mutation, list[Place]]:
-    """Return the mutations of a workload, and of the recoveries after its crashes; with each, where it runs."""
+    """Return the mutations of a workload and of the recoveries after its crashes, each with its places."""
     found: dict[Mutation, list[Place]] = {}
     for depth, events in enumerate(explorer.events(Workload.parse(workload)), 1):
         for mutation in mutations_of(events):
@@ -67,8 +67,8 @@ def mutations_in(explorer: Explorer, workload: str) -> dict[Mutation, list[Place
     return found
 
 
-def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> Verdict:
-    """Explore a mutant where it runs, until a state shows it."""
+def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> MutantVerdict:
+    """Explore a mutant in the places where it runs, until a state shows it."""
     states = 0
     wanted = [model for kind in mutation.kinds for model in _SEEN_BY[kind]]
     models = tuple(model for model in explorer.options.models if model in wanted)
@@ -78,5 +78,5 @@ def verdict(explorer: Explorer, mutation: Mutation, places: list[Place]) -> Verd
         states += len(visited.distinct)
         if visited.violations:
             first = visited.violations[0]
-            return Verdict(mutation, first.state, first.message, states)
-    return Verdict(mutation, None, "", states)
+            return MutantVerdict(mutation, first.state, first.message, states)
+    return MutantVerdict(mutation, None, "", states)

@@ -1,4 +1,4 @@
-"""Which states of an epoch are visited: all of them where they are few, else those at the edges and a seeded sample."""
+"""Which states of an epoch are visited: all if they are few, else those at the edges and a seeded sample."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def choices(steps: Choice, random: Random, samples: int) -> Iterator[Choice]:
     Parameters
     ----------
     steps
-        How many each unit has.
+        How many steps each unit has.
     random
-        Of the sample.
+        Draws the sample.
     samples
-        Its size, where not every state is visited. States with at most two units kept, or at most two lost, are then
-        visited too; of one unit alone every step, of two all or none.
+        The size of the sample, if not every state is visited. Then the states in which at most two units are kept, or
+        at most two are lost, are visited too: every step of a single unit, all or none of two.
     """
     if is_exhaustive(steps):
         yield from product(*(range(step + 1) for step in steps))

@@ -1,8 +1,8 @@
-"""The store that `gpkvs bitflip` damages: the smallest there is, the same to the byte each time it is made.
+"""The store that `gpkvs bitflip` damages: the smallest possible, and the same to the byte each time it is made.
 
-Two images of it are kept as bytes: ``idle``, after its last batch, and ``active``, where the process was killed in the
-last batch with every slot changed and the flag ACTIVE, so that its undo log is what decides. Recovery must bring the
-``active`` one back to the state before that batch.
+There are two images of it: ``idle``, after its last batch, and ``active``, whose process was killed in the last batch
+when every slot was changed and the flag was ACTIVE. Recovery must bring ``active`` back to the state before that batch
+by its undo log.
 """
 
 from __future__ import annotations
@@ -51,42 +51,42 @@ Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store holds, by table."""
+    """The contents of a store, by table."""
 
     bytes_table: Model
     u64_table: Model
 
 
 @dataclass(frozen=True)
-class Specimen:
-    """One image: its files, and where the structures lie that DESIGN promises to check.
+class SampleStore:
+    """One image: its files, and the places of the structures that the store promises to check.
 
     Parameters
     ----------
     files
         The bytes of each file, by name.
     structures
-        File, first byte and bytes of each: both roots, the flag, both descriptors, the log's runs.
+        File, first byte and length of each: both roots, the flag, both descriptors, the log's runs.
     """
 
     files: dict[str, bytes]
     structures: tuple[tuple[str, int, int], ...]
 
 
-def open_specimen(path: Path) -> Store:
-    """Open a store as small as the specimen, with one thread, so that a process opens thousands a minute."""
+def open_sample(path: Path) -> Store:
+    """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
     return open_store(path, threads=1, index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10)
 
 
 def contents(image: str) -> Contents:
-    """Return what must be read from an image, once recovered."""
+    """Return the contents of an image after recovery."""
     batches = _bytes_batches(), _u64_batches()
     counted = [operations if image == "idle" else operations[:-1] for operations in batches]
     return Contents(_apply(counted[0]), _apply(counted[1]))
 
 
 def absent(image: str) -> Contents:
-    """Return keys that must not be found: deleted ones, and some that were never written; the values mean nothing."""
+    """Return keys that must be absent: deleted ones, and some that were never written. Their values mean nothing."""
     there = contents(image)
     touched = [{o[1] for batch in batches for o in batch} for batches in (_bytes_batches(), _u64_batches())]
     never = [{b"never-%d" % i for i in range(20)}, {_number(1 << 40 | i) for i in range(20)}]
@@ -96,21 +96,21 @@ def absent(image: str) -> Contents:
     )
 
 
-def make(path: Path, image: str) -> Specimen:
-    """Make an image at `path`, which does not exist, in a process of its own; read it, and leave it there.
+def make(path: Path, image: str) -> SampleStore:
+    """Make an image at `path`, which must not exist, in a process of its own; read its files, and leave them there.
 
     Raises
     ------
     GpkvsError
-        If it could not be made.
+        If the image could not be made.
     """
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
-    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.specimen", str(path), image]
+    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != (-signal.SIGKILL if image == "active" else 0):
-        raise GpkvsError(f"the specimen could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
+        raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-    return Specimen(files, (*_fixed_structures(), _log_runs(path)))
+    return SampleStore(files, (*_fixed_structures(), _log_runs(path)))
 
 
 def _fixed_structures() -> list[tuple[str, int, int]]:
@@ -130,9 +130,9 @@ def _log_runs(path: Path) -> tuple[str, int, int]:
 
 
 def _build(path: Path, image: str) -> None:
-    open_specimen(path).close()
+    open_sample(path).close()
     _take_out_chance(path)
-    with open_specimen(path) as store:
+    with open_sample(path) as store:
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
         pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))
@@ -147,7 +147,7 @@ def _build(path: Path, image: str) -> None:
 
 
 def _take_out_chance(path: Path) -> None:
-    """Replace what creation drew at random, before anything depends on it."""
+    """Replace what the creation drew at random, before anything depends on it."""
     rng = random.Random(_SEED)
     files = open_files(path, find_domain(path, "auto"))
     root = replace(files.root, store_id=rng.randbytes(16), hash_key=rng.randbytes(16), created_ms=0)
@@ -158,7 +158,7 @@ def _take_out_chance(path: Path) -> None:
 def _bytes_batches() -> list[list[Operation]]:
     rng = random.Random(_SEED)
     keys = [b"key-%d" % i + b"k" * rng.choice((0, 0, 1, 30)) for i in range(_BYTES_KEYS)]
-    # The empty value is one of them.
+    # Some values are empty.
     return _batches(rng, keys, lambda: rng.randbytes(rng.choice((0, 1, 7, 8, 20, 100, 300))))
 
 

@@ -1,4 +1,4 @@
-"""How commands that take long end: what they made, and the processes that they started, go with them."""
+"""How long commands end: they remove the files that they made, and kill the processes that they started."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _AGAIN_SECONDS = 0.01
 
 @contextmanager
 def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the command by an exception, so that everything is cleaned up on the way out.
+    """Let SIGTERM and Ctrl-C end the command by an exception, so that it cleans up everything on the way out.
 
-    Not in the middle of a transaction of this process: whatever interrupts one ends the process at once
-    (`gpkvs.fatal`). A timer then tries again a moment later.
+    In the middle of a transaction of this process, an exception would end the process at once (`gpkvs.fatal`). There a
+    timer tries again a moment later.
 
     Parameters
     ----------
     kill_children
-        Whether the processes that the command has started are killed first: the exception may come between the start
-        of one and the statement that would end it.
+        Whether to kill first the processes that the command has started: the exception may come after the start of one
+        and before the statement that would end it.
     """
     told: list[int] = []
 
@@ -69,17 +69,17 @@ def _kill_children() -> None:
 def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Give a command a directory: `data`, which must be empty and stays, or a temporary one.
 
-    The temporary one is removed when the command ends well or is told to end. If it fails, what is in it may say why:
-    it stays, unless it is empty.
+    The temporary one is removed when the command succeeds or is told to end. If the command fails, the files may show
+    why: the directory then stays, unless it is empty.
 
     Parameters
     ----------
     data
-        What the user named.
+        The directory that the user named.
     prefix
-        Of the temporary one's name.
+        The beginning of the temporary one's name.
     parent
-        Where it is made; by default where temporary files go.
+        The directory in which it is made; by default where temporary files go.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Concurrent clients that write, read and remember, until their server is gone; and the reading back afterwards.
+"""Concurrent clients that write, read and remember until their server is gone, and that read everything back later.
 
-They speak through the raw gRPC stubs: no retry may hide a loss. Each kind of client keeps to its own cells:
-*single* clients write keys that nobody else writes, with Set, Get and Delete; *batch* clients share cells of
-many keys, each written and read by one BatchRequest. Some keys are never written: nothing may appear there.
+They use the raw gRPC stubs, so that no retry hides a loss. Each kind of client has its own cells. *Single* clients use
+Set, Get and Delete on keys that nobody else writes. *Batch* clients share cells of many keys, and write and read each
+cell by one BatchRequest. Some keys are never written: no value may appear there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _GONE = (
     grpc.StatusCode.INTERNAL,
 )
 
-Operation = tuple[Op, bytes, bytes]  # the value is b"" but for a SET
+Operation = tuple[Op, bytes, bytes]  # the value is b"" unless it is a SET
 Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
-class WitnessOptions:
-    """How many clients there are, and how much they write to."""
+class DrillClientOptions:
+    """How many clients there are, and how many keys."""
 
     single_clients: int = 6
     keys_per_client: int = 40
@@ -48,10 +48,10 @@ class WitnessOptions:
 
 @dataclass
 class Counts:
-    """What the clients did in one life of the server."""
+    """What the clients did until their server died."""
 
-    writes: int = 0  # requests acknowledged
-    batches: int = 0  # of them, BatchRequests
+    writes: int = 0  # acknowledged requests
+    batches: int = 0  # BatchRequests among them
     reads: int = 0
     refused: int = 0
 
@@ -64,20 +64,20 @@ class Counts:
         )
 
 
-class Witnesses:
+class DrillClients:
     """The clients of one store.
 
     Parameters
     ----------
     ledger
-        Where they note what they do; its cells are made here.
+        Where they note their writes; the clients make its cells.
     options
         How many clients and keys.
     seed
-        Of what they choose; what happens when is up to the machine.
+        Of their choices; the timing is up to the machine.
     """
 
-    def __init__(self, ledger: Ledger, options: WitnessOptions, seed: str) -> None:
+    def __init__(self, ledger: Ledger, options: DrillClientOptions, seed: str) -> None:
         self.ledger = ledger
         self.counts = Counts()
         self.last_error = "none"
@@ -98,10 +98,10 @@ class Witnesses:
         await asyncio.gather(*clients)
 
     async def read_back(self, target: str, other_records: int = 0) -> int:
-        """Compare the whole key space with the ledger, while nobody writes; return the number of keys read.
+        """Compare all keys with the ledger, while nobody writes; return the number of keys.
 
-        The store must have as many records as the ledger has, and `other_records` that others wrote.
-        What is wrong is in the ledger's `violations`. What the server says about itself is in `info`.
+        The store must have as many records as the ledger, and `other_records` that others wrote. The problems are in
+        the ledger's `violations`, the facts that the server gives in `info`.
         """
         async with channel(target) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
@@ -117,11 +117,11 @@ class Witnesses:
         records = sum(table.records for table in self.info.tables)
         expected = self.ledger.keys_present + other_records
         if records != expected:
-            self.ledger.violate_answer(b"(all)", f"{expected} records", f"{records}")
+            self.ledger.violate_response(b"(all)", f"{expected} records", f"{records}")
         return sum(len(cell.keys) for cell in self.ledger.cells)
 
     async def ask(self, target: str) -> admin_pb2.InfoResponse:
-        """Return what a server says about itself."""
+        """Return the facts that a server gives about itself."""
         async with channel(target) as connection:
             admin = admin_pb2_grpc.AdminStub(connection)
             info: admin_pb2.InfoResponse = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
@@ -141,7 +141,7 @@ class Witnesses:
             remaining -= n
 
     def _size(self) -> int:
-        """Return the bytes of a value: mostly small, sometimes some pages."""
+        """Return the size of a value: mostly small, sometimes several pages."""
         if self._random.random() < 0.01:
             return self._random.randint(4_000, 20_000)
         return self._random.randint(VALUE_BYTES_MIN, 300)
@@ -172,7 +172,7 @@ class Witnesses:
         except grpc.aio.AioRpcError as error:
             self.last_error = f"{error.code().name}: {error.details()}"
             if error.code() not in _GONE:
-                self.ledger.violate_answer(b"(a request)", "an answer", self.last_error)
+                self.ledger.violate_response(b"(a request)", "a response", self.last_error)
             return False
         return True
 
@@ -191,7 +191,7 @@ class Witnesses:
         if response is not None:
             self._acknowledge(attempt, None)
             if response.found != present:
-                self.ledger.violate_answer(cell.keys[0], f"delete: found={present}", f"{response.found}")
+                self.ledger.violate_response(cell.keys[0], f"delete: found={present}", f"{response.found}")
 
     async def _get_one(self, stub: kv_pb2_grpc.KVStub, cell: Cell) -> None:
         before = cell.newest
@@ -223,7 +223,7 @@ class Witnesses:
             attempt, tuple(v if s is not None else 0 for v, s in zip(versions, attempt.state, strict=True))
         )
         if response.values != (attempt.state[probe] or b""):
-            self.ledger.violate_answer(cell.keys[probe], "the value set before in the batch", repr(response.values))
+            self.ledger.violate_response(cell.keys[probe], "the value set before in the batch", repr(response.values))
 
     async def _read_cell(self, stub: kv_pb2_grpc.KVStub, cell: Cell) -> None:
         before = cell.newest
@@ -240,14 +240,14 @@ class Witnesses:
         offset = 0
         for key, status, length in zip(keys, response.status, lengths, strict=True):
             if status not in (Status.OK, Status.NOT_FOUND):
-                self.ledger.violate_answer(key, "a value or its absence", Status(status).name)
+                self.ledger.violate_response(key, "a value or its absence", Status(status).name)
             values.append(response.values[offset : offset + length] if status == Status.OK else None)
             offset += length
         versions = [v if value is not None else 0 for v, value in zip(_versions(response), values, strict=True)]
         return values, versions
 
     async def _write(self, attempt: Attempt, call: Awaitable[Response]) -> Response | None:
-        """Await the answer to a write; None if the server refused it because it is full."""
+        """Await the response to a write; None if the server refused the write because it is full."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:
@@ -264,7 +264,7 @@ class Witnesses:
 
 
 def channel(target: str) -> grpc.aio.Channel:
-    """Return a connection of its own to a server."""
+    """Return a new connection to a server, which shares nothing with others."""
     return grpc.aio.insecure_channel(
         target, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     )

@@ -31,3 +31,11 @@ def parse_bytes(text: object) -> int:
     if number > _BYTES_MAX:
         raise typer.BadParameter(f"{quoted(str(text))} is more than 1,048,576 TiB: no machine has that")
     return int(number)
+
+
+def format_bytes(number: int) -> str:
+    """Return a number of bytes in the largest unit that divides it; `parse_bytes` reads it."""
+    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if number and number % (1 << shift) == 0:
+            return f"{number >> shift}{unit}"
+    return str(number)
