@@ -64,8 +64,9 @@ class NativePlanner:
     def __init__(
         self, files: StoreFiles, backend: Backend, heap: Heap, result_bytes_max: int, batch_result_bytes_max: int
     ) -> None:
-        self._files = files
         self._backend = backend
+        self._ops_max = min(OPS_MAX, files.log_entries_max)
+        self._log_words_max = files.log_words_max
         self._result_bytes_max = result_bytes_max
         self._of_layout = {
             name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
@@ -91,21 +92,21 @@ class NativePlanner:
         if not planner.plan(batch, table, first_sequence):
             return None
         runs = log_runs([planner.writes])
-        if planner.result_bytes > self._result_bytes_max or runs[0].words > self._files.log_words_max:
+        if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
             return None
         requests = len(batch.request_ops)
         numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
         parts = (BatchPart(numbers, batch, planner.result()),)
         write_set = None
         if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
-            write_set = WriteSet([planner.writes], runs, planner.tail, (planner.tail.segment,))
+            write_set = WriteSet([planner.writes], len(batch), runs, planner.tail, (planner.tail.segment,))
         return Planned(parts, {}, requests, write_set)
 
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
         tables = batch.request_tables
         return (
-            len(batch) <= min(OPS_MAX, self._backend.host_ops_max, self._files.log_entries_max)
+            len(batch) <= min(self._ops_max, self._backend.host_ops_max)
             and isinstance(batch.keys, np.ndarray)
             and isinstance(batch.values, np.ndarray)
             and (len(tables) == 1 or bool((tables == tables[0]).all()))

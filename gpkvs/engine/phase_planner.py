@@ -184,7 +184,7 @@ class PhasePlanner:
         self._check_log(batch, runs)
         self._meter.lap("stage")
         tail: Tail = allocation.tail
-        return WriteSet(tables, runs, tail, allocation.segments)
+        return WriteSet(tables, sum(writes.operations for writes in tables), runs, tail, allocation.segments)
 
     def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
         """Return what one table stores, as columns that native code can read."""

@@ -51,17 +51,14 @@ class HostStores:
         # A call of CFUNCTYPE gives Python's lock away, one of PYFUNCTYPE keeps it.
         self._by_lock = (_bind(ctypes.CFUNCTYPE), _bind(ctypes.PYFUNCTYPE))
 
-    def _steps(self, writes: TableWrites) -> _Steps:
-        return self._by_lock[writes.is_short][writes.index.entry.layout]
-
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
-        self._steps(writes).records(writes.address, first, last)
+        self._by_lock[writes.is_short][writes.index.layout.name].records(writes.address, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """See `Stores.log`."""
         writes.begin_log(epoch, address)
-        self._steps(writes).log(writes.address, first, last)
+        self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
@@ -69,12 +66,12 @@ class HostStores:
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`; a GPU's read image hears of it."""
-        self._steps(writes).slots(writes.address, first, last)
+        self._by_lock[writes.is_short][writes.index.layout.name].slots(writes.address, first, last)
         self._backend.host_stored(writes.index, writes.changed_slot[first:last])
 
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
-        self._steps(writes).count_live(writes.address, 0, 1)
+        self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
 
 
 class DeviceStores:

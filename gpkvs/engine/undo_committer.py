@@ -10,7 +10,7 @@ figure 6). docs/design.md names the invariants I1 to I7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpkvs import failpoint
@@ -26,6 +26,8 @@ from gpkvs.media.layout import STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun
 from gpkvs.media.transaction import Transaction
 
 _FLAG_BYTES = 2 * 8  # ACTIVE and IDLE
+
+_Parts = Sequence[tuple[TableWrites, Stores]]
 
 
 class UndoCommitter:
@@ -73,8 +75,6 @@ class UndoCommitter:
             self._prefetch(segment)
         try:
             self._store(write_set)
-            # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
-            self._count(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
 
@@ -85,20 +85,18 @@ class UndoCommitter:
             self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
             self._prefetched = segment
 
-    def _stores(self, writes: TableWrites) -> Stores:
-        return self._device if writes.device else self._host
-
     def _store(self, write_set: WriteSet) -> None:
         """Store a write set and make it durable, in the order of I1 to I4."""
         transaction, lap = self._transaction, self._meter.lap
         epoch = transaction.next_epoch()
+        parts: _Parts = [(writes, self._device if writes.device else self._host) for writes in write_set.tables]
         failpoint.hit("before_record")
-        for writes in write_set.tables:
+        for writes, stores in parts:
             if writes.records:
-                run_in_halves("mid_record", writes.records, partial(self._stores(writes).records, writes))
+                run_in_halves("mid_record", writes.records, partial(stores.records, writes))
         lap("record")
         failpoint.hit("before_log")
-        digest = self._store_log(write_set, epoch) if self._logged else 0
+        digest = self._store_log(parts, write_set.runs, epoch) if self._logged else 0
         lap("log")
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
@@ -110,21 +108,22 @@ class UndoCommitter:
             transaction.activate(epoch)
         lap("active")
         failpoint.hit("before_apply")
-        for writes in write_set.tables:
-            run_in_halves("mid_apply", writes.slots, partial(self._stores(writes).slots, writes))
+        for writes, stores in parts:
+            run_in_halves("mid_apply", writes.slots, partial(stores.slots, writes))
         lap("apply")
         failpoint.hit("before_apply_persist")
-        for writes in write_set.tables:
+        for writes, _ in parts:
             writes.index.region.persist()
         lap("persist_index")
         transaction.commit(descriptor)
         lap("idle")
+        # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
+        self._count(parts, write_set)
 
-    def _store_log(self, write_set: WriteSet, epoch: int) -> int:
+    def _store_log(self, parts: _Parts, runs: tuple[LogRun, ...], epoch: int) -> int:
         """Store the undo log; return the digest of all its entries."""
         digest = 0
-        for writes, run in zip(write_set.tables, write_set.runs, strict=True):
-            stores = self._stores(writes)
+        for (writes, stores), run in zip(parts, runs, strict=True):
             run_in_halves("mid_log", writes.slots, partial(stores.log, writes, epoch, self._files.run_address(run)))
             digest += stores.log_digest(writes)
         return digest % (1 << 64)
@@ -143,23 +142,21 @@ class UndoCommitter:
             log_digest=digest,
         )
 
-    def _count(self, write_set: WriteSet) -> None:
+    def _count(self, parts: _Parts, write_set: WriteSet) -> None:
+        """Take a durable batch into account; cannot fail."""
         self._heap.tail = write_set.tail
         user_bytes = heap_units = index_bytes = 0
-        for writes in write_set.tables:
-            entry = writes.index.entry
-            if writes.index.has_records:
-                self._stores(writes).count_live(writes)
-            self._tables[entry.id].records += writes.new_keys - writes.removed_keys
+        log_bytes = STRUCTURE_BYTES  # the descriptor, then the entries
+        for writes, stores in parts:
+            index = writes.index
+            if index.has_records:
+                stores.count_live(writes)
+            self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
             user_bytes += writes.user_bytes
             heap_units += writes.heap_units
-            index_bytes += writes.slots * entry.slot_layout.slot_bytes
-        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, _log_bytes(write_set.runs), index_bytes, _FLAG_BYTES)
-
-
-def _log_bytes(runs: tuple[LogRun, ...]) -> int:
-    """Return what a batch stores to the log: its entries and the descriptor."""
-    return STRUCTURE_BYTES + sum(run.count * run.entry_bytes for run in runs)
+            index_bytes += writes.slots * index.layout.slot_bytes
+            log_bytes += writes.slots * index.layout.entry_bytes
+        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, log_bytes, index_bytes, _FLAG_BYTES)
 
 
 def run_in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:

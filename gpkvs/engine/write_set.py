@@ -127,6 +127,8 @@ class WriteSet(NamedTuple):
     ----------
     tables
         Its parts.
+    operations
+        Of the batch, reads too.
     runs
         Each part's run of the undo log.
     tail
@@ -136,14 +138,10 @@ class WriteSet(NamedTuple):
     """
 
     tables: Sequence[TableWrites]
+    operations: int
     runs: tuple[LogRun, ...]
     tail: Tail
     segments: Sequence[int]
-
-    @property
-    def operations(self) -> int:
-        """Operations of the batch."""
-        return sum(writes.operations for writes in self.tables)
 
 
 def log_runs(tables: Sequence[TableWrites]) -> tuple[LogRun, ...]:
