@@ -117,7 +117,8 @@ class Engine:
         return planned
 
     def _plan_by_phases(self, batch: Batch) -> Planned:
-        on_host = len(batch) <= self._backend.host_ops_max and isinstance(batch.keys, np.ndarray)
+        is_small = len(batch) <= self._backend.host_ops_max
+        on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         planner = self._phases_on_host if on_host else self._phases
         return planner.plan(batch, self.next_sequence)
 

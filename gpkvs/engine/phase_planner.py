@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U32, Batch, BatchPart
+from gpkvs.batch import U32, U64, Batch, BatchPart
 from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.meter import Meter
@@ -68,6 +68,7 @@ class PhasePlanner:
         self._result_bytes_max = result_bytes_max
         self._batch_result_bytes_max = batch_result_bytes_max
         self._meter = meter
+        self._made: dict[int, Phases] = {}  # by table id
 
     def plan(self, batch: Batch, first_sequence: int) -> Planned:
         """Plan the longest run of requests from the first on that fits one transaction, refusing those that never fit.
@@ -122,9 +123,14 @@ class PhasePlanner:
         return plans
 
     def _phases(self, table_id: int) -> Phases:
-        table = self._tables[table_id]
-        kind = BytesPhases if table.index.has_records else U64Phases
-        return kind(self._place, self._files, table, self._result_bytes_max, self._meter)
+        table, phases = self._tables[table_id], self._made.get(table_id)
+        if phases is None or phases.table is not table:
+            kind = BytesPhases if table.index.has_records else U64Phases
+            phases = kind(self._place, self._files, table, self._result_bytes_max, self._meter)
+            # Dropped tables are forgotten here.
+            self._made = {number: made for number, made in self._made.items() if number in self._tables}
+            self._made[table_id] = phases
+        return phases
 
     def _plan_transaction(self, batch: Batch, plans: list[TablePlan]) -> WriteSet | None:
         """Run all phases; each plan gets its results, and what changes becomes a write set."""
@@ -219,7 +225,8 @@ class PhasePlanner:
         )
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
-        digest, freed = self._place.scratch(writes.slots, np.uint64), phases.freed(plan)
+        digest = self._place.scratch(writes.slots, np.uint64)
+        freed = phases.freed(plan)
         if isinstance(plan.changes.slot, np.ndarray):
             writes.changed_slot = plan.changes.slot
             writes.keep(
@@ -227,16 +234,21 @@ class PhasePlanner:
             )
             writes.set(freed=len(freed))
         else:
-            freed_units = np.zeros(self._files.segments, np.uint64)
-            self._place.launch(
-                "count_units",
-                len(freed),
-                reference=freed,
-                segment_units=self._files.segment_units,
-                segments=len(freed_units),
-                live_units=freed_units,
-            )
+            freed_units = self._count_units(freed) if writes.index.has_records else None
             writes.device = DeviceColumns(plan.changes.slot, plan.changes.contents, digest, freed_units)
+
+    def _count_units(self, reference: U64) -> U64:
+        """Return how many units of each segment references on a GPU name; on the host."""
+        units = np.zeros(self._files.segments, np.uint64)
+        self._place.launch(
+            "count_units",
+            len(reference),
+            reference=reference,
+            segment_units=self._files.segment_units,
+            segments=len(units),
+            live_units=units,
+        )
+        return units
 
     def _check_log(self, batch: Batch, runs: tuple[LogRun, ...]) -> None:
         """Put off requests if displaced occupants make the batch larger than the log."""

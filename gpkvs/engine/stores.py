@@ -118,7 +118,9 @@ class DeviceStores:
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
         self._host.count_live(writes)
-        self._heap.release(_device(writes).freed_units)
+        freed_units = _device(writes).freed_units
+        assert freed_units is not None
+        self._heap.release(freed_units)
 
 
 def _device(writes: TableWrites) -> DeviceColumns:

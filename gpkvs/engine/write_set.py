@@ -36,7 +36,7 @@ class DeviceColumns:
     slot: U64
     contents: U64  # (slots, words of a slot)
     digest: U64
-    freed_units: U64  # (segments,), on the host: what each segment of the heap loses
+    freed_units: U64 | None  # (segments,), on the host: what each segment of the heap loses; None without records
 
 
 class TableWrites:

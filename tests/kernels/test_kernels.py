@@ -149,6 +149,7 @@ def test_units_of_references_are_counted_alike_on_host_and_gpu() -> None:
     assert units.tolist() == [*expected, 0, 0]
     heap = Heap(1 << 20, Tail(0, 0), units[:7].copy())
     writes = TableWrites(SimpleNamespace(heap=SimpleNamespace(address=0)), backend, heap)  # type: ignore[arg-type]
+    writes.index = SimpleNamespace(layout=layout.BYTES_LAYOUT)  # type: ignore[assignment]
     writes.keep(freed_reference=reference)
     writes.set(freed=len(reference))
     HostStores(backend).count_live(writes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_READ, _PLACE, _SMALL = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cu", "gpkvs/kernels/small.hpp"
+_READ, _PLACE, _NATIVE = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cuh", "gpkvs/kernels/native_planner.hpp"
+_ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/heap.hpp"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
 MUTANTS = (
@@ -33,36 +34,54 @@ MUTANTS = (
         _FOREIGN,
     ),
     Mutant(
-        "small-batch-reuses-what-it-frees",
-        _SMALL,
-        "u64 segment = a.tail_segment, used = a.live_units[segment] ? a.tail_units : 0;",
-        "u64 segment = a.tail_segment, live = a.live_units[segment];\n"
-        "    for (u64 i = 0; i < freed; i++)\n"
-        "        if (reference_offset(a.freed[i]) / a.segment_units == segment) live -= reference_length(a.freed[i]);\n"
-        "    u64 used = live ? a.tail_units : 0;",
-        "a small batch stores over records that a crash would bring back (I7)",
+        "native-planner-reuses-what-it-frees",
+        _NATIVE,
+        "    Filled filled = {a.filled_segment, 0};\n",
+        "    u64 live = a.live_units[tail.segment];\n"
+        "    for (u64 i = 0; i < w.freed; i++)\n"
+        "        if (reference_offset(a.freed_reference[i]) / a.segment_units == tail.segment)\n"
+        "            live -= reference_length(a.freed_reference[i]);\n"
+        "    if (!live) tail.units = 0;\n"
+        "    Filled filled = {a.filled_segment, 0};\n",
+        "a batch stores over records that a crash would bring back (I7)",
         ("engine/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
-        "small-exact-fit-refused",
-        _SMALL,
-        "used + length > a.segment_units",
-        "used + length >= a.segment_units",
+        "exact-fit-refused",
+        _HEAP,
+        "tail.units + units > a.segment_units",
+        "tail.units + units >= a.segment_units",
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
         ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
-        "small-batch-frees-nothing",
-        _SMALL,
-        "if (segment < a.segments) a.live_units[segment] -= reference_length(a.freed[i]);",
-        "",
+        "segment-used-twice",
+        _HEAP,
+        "if (segment == tail.begin) return NO_RECORD;",
+        "if (segment == tail.segment) return NO_RECORD;",
+        "a large batch that goes round the heap stores over its own records",
+        ("engine/test_heap.py::test_a_batch_that_goes_round_the_heap_stops_at_its_own_records",),
+    ),
+    Mutant(
+        "damaged-reference-counted",
+        "gpkvs/kernels/heap.cuh",
+        "segment < a.segments ? a.live_units + segment : nullptr",
+        "a.live_units + segment",
+        "one damaged reference counts in memory that is not the heap's",
+        ("kernels/test_kernels.py::test_units_of_references_are_counted_alike_on_host_and_gpu",),
+    ),
+    Mutant(
+        "batch-frees-nothing",
+        "gpkvs/kernels/write_set.hpp",
+        "            *live_units -= reference_length(w.freed_reference[i]);\n",
+        "            *live_units -= 0;\n",
         "overwriting fills the heap",
         ("engine/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
     ),
     Mutant(
-        "small-batch-forgets-removed-keys",
-        _SMALL,
-        "        a.counts[SMALL_REMOVED_KEYS] += a.change[chain] == CHANGE_REMOVE;\n",
+        "native-planner-forgets-removed-keys",
+        _NATIVE,
+        "        a.writes->removed_keys += a.change[chain] == CHANGE_REMOVE;\n",
         "",
         "the number of records only grows",
         (
@@ -80,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-request-keeps-its-ways",
-        _PLACE,
+        _ADMIT,
         "give_back(its, a.slot[a.changed_chain[undone]]);",
         "",
         "requests behind one that does not fit the index are refused for room that nobody took",
@@ -88,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-request-keeps-its-units",
-        _PLACE,
+        _ADMIT,
         "        used = used_before;\n",
         "",
         "requests behind one that does not fit the heap are refused for room that nobody took",
