@@ -126,6 +126,7 @@ class _Server:
         async with AsyncExitStack() as stack:
             stack.callback(self._engine_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
+            stack.callback(receives.close)
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
             http_port = HttpPort(self._metrics.registry, gate)

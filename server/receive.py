@@ -163,6 +163,10 @@ class Receives:
             if not receive.outlives_stop:
                 receive.end(error)
 
+    def close(self) -> None:
+        """Look no more: the server has stopped, and its event loop is about to end."""
+        self._look_at.cancel()
+
     def _look(self) -> None:
         """Look at the calls that wait, and again soon, also after a failure: without looks nothing is bounded."""
         try:

@@ -39,6 +39,17 @@ def make() -> tuple[Receives, Memory]:
 
 
 @asynchronous
+async def test_nothing_is_looked_at_after_the_end() -> None:
+    """A look that found much free memory while the event loop ended left a traceback in the log."""
+    receives, _ = make()
+    looks: list[float] = []
+    receives._look_once = looks.append  # type: ignore[method-assign]
+    receives.close()
+    await asyncio.sleep(1.3)
+    assert looks == []
+
+
+@asynchronous
 async def test_a_look_that_fails_is_not_the_last() -> None:
     receives, memory = make()
     looks, real = 0, receives._look_once
