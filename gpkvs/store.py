@@ -13,8 +13,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Backend
-from gpkvs.backends.choose import choose_backend
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.engine import Engine
@@ -27,8 +25,6 @@ from gpkvs.engine.schema import (
     drop_table,
     new_entry,
     remove_index,
-    remove_orphans,
-    reserve_catalog,
     reserve_index,
 )
 from gpkvs.engine.table import Table
@@ -41,21 +37,14 @@ from gpkvs.errors import (
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.media.directory import (
-    DirectoryLock,
     Progress,
     access_errors,
-    create_store,
-    finish_creation,
-    make_directory,
-    require_store,
-    store_exists,
 )
-from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
+from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
-from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.process_io import process_io
-from gpkvs.recovery.startup.recover import recover
+from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.text import no_such, quoted
 
@@ -110,48 +99,27 @@ class Store:
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = False
         self.meter = Meter()
-        with access_errors(path):
-            if not create:
-                require_store(path)
-            make_directory(path)
-            self._lock = DirectoryLock(path, write=True)
-            try:
-                self._backend: Backend = choose_backend(config.backend, config.threads)
-                try:
-                    self._open(config, on_progress)
-                except BaseException:
-                    self._backend.close()
-                    raise
-            except BaseException:
-                self._lock.release()
-                raise
-
-    def _open(self, config: StoreConfig, on_progress: Progress) -> None:
-        self.domain: Domain = find_domain(self.path, config.durability)
-        self.is_new = not store_exists(self.path)
-        if self.is_new:
-            create_store(self.path, config.sizes, on_progress)
-        finish_creation(self.path)
-        self._files: StoreFiles = open_files(self.path, self.domain)
+        self._opened = open_directory(path, config, create=create, on_progress=on_progress)
         try:
-            warn_of_sizes(self._files, config)
-            self._attach()
-            recovered = recover(self._files, self._backend, on_progress, accept_loss=config.accept_loss)
+            with access_errors(path):
+                self._begin(config)
         except BaseException:
-            self._backend.close()
-            self._files.close()
+            self._opened.close()
             raise
-        remove_orphans(self._files)
-        reserve_catalog(self._files)
+
+    def _begin(self, config: StoreConfig) -> None:
+        """Take over what was opened, and make the engine."""
+        opened, recovered = self._opened, self._opened.recovered
+        self._files, self._backend, self.domain = opened.files, opened.backend, opened.domain
+        self.is_new = opened.is_new
         self.recovery = recovered.report
         self._quota = Quota(config.tables_max, config.tables_bytes_max)
         self.limits = _limits_of(self._files, config.limits)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
         )
-        tables = {
-            table_id: Table(index, recovered.records[table_id]) for table_id, index in self._files.indexes.items()
-        }
+        indexes = self._files.indexes
+        tables = {table_id: Table(index, recovered.records[table_id]) for table_id, index in indexes.items()}
         self._engine = Engine(
             self._backend,
             self._files,
@@ -166,13 +134,7 @@ class Store:
         self._tables = {table.entry.name: table for table in tables.values()}
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
-            self._set_unsafe(True)
-
-    def _attach(self) -> None:
-        """Make the files that kernels store to reachable for the backend; records stay with the host."""
-        self._backend.attach(self._files.log)
-        for index in self._files.indexes.values():
-            self._backend.attach_index(index)
+            set_unsafe(self._files, True)
 
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
@@ -430,13 +392,8 @@ class Store:
                 # All that was stored is durable before the mark goes.
                 with access_errors(self.path):
                     self._files.persist_unlogged()
-                    self._set_unsafe(False)
-            self._backend.close()
-            self._files.close()
-            self._lock.release()
-
-    def _set_unsafe(self, unsafe: bool) -> None:
-        set_unsafe(self._files, unsafe)
+                    set_unsafe(self._files, False)
+            self._opened.close()
 
     def __enter__(self) -> Self:
         self._origin.require()

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -80,12 +80,38 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     """
     begin = time.perf_counter()
     require_accepted_loss(files, accept_loss)
-    was_unsafe = files.root.is_unsafe
     on_progress("making durable what is there", 0.0)
     failpoint.hit("before_settle")
     # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
     files.fsync()
+    restored = _restore(files, backend, on_progress)
+    failpoint.hit("before_recount")
+    on_progress("counting live records", 0.5)
+    heap, records = _count(files, backend, restored.transaction.current)
+    report = _report(files, restored, heap, sum(records.values()), time.perf_counter() - begin)
+    try:
+        write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
+    except OSError as error:  # a full disk must not keep a store from starting
+        _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
+    on_progress("recovered", 1.0)
+    return Recovered(restored.transaction, heap, records, report)
+
+
+@dataclass(frozen=True)
+class _Restored:
+    """A store in the state of its last committed batch, and what that took."""
+
+    transaction: Transaction
+    undone: bool  # a batch was in progress
+    undone_entries: int
+    was_unsafe: bool  # in use without an undo log, and not closed
+    dropped_slots: int
+
+
+def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Restored:
+    """Undo a batch in progress, or drop what cannot be read; then begin the next incarnation."""
     on_progress("reading the transaction flag", 0.1)
+    was_unsafe = files.root.is_unsafe
     state, epoch = read_flag(files)
     undone_entries = 0
     if was_unsafe:
@@ -101,45 +127,34 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     dropped_slots = salvage(files, backend) if was_unsafe else 0
     current = begin_incarnation(files, current)
     transaction = after_loss(files, current) if was_unsafe else Transaction(files, current)
-    current = transaction.current
-    failpoint.hit("before_recount")
-    on_progress("counting live records", 0.5)
+    return _Restored(transaction, state is State.ACTIVE, undone_entries, was_unsafe, dropped_slots)
+
+
+def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, int]]:
+    """Count the records of every table, and what of the heap is live."""
     live_units = np.zeros(files.segments, np.uint64)
     records = {table: recount(files, backend, index, live_units) for table, index in files.indexes.items()}
-    heap = Heap(
-        files.root.segment_bytes,
-        Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES),
-        live_units,
-    )
-    seconds = time.perf_counter() - begin
-    report = RecoveryReport(
-        undone=state is State.ACTIVE,
-        undone_entries=undone_entries,
-        dropped_slots=dropped_slots,
-        root_copy_repaired=files.roots.found.repaired,
-        records=sum(records.values()),
+    tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
+    return Heap(files.root.segment_bytes, tail, live_units), records
+
+
+def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
+    repaired = files.roots.found.repaired
+    did = "no batch was in progress"
+    if restored.undone:
+        did = f"a batch was in progress: {counted(restored.undone_entries, 'slot')} rolled back"
+    root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
+    loss = f"{_loss(restored.dropped_slots)}; " if restored.was_unsafe else ""
+    return RecoveryReport(
+        undone=restored.undone,
+        undone_entries=restored.undone_entries,
+        dropped_slots=restored.dropped_slots,
+        root_copy_repaired=repaired,
+        records=records,
         heap_live_bytes=heap.live_bytes,
         seconds=seconds,
-        text=_describe(state, undone_entries, sum(records.values()), files.roots.found.repaired, seconds),
+        text=f"{loss}{did}; {counted(records, 'record')}{root}; {seconds * 1000:.1f} ms",
     )
-    if was_unsafe:
-        report = replace(report, text=f"{_loss(dropped_slots)}; {report.text}")
-    try:
-        write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
-    except OSError as error:  # a full disk must not keep a store from starting
-        _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
-    on_progress("recovered", 1.0)
-    return Recovered(transaction, heap, records, report)
-
-
-def _describe(state: State, undone_entries: int, records: int, repaired: str, seconds: float) -> str:
-    did = (
-        f"a batch was in progress: {counted(undone_entries, 'slot')} rolled back"
-        if state is State.ACTIVE
-        else "no batch was in progress"
-    )
-    root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""
-    return f"{did}; {counted(records, 'record')}{root}; {seconds * 1000:.1f} ms"
 
 
 def _loss(dropped_slots: int) -> str:
