@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -79,3 +80,14 @@ def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
     shown = [part for block in blocks_of(exemption.document) if block.language in RUN for part in parts_of(block)]
     assert set(exemption.commands) <= set(shown)
     assert exemption.reason
+
+
+PATH = re.compile(r"`((?:gpkvs|server|client|recovery|bench|proto|tests|deploy|docs)/[\w./{},-]+)`")
+
+
+@pytest.mark.parametrize("document", [name for name in documents() if name != "CHANGELOG.md"])
+def test_every_file_that_a_document_names_is_there(document: str) -> None:
+    """A file that moves takes its name in the documents along."""
+    named = PATH.findall((REPOSITORY / document).read_text())
+    missing = [name for name in named if "{" not in name and not (REPOSITORY / name).exists()]
+    assert missing == []
