@@ -9,8 +9,8 @@ from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
 from gpkvs.config import Limits
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.limits import check_key_bytes, check_request_ops, check_value_bytes
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.request_checks import check_key_bytes, check_request_ops, check_value_bytes
 
 Operation: TypeAlias = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 Result: TypeAlias = bytes | int | bool | None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError, memory_refused
-from gpkvs.limits import check_request_ops, wrong_bytes
+from gpkvs.request_checks import check_request_ops, wrong_bytes
 from gpkvs.text import counted
 
 Number = TypeVar("Number", bound=np.generic)

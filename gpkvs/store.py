@@ -17,7 +17,6 @@ from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.quota import Quota, require_room_for_table
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -28,6 +27,7 @@ from gpkvs.engine.schema import (
     reserve_index,
 )
 from gpkvs.engine.table import Table
+from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import (
     CorruptRecordError,
     InvalidArgumentError,

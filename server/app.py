@@ -25,7 +25,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from gpkvs.config import ServerConfig, StoreConfig
-from gpkvs.engine.quota import raise_open_files
+from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.address import Address, ListenError, parse_address, require_free

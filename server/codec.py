@@ -15,8 +15,8 @@ import numpy as np
 from gpkvs.batch import U32, Batch, BatchPart, BatchResult, Op, constant, is_constant
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
-from gpkvs.limits import check_key_bytes, check_value_bytes
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.request_checks import check_key_bytes, check_value_bytes
 
 # Room for the columns of a response beside its values: status, version and value length of each operation.
 _RESPONSE_BYTES_PER_OP = 16

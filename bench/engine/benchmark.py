@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
 from gpkvs.bench.peers.contender import BenchError, Contender, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
+from gpkvs.bench.peers.embedded_stores import PEERS, PeerName
 from gpkvs.bench.peers.lmdb_peer import Lmdb
-from gpkvs.bench.peers.rocksdb_peer import RocksDb
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, ratios
 
-PeerName = Literal["lmdb", "rocksdb"]
-PEERS: dict[PeerName, type[Lmdb | RocksDb]] = {"lmdb": Lmdb, "rocksdb": RocksDb}
 ORDERS: tuple[Order, ...] = ("random", "sorted")
 OPERATIONS = ("GET", "SET")  # reads first: no store may tidy up after writes while they are timed
 

@@ -13,12 +13,13 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.bench.engine.benchmark import EngineOptions, PeerName, run_engine, steps
+from gpkvs.bench.engine.benchmark import EngineOptions, run_engine, steps
 from gpkvs.bench.engine.workload import SHAPES
 from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.gpu.paper import paper_tables, run_paper
 from gpkvs.bench.peers.contender import Promise
+from gpkvs.bench.peers.embedded_stores import PeerName
 from gpkvs.bench.report.report import write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of

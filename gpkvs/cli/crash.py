@@ -17,7 +17,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
 from gpkvs.recovery.proof.powerfail.crash_models import MODEL_OF_DOMAIN, Model
 from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateReport, Visited
-from gpkvs.recovery.proof.powerfail.mutants import MutantVerdict
+from gpkvs.recovery.proof.powerfail.missing_persists import MutantVerdict
 from gpkvs.recovery.proof.powerfail.trace import Kind, Mutation
 from gpkvs.recovery.proof.powerfail.workloads import Workload, all_workloads
 

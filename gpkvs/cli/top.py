@@ -18,7 +18,7 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
-from gpkvs.server.scrape import Interval, Scrape, ScrapeError, summarize
+from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
 
 
 @exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)

@@ -51,7 +51,7 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
 
 
 def heap_full(heap: Heap) -> NoSpaceError:
-    """Return why new records are refused."""
+    """Return why new records are refused: "heap full: no free segment left for new records ..."."""
     total = len(heap.live_units) * heap.segment_units * UNIT_BYTES
     return NoSpaceError(
         "heap",

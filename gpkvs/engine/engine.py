@@ -14,11 +14,12 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
+from gpkvs.engine.committer import Committer
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
-from gpkvs.engine.plan import Planned
+from gpkvs.engine.planner import Planned
 from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import UndoCommitter
@@ -69,10 +70,10 @@ class Engine:
         self.transaction = transaction
         self.meter = meter
         limits = (result_bytes_max, batch_result_bytes_max)
-        self._native = NativePlanner(files, backend, heap, *limits)
+        self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
-        self._committer = UndoCommitter(backend, files, tables, heap, transaction, meter, logged=logged)
+        self._committer: Committer = UndoCommitter(backend, files, tables, heap, transaction, meter, logged=logged)
         self._dropped: deque[DroppedTable] = deque()
 
     @property
@@ -110,8 +111,7 @@ class Engine:
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
-            table = self.tables.get(int(batch.request_tables[0]))
-            planned = self._native.plan(batch, table, self.next_sequence)
+            planned = self._native.plan(batch, self.next_sequence)
         if planned:
             self.meter.lap("plan")
         return planned

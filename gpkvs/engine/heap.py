@@ -1,7 +1,7 @@
 """The heap: where the next record goes, and how much of each segment is live.
 
 A segment is free when nothing in it is live. Live counts are volatile. An opening recounts them from the index; each
-committed batch keeps them up. ``kernels/heap.hpp`` allocates.
+committed batch keeps them up. ``kernels/allocate.hpp`` allocates.
 """
 
 from __future__ import annotations

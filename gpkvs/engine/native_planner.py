@@ -20,7 +20,8 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, Batch, BatchPart, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
-from gpkvs.engine.plan import FIRST_REQUEST, Planned
+from gpkvs.engine.plan import FIRST_REQUEST
+from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
@@ -55,16 +56,23 @@ class NativePlanner:
 
     Parameters
     ----------
-    files, backend, heap
+    backend, files, tables, heap
         Of the store; the host's threads plan.
     result_bytes_max, batch_result_bytes_max
         Values that one request, and one transaction, may read.
     """
 
     def __init__(
-        self, files: StoreFiles, backend: Backend, heap: Heap, result_bytes_max: int, batch_result_bytes_max: int
+        self,
+        backend: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        heap: Heap,
+        result_bytes_max: int,
+        batch_result_bytes_max: int,
     ) -> None:
         self._backend = backend
+        self._tables = tables
         self._ops_max = min(OPS_MAX, files.log_entries_max)
         self._log_words_max = files.log_words_max
         self._result_bytes_max = result_bytes_max
@@ -78,14 +86,9 @@ class NativePlanner:
         """The memory that is kept for the columns of the next batch."""
         return sum(planner.kept_bytes for planner in self._of_layout.values())
 
-    def plan(self, batch: Batch, table: Table | None, first_sequence: int) -> Planned | None:
-        """Plan a batch whose first request is on a table; PM is only read.
-
-        Returns
-        -------
-        Planned or None
-            `None` if the phase planner must do it.
-        """
+    def plan(self, batch: Batch, first_sequence: int) -> Planned | None:
+        """See `Planner.plan`."""
+        table = self._tables.get(int(batch.request_tables[0]))
         if table is None or not self._takes(batch):
             return None
         planner = self._of_layout[table.entry.layout]

@@ -15,14 +15,15 @@ import numpy as np
 
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart
+from gpkvs.engine.allocation import Allocation, allocate
 from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.phases_bytes import BytesPhases
 from gpkvs.engine.phases_u64 import U64Phases
-from gpkvs.engine.plan import FIRST_REQUEST, Plan, Planned
-from gpkvs.engine.records import Allocation, allocate
+from gpkvs.engine.plan import FIRST_REQUEST, Plan
+from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
@@ -71,10 +72,7 @@ class PhasePlanner:
         self._made: dict[int, Phases] = {}  # by table id
 
     def plan(self, batch: Batch, first_sequence: int) -> Planned:
-        """Plan the longest run of requests from the first on that fits one transaction, refusing those that never fit.
-
-        The phases run as often as it takes to know which requests fit. PM is only read.
-        """
+        """See `Planner.plan`; the phases run as often as it takes to know which requests fit."""
         with memory_refused():
             requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
             rejected = self._dropped_tables(batch, requests)

@@ -18,8 +18,8 @@ from gpkvs.backends.base import Argument, Backend, Column
 from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
 from gpkvs.engine.capacity import DoesNotFitError, result_bytes_by_request
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.placement import Placement
 from gpkvs.engine.plan import Chains, Fingerprints, Folded, Plan, Seen, SlotChanges
+from gpkvs.engine.slot_placement import Placement
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles

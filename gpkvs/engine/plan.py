@@ -1,4 +1,4 @@
-"""What a planner returns, and the columns that the phases of one table hand on to each other.
+"""The columns that the phases of one table hand on to each other.
 
 Columns live where the backend's kernels run, in its array module (`Backend.xp`).
 """
@@ -8,34 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U8, U32, U64, Batch, BatchPart, Op, RequestResult, constant
-from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import GpkvsError
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
 
 FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
-
-
-class Planned(NamedTuple):
-    """A batch as planned: its results, which nobody may see before the write set is durable.
-
-    Attributes
-    ----------
-    parts, rejected, requests
-        As in `BatchResult`.
-    write_set
-        What to commit; `None` if nothing changes and no version was given.
-    """
-
-    parts: tuple[BatchPart, ...]
-    rejected: dict[int, GpkvsError]
-    requests: int
-    write_set: WriteSet | None
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,21 @@
 #include <cpuid.h>
 #endif
 
+#include "audit.cu"
 #include "change.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "mark_empty.cu"
 #include "order.cu"
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
+#include "recount.cu"
 #include "route.cu"
-#include "scan.cu"
 
 // After the kernels, which they run.
 #include "admit.hpp"
-#include "heap.hpp"
+#include "allocate.hpp"
 #include "native_planner.hpp"
 #include "write_set.hpp"
 
@@ -70,7 +72,7 @@ void gpkvs_write_back_on(u32 how) { pm_write_back = how; }
 // How many cache lines were written back since the process began.
 u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }
 
-// The names of the audits (scan.cu), in the order of their numbers from 1 on, each with a semicolon after it.
+// The names of the audits (audit.cu), in the order of their numbers from 1 on, each with a semicolon after it.
 #define AUDIT_NAME(code, name) name ";"
 const char* gpkvs_audits() { return AUDITS(AUDIT_NAME); }
 

@@ -6,7 +6,7 @@
 #pragma once
 #include <new>
 
-#include "heap.hpp"
+#include "allocate.hpp"
 #include "probe.cuh"
 #include "write_set.hpp"
 

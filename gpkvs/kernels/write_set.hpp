@@ -5,7 +5,7 @@
 #pragma once
 #include <type_traits>
 
-#include "heap.cuh"
+#include "live_units.cuh"
 #include "pool.hpp"
 #include "record.cuh"
 

@@ -23,7 +23,7 @@ from gpkvs.media.layout import (
     LogRun,
     Root,
 )
-from gpkvs.media.roots import Roots
+from gpkvs.media.root_copies import Roots
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 

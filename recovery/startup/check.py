@@ -26,7 +26,7 @@ from gpkvs.media.layout import (
     reference_length,
     reference_offset,
 )
-from gpkvs.media.roots import COPY_NAMES
+from gpkvs.media.root_copies import COPY_NAMES
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.native import audits
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log

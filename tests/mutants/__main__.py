@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.mutants.cases import MUTANTS
-from tests.mutants.copy import HUNG, ROOT, BuildError, Run, fresh_copy
+from tests.mutants.all_mutants import MUTANTS
+from tests.mutants.checkout_copy import HUNG, ROOT, BuildError, Run, fresh_copy
 from tests.mutants.mutant import Mutant, StaleError
 
 _FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _READ, _PLACE, _NATIVE = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cuh", "gpkvs/kernels/native_planner.hpp"
-_ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/heap.hpp"
+_ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/allocate.hpp"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
 MUTANTS = (
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-reference-counted",
-        "gpkvs/kernels/heap.cuh",
+        "gpkvs/kernels/live_units.cuh",
         "segment < a.segments ? a.live_units + segment : nullptr",
         "a.live_units + segment",
         "one damaged reference counts in memory that is not the heap's",
@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "audit-across-segments",
-        "gpkvs/kernels/scan.cu",
+        "gpkvs/kernels/audit.cu",
         " ||\n        offset / a.segment_units != (offset + units - 1) / a.segment_units)",
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",

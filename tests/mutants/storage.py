@@ -18,7 +18,7 @@ MUTANTS = (
     ),
     Mutant(
         "phases-reuse-what-they-free",
-        "gpkvs/engine/records.py",
+        "gpkvs/engine/allocation.py",
         "    start = heap.start\n",
         "    freed = sum(int((phases.freed(plan) & np.uint64(0xFFFFFF)).sum()) for phases, plan in plans)\n"
         "    start = Tail(heap.tail.segment, 0) if heap.live_units[heap.tail.segment] <= freed else heap.start\n",
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "tables-of-a-batch-overlap",
-        "gpkvs/engine/records.py",
+        "gpkvs/engine/allocation.py",
         "_allocate_table(place, heap, plan, tail)",
         "_allocate_table(place, heap, plan, tail.copy())",
         "the records of two tables in one batch lie in the same place",
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "root-owner-keeps-the-old-root",
-        "gpkvs/media/roots.py",
+        "gpkvs/media/root_copies.py",
         "        self.current = root\n",
         "",
         "the second change of the root takes back the first",
@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "one-table-over",
-        "gpkvs/engine/quota.py",
+        "gpkvs/engine/table_quota.py",
         "if tables >= quota.tables_max:",
         "if tables > quota.tables_max:",
         "one table more than allowed",

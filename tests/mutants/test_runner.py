@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import MutantOutcome, judge
-from tests.mutants.cases import MUTANTS
-from tests.mutants.copy import HUNG, ROOT, Run, fresh_copy
+from tests.mutants.all_mutants import MUTANTS
+from tests.mutants.checkout_copy import HUNG, ROOT, Run, fresh_copy
 from tests.mutants.mutant import Mutant, StaleError
 
 

@@ -9,7 +9,7 @@ from cupy.cuda import runtime
 from cupy.cuda.compiler import CompileException
 
 from gpkvs.errors import BackendError
-from gpkvs.kernels.source import translation_unit
+from gpkvs.kernels.gpu_source import translation_unit
 
 _OPTIONS = ("--std=c++17", "-default-device", "--generate-line-info")
 

@@ -28,7 +28,7 @@ from gpkvs.recovery.proof.powerfail.explorer import (
     StateViolation,
     Visited,
 )
-from gpkvs.recovery.proof.powerfail.mutants import WORKLOADS, MutantVerdict, Place, mutations_in, verdict
+from gpkvs.recovery.proof.powerfail.missing_persists import WORKLOADS, MutantVerdict, Place, mutations_in, verdict
 from gpkvs.recovery.proof.powerfail.trace import Mutation
 from gpkvs.recovery.proof.powerfail.workloads import EXTRA, Workload, all_workloads
 

@@ -21,7 +21,7 @@ from gpkvs.cli.main import app
 from gpkvs.config import DurabilityName
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
-from gpkvs.media.roots import RootCopies, Roots
+from gpkvs.media.root_copies import RootCopies, Roots
 from gpkvs.media.transaction import Transaction
 from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName

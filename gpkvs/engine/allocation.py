@@ -1,4 +1,4 @@
-"""Room in the heap for the records of a batch, by the one allocator (``kernels/heap.hpp``)."""
+"""Room in the heap for the records of a batch, by the one allocator (``kernels/allocate.hpp``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
         With the requests whose records find no room.
     """
     start = heap.start
-    tail = np.array([start.segment, start.units, start.segment], np.uint64)  # `Tail` in kernels/heap.hpp
+    tail = np.array([start.segment, start.units, start.segment], np.uint64)  # `Tail` in kernels/allocate.hpp
     for phases, plan in plans:
         plan.put_op = phases.kept_records(plan)
         plan.records, placed = _allocate_table(place, heap, plan, tail)

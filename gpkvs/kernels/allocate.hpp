@@ -4,7 +4,7 @@
 // the next one in which nothing is live; when the search comes back to where it began, the heap is full (I7: what a batch
 // frees is free for the next batch only).
 #pragma once
-#include "heap.cuh"
+#include "live_units.cuh"
 
 // The tail of the heap while a batch is planned: three words, which several tables of one batch pass on.
 struct Tail {

@@ -1,0 +1,36 @@
+// Counting what a whole index holds: after a crash, and after a table was dropped.
+#include "live_units.cuh"
+#include "probe.cuh"
+
+// recount_bytes: live units of each heap segment and the number of records. One item a block, from `first_block` on.
+#define RECOUNT_BYTES_ARGS(F) F(const BytesBucket*, index) F(u64, first_block) SEGMENTS_ARGS(F) F(u32*, records)
+
+GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
+    const u32 in_block = BytesBucket::IN_BLOCK * WAYS;
+    const BytesSlot* slot = a.index[(a.first_block + i) * BytesBucket::IN_BLOCK].ways;
+    u32 records = 0;
+    for (u32 s = 0; s < in_block; s++, slot++) {
+        // Whatever is not empty counts, also what is damaged: `find` sees it, and its removal is subtracted.
+        if (slot_kind(slot->meta) == KIND_EMPTY) continue;
+        records++;
+        count_reference(a, slot->reference);
+    }
+    a.records[i] = records;
+}
+
+// count_units: the units of references on a GPU. One item a reference.
+#define COUNT_UNITS_ARGS(F) F(const u64*, reference) SEGMENTS_ARGS(F)
+
+GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) { count_reference(a, a.reference[i]); }
+
+// recount_u64: the number of records. One item a block.
+#define RECOUNT_U64_ARGS(F)                                                                 \
+    F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u32*, records)
+
+GPKVS_GROUP_KERNEL(recount_u64, RECOUNT_U64_ARGS) {
+    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    u32 records = 0;
+    for (u64 b = i * U64Bucket::IN_BLOCK; b < (i + 1) * U64Bucket::IN_BLOCK; b++)
+        records += WAYS - count_bits(empty8(table, a.index, b));
+    if (leader()) a.records[i] = records;
+}
