@@ -226,7 +226,7 @@ def test_the_directory_above_a_store_need_not_be_readable(store_path: Path, monk
     gpkvs.open(store_path).close()
 
 
-@pytest.mark.parametrize(("text", "workload"), [("log", "u64:P"), ("heap", "bytes:P"), ("index", "bytes:K")])
+@pytest.mark.parametrize(("text", "workload"), [("log", "u64:P"), ("heap", "bytes:P"), ("index.region", "bytes:K")])
 def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) -> None:
     """Without the sync of one file at the opening, a power failure after it takes away what the others name."""
     site = f"sync in files.fsync:{line_of(StoreFiles.fsync, f'{text}.fsync()')}"
