@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from gpkvs.errors import BackendError
@@ -86,6 +87,17 @@ library.gpkvs_filesystem.restype = ctypes.c_uint64
 def kernel_symbol(name: str) -> KernelSymbol:
     """Return what the library exports for the kernel `name`."""
     return KernelSymbol.in_dll(library, f"gpkvs_kernel_{name}")
+
+
+def native_step(name: str, *, keeps_lock: bool) -> Callable[[int, int, int], None]:
+    """Return a step of the host (`GPKVS_STEP` in kernels/write_set.hpp): called with its struct, first and last item.
+
+    A call that keeps Python's lock saves the time to hand it over.
+    """
+    function_type = ctypes.PYFUNCTYPE if keeps_lock else ctypes.CFUNCTYPE
+    signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
+    step: Callable[[int, int, int], None] = signature(kernel_symbol(name).run)
+    return step
 
 
 def audits() -> tuple[str, ...]:

@@ -97,7 +97,7 @@ class Store:
         self._origin = Origin(f"the store at {path}")
         self._mutex = threading.Lock()  # one batch at a time
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
-        self._closed = False
+        self._closed = self._is_closing = False
         self.meter = Meter()
         self._opened = open_directory(path, config, create=create, on_progress=on_progress)
         try:
@@ -319,29 +319,36 @@ class Store:
             with self._mutex, access_errors(self.path):
                 drop_table(self._files, table.entry)
                 del self._engine.tables[table.entry.id], self._tables[name]
-                if table.records:
-                    self._engine.release(table.index)
-            self._maintain(table)
-            with self._mutex:
-                remove_index(self._files, self._backend, table.entry)
+            try:
+                self._free_records(table)
+            finally:
+                with self._mutex:
+                    remove_index(self._files, self._backend, table.entry)
 
-    def _maintain(self, dropped: Table) -> None:
-        """Let the engine count what a dropped table had in the heap, step by step; batches run between the steps.
+    def _free_records(self, dropped: Table) -> None:
+        """Have the engine count and free what a dropped table had in the heap; batches run between its steps.
 
         The table is gone: a failure here is no refusal. Its records then count as live until the next opening.
         """
-        more = True
-        while more:
+        if not dropped.records:
+            return
+        try:
+            with self._mutex:
+                self._engine.release(dropped.index)
+            while self._maintain():
+                pass
+        except (MemoryError, OSError) as error:
+            _log.warning("the records of table %s are freed at the next opening: %r", dropped.entry.name, error)
+
+    def _maintain(self) -> bool:
+        """Run a step of maintenance, then leave as much time to batches; return whether there is more to do."""
+        with self._mutex:
             began = time.perf_counter()
-            try:
-                with self._mutex:
-                    more = self._engine.maintain(_STEP_BYTES)
-            except (MemoryError, OSError) as error:
-                name = dropped.entry.name
-                _log.warning("the records of table %s are freed at the next opening: %r", name, error)
-                return
-            if more:  # as much time for batches as the step took
-                time.sleep(time.perf_counter() - began)
+            more = self._engine.maintain(_STEP_BYTES)
+            seconds = time.perf_counter() - began
+        if more:
+            time.sleep(seconds)
+        return more and not self._is_closing
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -361,7 +368,7 @@ class Store:
         self._require_open()
         live = self._engine.heap.live_bytes
         tables = list(self._tables.values())
-        bytes_records = sum(table.records for table in tables if table.entry.slot_layout is BYTES_LAYOUT)
+        bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
         record_bytes = live / bytes_records if bytes_records else 0.0
         return StoreInfo(
             version=package_version(),
@@ -384,6 +391,7 @@ class Store:
     def close(self) -> None:
         """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
         self._origin.require()
+        self._is_closing = True  # a dropped table is counted no further: the next opening counts anew
         with self._schema_mutex, self._mutex:
             if self._closed:
                 return
@@ -408,7 +416,7 @@ class Store:
 def _describe(table: Table, record_bytes: float) -> TableInfo:
     """Describe one table; `record_bytes` is the mean size of a record in the heap."""
     entry = table.entry
-    heap_bytes = record_bytes if entry.slot_layout is BYTES_LAYOUT else 0.0
+    heap_bytes = record_bytes if entry.slot_layout.has_records else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,

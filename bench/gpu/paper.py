@@ -44,7 +44,6 @@ class _Modes:
     """Replaces the two kernels that store to PM, as a mode needs it."""
 
     def __init__(self, bench: GpuBench) -> None:
-        self._bench = bench
         self._backend = bench.backend
         self._index = bench.index
         self._launch = self._backend.launch

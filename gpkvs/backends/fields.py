@@ -36,7 +36,7 @@ class KernelFields:
     lanes
         Threads of a GPU that one item takes.
     stores_to_pm
-        Whether it does.
+        Whether the kernel stores to PM.
     is_serial
         Whether it is one item, for a thread of the host.
     """

@@ -57,4 +57,3 @@ def no_key_within(seconds: float) -> bool:
     """Wait where there are no keys."""
     time.sleep(seconds)
     return False
-

@@ -105,9 +105,9 @@ class Engine:
             self._committer.commit(planned.write_set)
         # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what a crash
         # could take back (I4).
-        if planned.parts:
+        if planned.result.parts:
             failpoint.hit("before_reply")
-        return BatchResult(planned.parts, planned.rejected, planned.requests)
+        return planned.result
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import perf_counter
 
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
-# are all the time spent in the engine. `plan` is all of a small batch before its commit; `active` and `idle` store the
+# are all the time spent in the engine. `plan` is all that the native planner does; `active` and `idle` store the
 # flag and make it durable.
 READ_PHASES = ("route", "order", "find", "fold", "measure")
 COMMIT_PHASES = ("record", "log", "persist_heap", "persist_log", "active", "apply", "persist_index", "idle")

@@ -8,7 +8,6 @@ and as much as they do for thousands.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,15 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U8, Batch, BatchPart, RequestResult, constant
+from gpkvs.batch import U8, Batch, BatchPart, BatchResult, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.plan import FIRST_REQUEST
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, LAYOUTS, SlotLayout
-from gpkvs.native import kernel_symbol
+from gpkvs.media.layout import LAYOUTS, SlotLayout
+from gpkvs.native import native_step
 
 OPS_MAX = 65_536  # of a batch: with more, Python takes a few percent, and columns kept for it much memory
 
@@ -103,7 +102,7 @@ class NativePlanner:
         write_set = None
         if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
             write_set = WriteSet([planner.writes], len(batch), runs, planner.tail, (planner.tail.segment,))
-        return Planned(parts, {}, requests, write_set)
+        return Planned(BatchResult(parts, {}, requests), write_set)
 
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
@@ -125,7 +124,7 @@ class _LayoutPlanner:
     ) -> None:
         self._layout = layout
         self._heap = heap
-        self._has_records = layout is BYTES_LAYOUT
+        self._has_records = layout.has_records
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
         self._fields = KernelFields(f"plan_{layout.name}").fields
         self._words = (ctypes.c_uint64 * len(self._fields))()
@@ -145,7 +144,9 @@ class _LayoutPlanner:
             result_bytes_max=result_bytes_max,
             writes=self.writes.address,
         )
-        self._calls = [self._bind(ctypes.CFUNCTYPE), self._bind(ctypes.PYFUNCTYPE)]
+        plan, values = f"plan_{layout.name}", f"values_{layout.name}"
+        self._plan = [native_step(plan, keeps_lock=keeps) for keeps in (False, True)]
+        self._values = [native_step(values, keeps_lock=keeps) for keeps in (False, True)]
         self._make_columns(_OPS_MIN)
 
     @property
@@ -156,12 +157,6 @@ class _LayoutPlanner:
         for name, word in words.items():
             self._words[self._at[name]] = word
 
-    def _bind(self, function_type: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return the native calls (plan, values), which give Python's lock away (CFUNCTYPE) or keep it."""
-        signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-        plan, values = (signature(kernel_symbol(f"{call}_{self._layout.name}").run) for call in ("plan", "values"))
-        return plan, values
-
     def _make_columns(self, ops_max: int) -> None:
         """Make the columns that the phases hand on, for so many operations: all of them, or none."""
         columns: dict[str, NDArray[Any]] = {}
@@ -170,10 +165,13 @@ class _LayoutPlanner:
             count = _ELEMENTS.get(field.name, 1) * words * ops_max
             columns[field.name] = np.empty(count, field.dtype or np.uint64)
         addresses = {name: address_of(column) for name, column in columns.items()}
-        self._columns, self._ops_max = columns, ops_max
+        of_writes = {name: addresses[name] for name in _OF_WRITES}
+        # The old columns are freed last: until then, all addresses are of memory that is there.
+        self._ops_max = 0
         self._set(**addresses)
-        self.writes.set(**{name: addresses[name] for name in _OF_WRITES})
+        self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
+        self._columns, self._ops_max = columns, ops_max
 
     def plan(self, batch: Batch, table: Table, first_sequence: int) -> bool:
         """Do all phases; return whether all of the batch fits."""
@@ -182,7 +180,7 @@ class _LayoutPlanner:
         if count > self._ops_max:
             self._make_columns(1 << (count - 1).bit_length())
         writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
-        tail, entry = self._heap.tail, table.entry
+        tail, entry = self._heap.start, table.entry
         self._words[: len(_OF_BATCH)] = [
             count,
             _address(batch.ops),
@@ -200,7 +198,7 @@ class _LayoutPlanner:
             table.index.address,
             entry.buckets,
         ]
-        self._calls[writes.is_short][0](ctypes.addressof(self._words), 0, 1)
+        self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
         left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
@@ -214,7 +212,7 @@ class _LayoutPlanner:
         values: U8 = np.empty(self.result_bytes, np.uint8)
         if self.result_bytes:
             self._set(out=address_of(values))
-            self._calls[self._is_short(self.result_bytes)][1](ctypes.addressof(self._words), 0, 1)
+            self._values[self._is_short(self.result_bytes)](ctypes.addressof(self._words), 0, 1)
         return RequestResult(
             columns["status"][:count].copy(),
             columns["versions"][:count].copy() if self._has_records else constant(np.uint64(0), count),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U32, U64, Batch, BatchPart
+from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.allocation import Allocation, allocate
 from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
 from gpkvs.engine.heap import Heap, Tail
@@ -86,6 +86,8 @@ class PhasePlanner:
                     self._backend.begin()
                     plans = self._plan_tables(part, first_sequence)
                     write_set = self._plan_transaction(part, plans)
+                    parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
+                    return Planned(BatchResult(parts, rejected, requests), write_set)
             except DoesNotFitError as unfit:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason
@@ -94,10 +96,7 @@ class PhasePlanner:
                 requests = int(numbers[cut.requests])
                 admitted[requests:] = False
                 rejected = {number: reason for number, reason in rejected.items() if number < requests}
-            else:
-                parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
-                return Planned(parts, rejected, requests, write_set)
-        return Planned((), rejected, requests, None)
+        return Planned(BatchResult((), rejected, requests), None)
 
     def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
         """Reject requests whose table was dropped after they were checked."""
@@ -195,13 +194,19 @@ class PhasePlanner:
         writes = TableWrites(self._files, self._place, self._heap)
         writes.index = phases.table.index
         writes.operations = len(plan.batch)
-        writes.slots, writes.records = len(plan.changes), len(plan.records)
-        writes.new_keys = plan.placed.new_keys
         removes = not plan.batch.has_only_sets
-        writes.removed_keys = self._place.total(plan.folded.change == ChangeKind.REMOVE.value) if removes else 0
-        writes.user_bytes = plan.batch.write_bytes
-        writes.heap_units = plan.records.units
-        writes.set(index=writes.index.address, table_id=writes.index.entry.id)
+        removed = self._place.total(plan.folded.change == ChangeKind.REMOVE.value) if removes else 0
+        writes.set(
+            slots=len(plan.changes),
+            records=len(plan.records),
+            new_keys=plan.placed.new_keys,
+            removed_keys=removed,
+            user_bytes=plan.batch.write_bytes,
+            heap_units=plan.records.units,
+            index=writes.index.address,
+            table_id=writes.index.entry.id,
+        )
+        writes.read_counters()
         if writes.index.has_records:
             self._keep_records(writes, plan)
         self._keep_slots(writes, plan, phases)

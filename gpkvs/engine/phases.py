@@ -155,7 +155,7 @@ class Phases(ABC):
         self._look_at(plan, plan.keys, plan.seen)
 
     def _nothing_seen(self, count: int) -> Seen:
-        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the reply."""
+        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the result."""
         status, versions = self._result_columns(count)
         return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
 
@@ -180,9 +180,9 @@ class Phases(ABC):
         """Return columns for status and, where there are any, versions; they outlive the transaction."""
         return self._xp.empty(count, np.uint8), self._xp.empty(count if self._has_versions else 0, np.uint64)
 
-    def _launch(self, kernel: str, items: int, keys_per_item: int = 1, /, **arguments: Argument) -> None:
+    def _launch(self, kernel: str, items: int, /, **arguments: Argument) -> None:
         """Run the kernel of this table's layout."""
-        self._backend.launch(f"{kernel}_{self._index.layout.name}", items, keys_per_item=keys_per_item, **arguments)
+        self._backend.launch(f"{kernel}_{self._index.layout.name}", items, keys_per_item=1, **arguments)
 
     def _last_sets(self, plan: Plan) -> Folded:
         """Fold a batch of SETs only: each sees that it is done, the last one of each key stays."""

@@ -12,7 +12,7 @@ from gpkvs.media.layout import NO_SLOT, ChangeKind
 
 
 class BytesPhases(Phases):
-    """A table whose slots refer to records."""
+    """The phases of a table whose slots refer to records."""
 
     _has_versions = True
 

@@ -11,7 +11,7 @@ from gpkvs.engine.plan import Delivered, Plan, Seen, offsets_of
 
 
 class U64Phases(Phases):
-    """A table whose slots hold the value."""
+    """The phases of a table whose slots hold the value."""
 
     _has_versions = False
 

@@ -131,8 +131,8 @@ class Plan:
     seen: Seen  # not of a batch of SETs only
     delivered: Delivered | None = None
     folded: Folded
-    get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Table.bounds`)
-    get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Table.lengths`)
+    get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
+    get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
     placed: Placed
     put_op: U32  # the SETs whose records are kept, in arrival order

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from gpkvs.batch import Batch, BatchPart
+from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import GpkvsError
 
 
 class Planned(NamedTuple):
@@ -14,15 +13,13 @@ class Planned(NamedTuple):
 
     Attributes
     ----------
-    parts, rejected, requests
-        As in `BatchResult`.
+    result
+        Of the batch; it is made before the commit, where a refusal of memory harms nothing.
     write_set
         What to commit; `None` if nothing changes and no version was given.
     """
 
-    parts: tuple[BatchPart, ...]
-    rejected: dict[int, GpkvsError]
-    requests: int
+    result: BatchResult
     write_set: WriteSet | None
 
 

@@ -8,13 +8,13 @@ from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT
+from gpkvs.media.layout import BLOCK_BYTES
 
 
 def recount(files: StoreFiles, backend: Backend, index: Index, live_units: U64) -> int:
     """Stream a whole index; add its live units to those of each heap segment, and return its number of records."""
     index.region.prefetch(0, index.region.bytes)
-    if index.layout is BYTES_LAYOUT:
+    if index.layout.has_records:
         return recount_blocks(files, backend, index, live_units, 0, index.entry.blocks)
     records = np.zeros(index.entry.blocks, np.uint32)
     key0, key1 = index.hash_keys

@@ -146,7 +146,7 @@ def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
 
 
 def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog) -> None:
-    """Make a root durable that names a new catalogue. From its first store on, a failure ends the process."""
+    """Make a root durable that names a new catalogue. Any failure in here ends the process."""
     try:
         failpoint.hit("before_catalog_root")
         files.roots.change(**named)

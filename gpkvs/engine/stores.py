@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gpkvs.backends.base import Backend
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
 from gpkvs.media.layout import LAYOUTS
-from gpkvs.native import kernel_symbol
+from gpkvs.native import native_step
 
 _Step = Callable[[int, int, int], None]
 
@@ -48,8 +47,7 @@ class HostStores:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        # A call of CFUNCTYPE gives Python's lock away, one of PYFUNCTYPE keeps it.
-        self._by_lock = (_bind(ctypes.CFUNCTYPE), _bind(ctypes.PYFUNCTYPE))
+        self._by_lock = (_steps(keeps_lock=False), _steps(keeps_lock=True))
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
@@ -87,7 +85,7 @@ class DeviceStores:
         self._host.records(writes, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
-        """See `Stores.log`. The entries are stored once their digests are downloaded, or the sum of these."""
+        """See `Stores.log`. The stores are complete once the digests, or their sum, are downloaded."""
         columns = _device(writes)
         self._backend.launch_unawaited(
             f"log_undo_{writes.index.layout.name}",
@@ -128,17 +126,14 @@ def _device(writes: TableWrites) -> DeviceColumns:
     return writes.device
 
 
-def _bind(function_type: Callable[..., Any]) -> dict[str, _Steps]:
+def _steps(*, keeps_lock: bool) -> dict[str, _Steps]:
     """Return the native steps by layout."""
-    signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-
-    def step(name: str) -> _Step:
-        bound: _Step = signature(kernel_symbol(name).run)
-        return bound
-
     return {
         layout: _Steps(
-            step("store_records"), step(f"store_log_{layout}"), step(f"store_slots_{layout}"), step("count_live")
+            native_step("store_records", keeps_lock=keeps_lock),
+            native_step(f"store_log_{layout}", keeps_lock=keeps_lock),
+            native_step(f"store_slots_{layout}", keeps_lock=keeps_lock),
+            native_step("count_live", keeps_lock=keeps_lock),
         )
         for layout in LAYOUTS
     }

@@ -1,8 +1,9 @@
 """Makes a write set durable, with an undo log and a transaction flag.
 
-The order of a batch's stores and persists is here and nowhere else:
+The order of a batch's stores and persists is here, and in the steps of `Transaction`, which it calls:
 
-    records -> undo log -> (both durable) -> descriptor -> ACTIVE -> slots -> (durable) -> IDLE
+    records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
+    -> slots -> (durable) -> IDLE -> (durable)
 
 The transactional shape (undo log first, flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and
 figure 6). docs/design.md names the invariants I1 to I7.

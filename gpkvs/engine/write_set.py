@@ -1,7 +1,8 @@
-"""What a planner decided and a committer stores: columns and counters, nothing of Python that native code would miss.
+"""What a planner decided and a committer stores: columns and counters.
 
-`TableWrites` is the struct of the same name in ``kernels/write_set.hpp``. Its columns lie on the host; only where a GPU
-planned, the changed slots and their contents stay on the GPU (`DeviceColumns`).
+`TableWrites` holds the struct of the same name (``kernels/write_set.hpp``): native code can store a table's part
+without Python. Its columns lie on the host. Where a GPU planned, the changed slots and their contents stay on the GPU
+(`DeviceColumns`). `WriteSet` adds what all tables share.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-// Which requests of a batch are refused when not all fit. Requests are taken in arrival order, each whole or not at all.
+// Which requests of a batch are refused when not all fit. They are taken in arrival order, each whole or not at all.
 #pragma once
 #include "place.cuh"
 
-// admit: a way for each new key, request by request. A request of which one key finds no way is refused, and what it had
-// taken is given back. `set_*` are the SETs of new keys in arrival order; `taken` and `pinned` have one byte for each bucket of the blocks that change, zero at first.
+// admit: a way for each new key, request by request. If one key of a request finds no way, the request is refused and
+// what it had taken is given back. `set_*` are the SETs of new keys in arrival order. `taken` and `pinned` have one byte
+// for each bucket of the blocks that change, zero at first.
 #define ADMIT_ARGS(F, Slots)                                                                \
     F(u64, sets) F(const u32*, set_change) F(const u32*, set_request)                       \
     F(u64, changes) F(const u32*, changed_chain) F(const u32*, change_block)                \

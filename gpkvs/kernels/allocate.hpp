@@ -1,8 +1,8 @@
 // Where new records go: the one allocator, for both planners.
 //
-// Records are appended behind the tail, in arrival order. A record never crosses the end of a segment. The next segment is
-// the next one in which nothing is live; when the search comes back to where it began, the heap is full (I7: what a batch
-// frees is free for the next batch only).
+// Records are appended behind the tail, in arrival order. A record never crosses the end of a segment. The next segment
+// is the next one in which nothing is live. When the search comes back to where it began, the heap is full. What a batch
+// frees is free for the next batch only (I7).
 #pragma once
 #include "live_units.cuh"
 
@@ -44,8 +44,8 @@ static u64 append_record(const Args& a, Tail& tail, Filled& filled, u64 units) {
     return reference;
 }
 
-// allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of them,
-// and the number of pairs.
+// allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of
+// them, and the number of pairs.
 #define ALLOCATE_ARGS(F)                                                                    \
     SEGMENTS_ARGS(F) F(u64, records) F(const u32*, put_op) F(const u32*, key_lengths) F(const u32*, value_lengths) \
     F(u64*, tail) F(u64*, reference) F(u64*, filled) F(u64*, placed)

@@ -16,7 +16,6 @@ template <class Slot>
 struct Bucket {
     Slot ways[WAYS];
     static const u32 IN_BLOCK = BLOCK_BYTES / (WAYS * sizeof(Slot));
-    static const u32 SLOT_WORDS = sizeof(Slot) / 8;
 };
 
 // A slot of the `bytes` layout. An empty slot is four zero words.

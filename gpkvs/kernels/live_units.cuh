@@ -4,8 +4,8 @@
 
 #define SEGMENTS_ARGS(F) F(u64, segment_units) F(u64, segments) F(u64*, live_units)
 
-// Where the units of a reference count. A damaged reference that leaves the heap counts nowhere, neither when it is found
-// nor when it is freed: nullptr.
+// Where the units of a reference count. Returns nullptr if the reference leaves the heap: a damaged one must not count,
+// neither when it is found nor when it is freed.
 template <class Args>
 GPKVS_DEVICE u64* live_units_of(const Args& a, u64 reference) {
     const u64 segment = reference_offset(reference) / a.segment_units;

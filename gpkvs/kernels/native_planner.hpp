@@ -27,7 +27,7 @@
     F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, last_write)               \
     F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word) \
     F(u64*, old_meta) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op) \
-    F(u64*, found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) F(u64*, vacated) \
+    F(u64*, found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) \
     F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
     F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
     F(u8*, status) F(u64*, versions) F(u32*, get_op) F(u32*, length) F(u64*, offset)        \
@@ -217,13 +217,9 @@ template <class Args>
 static bool plan_writes(const Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
     if (changes == NO_SLOT) return false;
-    // A tail segment in which nothing is live begins again.
-    Tail tail = {a.tail_segment, a.live_units[a.tail_segment] ? a.tail_units : 0, a.tail_segment};
-    if constexpr (has_records<typename Args::Slot>) {
+    Tail tail = {a.tail_segment, a.tail_units, a.tail_segment};
+    if constexpr (has_records<typename Args::Slot>)
         if (!allocate_records(a, changes, tail)) return false;
-    } else {
-        tail.units = a.tail_units;
-    }
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;
     a.planned[PLANNED_TAIL_UNITS] = tail.units;
     stage_slots(a, changes);
@@ -262,7 +258,7 @@ static void values_run(const void* args, u64, u64) {
     else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
 }
 
-GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>);
-GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>);
-GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>);
-GPKVS_STEP(values_u64, PlannerU64, PLANNER_U64_FIELDS, values_run<PlannerU64>);
+GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>, 0);
+GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>, 0);
+GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>, 0);
+GPKVS_STEP(values_u64, PlannerU64, PLANNER_U64_FIELDS, values_run<PlannerU64>, 0);

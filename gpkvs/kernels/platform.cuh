@@ -90,7 +90,7 @@ struct Kernel {
     const char* fields;
     void (*run)(const void* args, u64 first, u64 last);
     u32 lanes;         // of an item, on a GPU
-    u32 stores_to_pm;  // 1: it does
+    u32 stores_to_pm;  // 1: the kernel stores to PM
     u32 is_serial;     // 1: it is one item, for a thread of the host
 };
 

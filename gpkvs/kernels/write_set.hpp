@@ -1,5 +1,5 @@
-// A write set: what a planner decided, as columns and counters. A planner fills it and stores nothing to PM; a committer stores
-// it, in the order that durability asks for (gpkvs/engine/undo_committer.py).
+// A write set: what a planner decided, as columns and counters. A planner fills it and stores nothing to PM; a committer
+// stores it, in the order that durability asks for (gpkvs/engine/undo_committer.py).
 //
 // The columns lie on the host. Where a GPU planned, its slots and contents stay there, and the GPU stores them.
 #pragma once
@@ -75,11 +75,11 @@ static void count_live_run(const void* args, u64, u64) {
 }
 
 // A step of the host: it shares its work among the pool's threads itself.
-#define GPKVS_STEP(name, Args, LIST, run) \
-    extern "C" const Kernel gpkvs_kernel_##name = {sizeof(Args), LIST(GPKVS_NAME), run, 1, 0, 1}
-GPKVS_STEP(store_records, TableWrites, TABLE_WRITES_FIELDS, store_records_run);
-GPKVS_STEP(store_log_bytes, TableWrites, TABLE_WRITES_FIELDS, store_log_run<BytesSlot>);
-GPKVS_STEP(store_log_u64, TableWrites, TABLE_WRITES_FIELDS, store_log_run<U64Slot>);
-GPKVS_STEP(store_slots_bytes, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<BytesSlot>);
-GPKVS_STEP(store_slots_u64, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<U64Slot>);
-GPKVS_STEP(count_live, TableWrites, TABLE_WRITES_FIELDS, count_live_run);
+#define GPKVS_STEP(name, Args, LIST, run, STORES_TO_PM) \
+    extern "C" const Kernel gpkvs_kernel_##name = {sizeof(Args), LIST(GPKVS_NAME), run, 1, STORES_TO_PM, 0}
+GPKVS_STEP(store_records, TableWrites, TABLE_WRITES_FIELDS, store_records_run, 1);
+GPKVS_STEP(store_log_bytes, TableWrites, TABLE_WRITES_FIELDS, store_log_run<BytesSlot>, 1);
+GPKVS_STEP(store_log_u64, TableWrites, TABLE_WRITES_FIELDS, store_log_run<U64Slot>, 1);
+GPKVS_STEP(store_slots_bytes, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<BytesSlot>, 1);
+GPKVS_STEP(store_slots_u64, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<U64Slot>, 1);
+GPKVS_STEP(count_live, TableWrites, TABLE_WRITES_FIELDS, count_live_run, 0);

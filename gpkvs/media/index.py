@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.pm.region import Region
 
 
 class Index:
     """A geometry, a durable region, and a read image.
 
-    Kernels that store to an index store to its durable region. Kernels that read it read its image: on the host the
-    region itself, on a GPU the mirror in its memory, which the backend keeps.
+    Kernels that store to an index store to its durable region. Kernels that read it read an image: the host's threads
+    read the region itself, a GPU reads the mirror in its memory, which the backend keeps for it.
 
     Parameters
     ----------
@@ -31,7 +30,9 @@ class Index:
     buckets
         How many there are.
     address
-        Where it begins in the host's memory.
+        Where the durable region begins in the host's memory.
+    image
+        Where the host's read image begins.
     """
 
     def __init__(self, entry: TableEntry, region: Region, hash_keys: tuple[int, int]) -> None:
@@ -40,6 +41,7 @@ class Index:
         self.hash_keys = hash_keys
         # Each batch asks for these: attributes, not properties.
         self.layout = entry.slot_layout
-        self.has_records = self.layout is BYTES_LAYOUT
+        self.has_records = self.layout.has_records
         self.buckets = entry.buckets
         self.address = region.address
+        self.image = region.address

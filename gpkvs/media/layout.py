@@ -50,6 +50,11 @@ class SlotLayout:
     slot_bytes: int
 
     @property
+    def has_records(self) -> bool:
+        """Whether its slots refer to records of the heap."""
+        return self.name == "bytes"
+
+    @property
     def bucket_bytes(self) -> int:
         """Bytes of a bucket of eight slots."""
         return WAYS * self.slot_bytes

@@ -2,7 +2,7 @@
 
 Invariants (docs/design.md, section 4): I1 log, records and D(e) are durable before ACTIVE(e); I2 no slot is stored
 to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged before IDLE(e) is
-durable; I7 the log and D(e) are stored over only after that. The engine calls the methods in this order.
+durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this order.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Region:
         OSError
             If the operating system could not write; it must not be tried again (what was dirty may be lost).
         """
-        # In `fence`, `flush` and `process`, what ends every kernel and every `store` is all it takes.
+        # In `fence`, `flush` and `process`, the fence that ends each kernel and `store` already persisted them.
         if self._domain is DomainName.MSYNC:
             os.fdatasync(self._file)
 

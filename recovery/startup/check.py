@@ -158,7 +158,7 @@ def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, d
     slots = [
         _check_bytes_table(files, backend, report, table, next_sequence)
         for table in files.catalog.tables
-        if table.slot_layout is BYTES_LAYOUT
+        if table.slot_layout.has_records
     ]
     for table in files.catalog.tables:
         if table.slot_layout is U64_LAYOUT:

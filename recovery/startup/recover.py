@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -21,7 +20,7 @@ from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
-from gpkvs.media.directory import RECOVERY_FILE, write_file
+from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
@@ -43,8 +42,6 @@ from gpkvs.recovery.startup.salvage import after_loss, newest_descriptor, requir
 from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs")
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)

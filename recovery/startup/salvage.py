@@ -16,7 +16,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
+from gpkvs.media.layout import UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
 
@@ -81,7 +81,7 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
     key0, key1 = files.root.hash_keys
     of_layout: dict[str, Argument] = (
         {"chain_fingerprint0": nothing, "chain_fingerprint1": nothing, "reference": nothing, "first_sequence": 0}
-        if layout is BYTES_LAYOUT
+        if layout.has_records
         else {
             "keys": np.zeros(0, np.uint8),
             "values": np.zeros(0, np.uint8),
@@ -133,7 +133,7 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
         "hash_key1": key1,
         "broken": broken,
     }
-    if table.slot_layout is BYTES_LAYOUT:
+    if table.slot_layout.has_records:
         _prefetch_heap(files)
         arguments |= {
             "heap": files.heap.address,
@@ -160,7 +160,7 @@ def after_loss(files: StoreFiles, current: Descriptor) -> Transaction:
     """
     highest = 0
     for table in files.catalog.tables:
-        if table.slot_layout is BYTES_LAYOUT:
+        if table.slot_layout.has_records:
             metas = files.indexes[table.id].region.words(0, table.slots * 4)[3::4]
             highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))
     transaction = Transaction(files, current)

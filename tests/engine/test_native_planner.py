@@ -13,6 +13,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.engine.heap import Tail
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoMemoryError
 from tests.conftest import assert_clean
@@ -118,6 +119,18 @@ def test_records_that_cross_segments_are_placed_at_once(twins: tuple[gpkvs.Store
         assert np.array_equal(once.live_units, phases.live_units)
         segments.add(once.tail.segment)
     assert len(segments) > 2
+
+
+def test_the_tail_is_the_same_whatever_table_a_batch_is_on(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
+    """A batch of numbers appends no record; a tail segment in which nothing is live begins again all the same."""
+    for store in twins:
+        store.set(b"key", b"value")
+        store.delete(b"key")
+        store.set_many(np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64), table="numbers")
+    once, phases = twins
+    assert once._engine.heap.tail == phases._engine.heap.tail == Tail(0, 0)
+    for left, right in zip(once._files.regions, phases._files.regions, strict=True):
+        assert np.array_equal(left.words(0, left.bytes // 8), right.words(0, left.bytes // 8)), left.path
 
 
 def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:

@@ -47,7 +47,7 @@ class _Kernel:
         if isinstance(argument, int):
             return argument
         if isinstance(argument, Index):
-            return argument.address
+            return argument.address if field.is_stored_to else argument.image
         assert field.dtype is None or argument.dtype == field.dtype, (
             f"{self.fields.kernel}.{field.name} is {argument.dtype}"
         )

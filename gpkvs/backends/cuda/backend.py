@@ -176,7 +176,7 @@ class CudaBackend:
     @explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Backend.upload_later`."""
-        return self._transfers.upload_later(column)
+        return explained(self._transfers.upload_later(column))
 
     @explained
     def download(self, column: Column, /) -> Column:
@@ -230,8 +230,8 @@ class CudaBackend:
         else:
             self._run(code, items, arguments)
         stored = stream.record() if code.fields.stores_to_pm else None
-        if before:
-            self._follow(code, items, arguments, before)
+        if stored_to:
+            self._follow(code, items, arguments, stored_to, before)
         return stored
 
     def _kernel(self, name: str) -> GpuKernel:
@@ -253,10 +253,11 @@ class CudaBackend:
     def _is_registered(self, address: int) -> bool:
         return any(memory.address <= address < memory.address + memory.bytes for memory in self._registered.values())
 
-    def _follow(self, code: GpuKernel, items: int, arguments: dict[str, Argument], after: Any) -> None:
+    def _follow(
+        self, code: GpuKernel, items: int, arguments: dict[str, Argument], stored_to: tuple[str, Index], after: Any
+    ) -> None:
         """Do to an index's mirror what is done to the index, beside it: both begin after an event."""
-        name, index = _index_stored_to(code.fields, arguments) or ("", None)
-        assert index is not None
+        name, index = stored_to
         mirror = self._mirrors[index]
         mirrored = {**arguments, name: mirror.array}
         if self._reaches(code, mirrored):
@@ -267,6 +268,7 @@ class CudaBackend:
         else:  # recovery, where the log cannot be reached
             mirror.copy_whole()
 
+    @explained
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; the mirror follows when it is read next."""
         mirror = self._mirrors[index]
@@ -285,6 +287,7 @@ class CudaBackend:
             {"changed_slot": slots, "contents": contents, "index": mirror.array},
         )
 
+    @explained
     def mirror(self, index: Index) -> Any:
         """Return the mirror of an index, on the device, as the index is now."""
         mirror = self._mirrors[index]
@@ -336,7 +339,10 @@ class CudaBackend:
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
-        self._follow(self._kernel(kernel), items, arguments, cupy.cuda.get_current_stream().record())
+        code = self._kernel(kernel)
+        stored_to = _index_stored_to(code.fields, arguments)
+        assert stored_to
+        self._follow(code, items, arguments, stored_to, cupy.cuda.get_current_stream().record())
 
     def registered(self, address: int) -> HostMemory:
         """Return what was registered of an attached file.

@@ -14,8 +14,8 @@ class GpuKernel:
 
     Parameters
     ----------
-    name
-        In ``gpkvs/kernels``.
+    fields
+        What it takes, and what it is.
     code
         Callable as CuPy's kernels are; None of a kernel that runs on the host only.
     """
