@@ -314,7 +314,7 @@ class AsyncClient:
         """
         result = await self.execute(gets_of(keys), table=table, timeout=timeout)
         check_values(result)
-        return values_of(result)
+        return values_of(result, found_of(result))
 
     async def delete_many(
         self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT

@@ -140,7 +140,7 @@ class Client:
         """Read many numbers of a u64 table: values, and which were found; as `AsyncClient.get_many`."""
         result = self.execute(gets_of(keys), table=table)
         check_values(result)
-        return values_of(result)
+        return values_of(result, found_of(result))
 
     def delete_many(self, keys: U64, *, table: str | None = None) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""

@@ -55,9 +55,8 @@ def found_of(result: RequestResult) -> NDArray[np.bool_]:
     return found
 
 
-def values_of(result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+def values_of(result: RequestResult, found: NDArray[np.bool_]) -> tuple[U64, NDArray[np.bool_]]:
     """Return the values that the GETs of a u64 table read, 0 where there is none, and which keys were there."""
-    found = found_of(result)
     held: U64 = result.values.view(_WIRE).astype(np.uint64, copy=False)
     if len(held) == len(found):
         return held, found

@@ -12,37 +12,54 @@ struct Tail {
     u64 begin;  // the segment in which the batch began
 };
 
-// What the records of one table take of each segment: pairs of a segment and units.
-struct Filled {
-    u64* pairs;
-    u64 count;
-
-    void add(u64 segment, u64 units) {
-        if (!count || pairs[2 * count - 2] != segment) {
-            pairs[2 * count] = segment;
-            pairs[2 * count + 1] = 0;
-            count++;
-        }
-        pairs[2 * count - 1] += units;
-    }
-};
-
-// Finds room for a record of so many units; returns its reference, or NO_RECORD if the heap is full.
+// Appends the records of one table. What they take of each segment goes to `filled`: pairs of a segment and units.
+//
+// A planner keeps it in a local variable: then a compiler keeps it in registers, whatever a loop stores.
 template <class Args>
-static u64 append_record(const Args& a, Tail& tail, Filled& filled, u64 units) {
-    if (tail.units + units > a.segment_units) {
-        u64 segment = tail.segment;
-        do segment = (segment + 1) % a.segments;
-        while (segment != tail.begin && a.live_units[segment]);
-        if (segment == tail.begin) return NO_RECORD;
-        tail.segment = segment;
-        tail.units = 0;
+class Appender {
+  public:
+    Appender(const Args& args, Tail tail, u64* filled) : a(args), tail_(tail), from_(tail.units), filled_(filled) {}
+
+    // Finds room for a record of so many units; returns its reference, or NO_RECORD if the heap is full.
+    u64 append(u64 units) {
+        if (tail_.units + units > a.segment_units && !next_segment()) return NO_RECORD;
+        const u64 reference = make_reference(tail_.segment * a.segment_units + tail_.units, units);
+        tail_.units += units;
+        return reference;
     }
-    const u64 reference = make_reference(tail.segment * a.segment_units + tail.units, units);
-    filled.add(tail.segment, units);
-    tail.units += units;
-    return reference;
-}
+
+    // Ends a table: returns the tail after it.
+    Tail end() {
+        fill();
+        return tail_;
+    }
+    u64 pairs() const { return pairs_; }
+
+  private:
+    bool next_segment() {
+        u64 segment = tail_.segment;
+        do segment = (segment + 1) % a.segments;
+        while (segment != tail_.begin && a.live_units[segment]);
+        if (segment == tail_.begin) return false;
+        fill();
+        tail_.segment = segment;
+        tail_.units = from_ = 0;
+        return true;
+    }
+
+    void fill() {
+        if (tail_.units == from_) return;
+        filled_[2 * pairs_] = tail_.segment;
+        filled_[2 * pairs_ + 1] = tail_.units - from_;
+        pairs_++;
+    }
+
+    const Args& a;
+    Tail tail_;
+    u64 from_;  // where this table's records begin in the segment
+    u64* filled_;
+    u64 pairs_ = 0;
+};
 
 // allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of
 // them, and the number of pairs.
@@ -52,16 +69,18 @@ static u64 append_record(const Args& a, Tail& tail, Filled& filled, u64 units) {
 
 GPKVS_SERIAL_KERNEL(allocate, ALLOCATE_ARGS) {
     Tail& tail = ((Tail*)a.tail)[i];
-    Filled filled = {a.filled, 0};
+    Appender<allocate_args> appender(a, tail, a.filled);
     u64 record = 0, units = 0;
     for (; record < a.records; record++) {
         const u32 op = a.put_op[record];
         const u64 length = record_units(a.key_lengths[op], a.value_lengths[op]);
-        a.reference[record] = append_record(a, tail, filled, length);
-        if (a.reference[record] == NO_RECORD) break;
+        const u64 reference = appender.append(length);
+        if (reference == NO_RECORD) break;
+        a.reference[record] = reference;
         units += length;
     }
+    tail = appender.end();
     a.placed[0] = record;
     a.placed[1] = units;
-    a.placed[2] = filled.count;
+    a.placed[2] = appender.pairs();
 }

@@ -172,17 +172,21 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
         if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
         if (a.found[chain] != NO_SLOT) a.freed_reference[w.freed++] = a.old_word[chain];
     }
-    Filled filled = {a.filled_segment, 0};
+    Appender<PlannerBytes> appender(a, tail, a.filled_segment);
+    u64 records = 0, heap_units = 0;
     for (u64 op = 0; op < a.n; op++) {
         if (a.reference[op] == NO_RECORD) continue;
         const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
-        a.reference[op] = append_record(a, tail, filled, units);
-        if (a.reference[op] == NO_RECORD) return false;
-        a.put_reference[w.records] = a.reference[op];
-        a.put_op[w.records++] = (u32)op;
-        w.heap_units += units;
+        const u64 reference = appender.append(units);
+        if (reference == NO_RECORD) return false;
+        a.reference[op] = a.put_reference[records] = reference;
+        a.put_op[records++] = (u32)op;
+        heap_units += units;
     }
-    w.filled = filled.count;
+    tail = appender.end();
+    w.records = records;
+    w.heap_units = heap_units;
+    w.filled = appender.pairs();
     return true;
 }
 

@@ -36,29 +36,29 @@ MUTANTS = (
     Mutant(
         "native-planner-reuses-what-it-frees",
         _NATIVE,
-        "    Filled filled = {a.filled_segment, 0};\n",
+        "    Appender<PlannerBytes> appender(a, tail, a.filled_segment);\n",
         "    u64 live = a.live_units[tail.segment];\n"
         "    for (u64 i = 0; i < w.freed; i++)\n"
         "        if (reference_offset(a.freed_reference[i]) / a.segment_units == tail.segment)\n"
         "            live -= reference_length(a.freed_reference[i]);\n"
         "    if (!live) tail.units = 0;\n"
-        "    Filled filled = {a.filled_segment, 0};\n",
+        "    Appender<PlannerBytes> appender(a, tail, a.filled_segment);\n",
         "a batch stores over records that a crash would bring back (I7)",
         ("engine/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
         "exact-fit-refused",
         _HEAP,
-        "tail.units + units > a.segment_units",
-        "tail.units + units >= a.segment_units",
+        "tail_.units + units > a.segment_units",
+        "tail_.units + units >= a.segment_units",
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
         ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
         "segment-used-twice",
         _HEAP,
-        "if (segment == tail.begin) return NO_RECORD;",
-        "if (segment == tail.segment) return NO_RECORD;",
+        "if (segment == tail_.begin) return false;",
+        "if (segment == tail_.segment) return false;",
         "a large batch that goes round the heap stores over its own records",
         ("engine/test_heap.py::test_a_batch_that_goes_round_the_heap_stops_at_its_own_records",),
     ),

@@ -9,7 +9,7 @@ from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.numbers import check_values, deletes_of, gets_of, sets_of, values_of
+from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 
 KEYS = np.array([1, 2**64 - 1], np.uint64)
 
@@ -41,10 +41,12 @@ def test_requests_share_the_callers_memory_and_travel_without_lengths() -> None:
 
 def test_results() -> None:
     ok, miss, eight = Status.OK, Status.NOT_FOUND, bytes(range(8))
-    values, found = values_of(result_of([ok, ok], eight * 2, [8, 8]))
+    result = result_of([ok, ok], eight * 2, [8, 8])
+    values, found = values_of(result, found_of(result))
     assert values.tolist() == [int.from_bytes(eight, "little")] * 2
     assert found.all()
-    values, found = values_of(result_of([miss, ok], eight, [0, 8]))
+    result = result_of([miss, ok], eight, [0, 8])
+    values, found = values_of(result, found_of(result))
     assert (values.tolist(), found.tolist()) == ([0, int.from_bytes(eight, "little")], [False, True])
     for lengths in ([4, 12], [0, 16], [7, 8]):
         with pytest.raises(InvalidArgumentError, match="not u64"):
