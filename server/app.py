@@ -48,6 +48,8 @@ from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 # For streams that never end by themselves, such as a health watch, and for responses to slow clients.
 _STREAM_GRACE_SECONDS = 5.0
 _CANCEL_SECONDS = 1.0
@@ -116,7 +118,7 @@ class _Server:
         """Start, serve, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number, stop)
         loop.add_signal_handler(signal.SIGHUP, self._options.reload)
         log_start()
@@ -124,6 +126,7 @@ class _Server:
             _require_writable(self._options.ready_file)
         gate = Gate()
         async with AsyncExitStack() as stack:
+            stack.callback(_ignore_stop_signals, loop)
             stack.callback(self._engine_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             stack.callback(receives.close)
@@ -274,6 +277,13 @@ class _Server:
         await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
         if grace_seconds and not stopping.done():
             _log.warning("clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
+
+
+def _ignore_stop_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """Let no second signal kill a process that has closed its store and is about to exit: its status would be wrong."""
+    for number in _STOP_SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -71,6 +71,16 @@ def test_signal_under_load(server: Server, number: int) -> None:
         assert all(store.get(key) == key for key in acknowledged)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_that_repeat_do_not_change_the_exit_status(start_server: StartServer, number: int) -> None:
+    """A second SIGTERM after the store was closed killed the process: its status said that it had failed."""
+    server = start_server()
+    while server.process.poll() is None:
+        server.process.send_signal(number)
+        time.sleep(0.0005)
+    assert server.process.returncode == 0
+
+
 def test_accepted_work_gets_its_response_when_stopped(server: Server) -> None:
     """A request that is in the engine when the signal comes is finished, not dropped."""
     count = 20_000
