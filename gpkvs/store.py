@@ -325,6 +325,7 @@ class Store:
                 self._free_records(table)
             finally:
                 with self._mutex:
+                    self._engine.forget(table.index)  # an interrupted count must not go on: the index goes
                     remove_index(self._files, self._backend, table.entry)
 
     def _free_records(self, dropped: Table) -> None:

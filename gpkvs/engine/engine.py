@@ -127,6 +127,10 @@ class Engine:
         if index.has_records:
             self._dropped.append(DroppedTable(self._files, self._backend.host, index))
 
+    def forget(self, index: Index) -> None:
+        """Count no further what a dropped table had in the heap: its index is about to be unmapped."""
+        self._dropped = deque(dropped for dropped in self._dropped if dropped.index is not index)
+
     def maintain(self, budget_bytes: int) -> bool:
         """Do a bounded step of the work that batches leave behind.
 

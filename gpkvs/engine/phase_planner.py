@@ -17,7 +17,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.allocation import Allocation, allocate
 from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.heap import Heap
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.phases_bytes import BytesPhases
@@ -186,8 +186,8 @@ class PhasePlanner:
         runs = log_runs(tables)
         self._check_log(batch, runs)
         self._meter.lap("stage")
-        tail: Tail = allocation.tail
-        return WriteSet(tables, sum(writes.operations for writes in tables), runs, tail, allocation.segments)
+        operations = sum(writes.operations for writes in tables)
+        return WriteSet(tables, operations, runs, allocation.tail, allocation.segments)
 
     def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
         """Return what one table stores, as columns that native code can read."""

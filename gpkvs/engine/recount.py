@@ -62,13 +62,13 @@ class DroppedTable:
     def __init__(self, files: StoreFiles, backend: Backend, index: Index) -> None:
         self._files = files
         self._backend = backend
-        self._index = index
+        self.index = index
         self._counted_blocks = 0
 
     @property
     def is_counted(self) -> bool:
         """Whether all of its index is counted."""
-        return self._counted_blocks == self._index.entry.blocks
+        return self._counted_blocks == self.index.entry.blocks
 
     def step(self, budget_bytes: int) -> U64:
         """Count the next blocks, as many as a budget of bytes covers, at least one; return their units by segment.
@@ -80,8 +80,8 @@ class DroppedTable:
         """
         units = np.zeros(self._files.segments, np.uint64)
         first = self._counted_blocks
-        last = min(first + max(1, budget_bytes // BLOCK_BYTES), self._index.entry.blocks)
-        self._index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
-        recount_blocks(self._files, self._backend, self._index, units, first, last)
+        last = min(first + max(1, budget_bytes // BLOCK_BYTES), self.index.entry.blocks)
+        self.index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
+        recount_blocks(self._files, self._backend, self.index, units, first, last)
         self._counted_blocks = last
         return units

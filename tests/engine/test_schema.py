@@ -271,6 +271,25 @@ def test_a_table_that_is_not_there_is_told_while_others_come_and_go(store: gpkvs
     assert asked > 100
 
 
+def test_a_drop_that_is_interrupted_is_counted_no_further(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its index is unmapped: a later drop, which counts its own, must not read it."""
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("first", "second"):
+        store.create_table(name, index_bytes=4 * BLOCK)
+        store.set(b"key", bytes(1000), table=name)
+    monkeypatch.setattr(store_module, "_STEP_BYTES", BLOCK)
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "time", SimpleNamespace(sleep=interrupt, perf_counter=time.perf_counter))
+        with pytest.raises(KeyboardInterrupt):
+            store.drop_table("first")
+    assert not store._engine.maintain(BLOCK), "it would go on with the first table"
+    store.drop_table("second")
+    assert [table.name for table in store.info().tables] == ["default"]
+
+
 def test_a_drop_that_cannot_count_is_done_all_the_same(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is out of the catalogue then: its file goes, and what it had in the heap at the next opening."""
 
