@@ -100,7 +100,9 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
         backend.attach_index(index)
         if index.layout is U64_LAYOUT:
             key0, key1 = index.hash_keys
-            backend.launch("mark_empty", 2, index=index, buckets=index.buckets, hash_key0=key0, hash_key1=key1)
+            backend.launch(
+                "mark_empty", 2 * entry.blocks, index=index, buckets=index.buckets, hash_key0=key0, hash_key1=key1
+            )
             index.region.persist()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
         named = _write_catalog(files, catalog)

@@ -24,7 +24,7 @@ GPKVS_DEVICE u64 find_chain(const Args& a, u64 i, Hash128 fingerprint, const Slo
     if (leader()) {
         a.chain_fingerprint0[i] = fingerprint.low;
         a.chain_fingerprint1[i] = fingerprint.high;
-        a.block[i] = (u32)(mul_high(fingerprint.low, a.buckets) / Bucket<Slot>::IN_BLOCK);
+        a.block[i] = (u32)block_of<Slot>(fingerprint, a.buckets);
         a.slot[i] = slot;
     }
     return slot;

@@ -1,4 +1,4 @@
-// The sort of a batch's operations by fingerprint, that is by block and bucket, in arrival order inside a key.
+// The sort of a batch's operations by fingerprint, that is by block, in arrival order inside a key.
 //
 // Fingerprints are uniform by construction, so one pass over their high bits leaves groups of one or two entries, and a
 // stable sort inside each group ends it. Threads share the work by ranges of fingerprints: each takes its own out of

@@ -27,7 +27,7 @@ GPKVS_DEVICE u32 free_ways(BlockState<Slot>& state, u64 bucket) {
 // One of the free ways of a bucket, by the key: were it always the first, then the slots of a table that is not full would
 // lie in every other cache line, and a GPU stores to those a third slower (docs/gpu.md).
 GPKVS_DEVICE u32 choose_way(u32 free, Hash128 fingerprint) {
-    const u32 from = (u32)(fingerprint.high >> 61);
+    const u32 from = (u32)(fingerprint.high >> 32) % WAYS;  // bits that did not choose the bucket
     const u32 turned = (free >> from | free << (WAYS - from)) & 0xFFu;
     return (first_bit(turned) + from) % WAYS;
 }

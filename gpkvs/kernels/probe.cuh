@@ -1,7 +1,8 @@
 // Where a key may live, and which of a bucket's eight ways hold it.
 //
-// The first bucket is fingerprint0 scaled to the number of buckets: sorting by fingerprint0 sorts by block and
-// bucket, and doubling the table splits each block in two. The second one is another bucket of the same block.
+// fingerprint0 alone chooses the block: it is scaled to the number of blocks, so sorting by it sorts by block, and
+// doubling the table splits each block in two. fingerprint1 alone chooses the two buckets inside the block: a key keeps
+// its bucket and way when its block is split.
 #pragma once
 #include "hash.cuh"
 #include "layout.cuh"
@@ -10,19 +11,32 @@ struct Candidates {
     u64 bucket0, bucket1;
 };
 
+// The block of a key, in a table of so many buckets.
+template <class Slot>
+GPKVS_DEVICE u64 block_of(Hash128 fingerprint, u64 buckets) {
+    return mul_high(fingerprint.low, buckets / Bucket<Slot>::IN_BLOCK);
+}
+
+// The two buckets of a key, counted from the first one of its block.
+template <class Slot>
+GPKVS_DEVICE Candidates candidates_in_block(Hash128 fingerprint) {
+    const u32 in_block = Bucket<Slot>::IN_BLOCK;
+    const u64 first = mul_high(fingerprint.high, in_block);
+    const u64 step = 1 + fingerprint.high % (in_block - 1);
+    return {first, (first + step) % in_block};
+}
+
 template <class Slot>
 GPKVS_DEVICE Candidates candidate_buckets(Hash128 fingerprint, u64 buckets) {
-    const u32 in_block = Bucket<Slot>::IN_BLOCK;
-    const u64 first = mul_high(fingerprint.low, buckets);
-    const u64 block = first / in_block * in_block;
-    const u64 step = 1 + fingerprint.high % (in_block - 1);
-    return {first, block + (first + step) % in_block};
+    const u64 block = block_of<Slot>(fingerprint, buckets) * Bucket<Slot>::IN_BLOCK;
+    const Candidates at = candidates_in_block<Slot>(fingerprint);
+    return {block + at.bucket0, block + at.bucket1};
 }
 
 // What a kernel must know of a table to tell an empty slot from a full one, and where an occupant may go.
 struct TableKey {
     u64 buckets, hash_key0, hash_key1;
-    Candidates of_zero;  // where the number 0 may live: the only buckets of a u64 table whose empty marker is not 0
+    Candidates of_zero;  // where in a block the number 0 may live: the only buckets whose empty marker is not 0
 };
 
 GPKVS_DEVICE Hash128 hash_number(const TableKey& table, u64 number) {
@@ -32,7 +46,7 @@ GPKVS_DEVICE Hash128 hash_number(const TableKey& table, u64 number) {
 template <class Slot>
 GPKVS_DEVICE TableKey table_key(u64 buckets, u64 hash_key0, u64 hash_key1) {
     TableKey table = {buckets, hash_key0, hash_key1, {0, 0}};
-    table.of_zero = candidate_buckets<Slot>(hash_number(table, 0), buckets);
+    table.of_zero = candidates_in_block<Slot>(hash_number(table, 0));
     return table;
 }
 
@@ -41,12 +55,13 @@ GPKVS_DEVICE Hash128 fingerprint_of(const TableKey&, const BytesSlot& slot) {
 }
 GPKVS_DEVICE Hash128 fingerprint_of(const TableKey& table, const U64Slot& slot) { return hash_number(table, slot.key); }
 
-// The smallest number that cannot live in the bucket.
+// The smallest number that cannot live in this bucket of a block. It is the same in every block.
 GPKVS_DEVICE u64 empty_marker(const TableKey& table, u64 bucket) {
-    if (bucket != table.of_zero.bucket0 && bucket != table.of_zero.bucket1) return 0;
+    const u64 in_block = bucket % U64Bucket::IN_BLOCK;
+    if (in_block != table.of_zero.bucket0 && in_block != table.of_zero.bucket1) return 0;
     for (u64 number = 1;; number++) {
-        const Candidates at = candidate_buckets<U64Slot>(hash_number(table, number), table.buckets);
-        if (at.bucket0 != bucket && at.bucket1 != bucket) return number;
+        const Candidates at = candidates_in_block<U64Slot>(hash_number(table, number));
+        if (at.bucket0 != in_block && at.bucket1 != in_block) return number;
     }
 }
 

@@ -39,6 +39,7 @@ from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     DESCRIPTOR_OFFSETS,
+    FIRST_CHECKPOINT,
     FLAG_OFFSET,
     HEAP_UNITS_MAX,
     LOG_ENTRIES_OFFSET,
@@ -46,6 +47,7 @@ from gpkvs.media.layout import (
     ROOT_FILE_BYTES,
     ROOT_OFFSETS,
     UNIT_BYTES,
+    CommitKind,
     Descriptor,
     Root,
     State,
@@ -283,6 +285,10 @@ def _first_root(sizes: Sizes, catalog: Catalog) -> Root:
         heap_bytes=sizes.heap_bytes,
         log_bytes=sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,
+        commit=CommitKind.UNDO,
+        journal_segment_bytes=0,
+        journal_bytes=0,
+        checkpoint=FIRST_CHECKPOINT,
     )
 
 

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 
 from gpkvs.native import crc32c
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 BYTE_ORDER: Final = 0x01020304
 PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
@@ -147,7 +147,45 @@ UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not clos
 
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
-_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQ")
+_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9Q")
+
+
+class CommitKind(IntEnum):
+    """How a store's batches become durable; fixed when the store is made."""
+
+    UNDO = 1  # an undo log and a transaction flag, slots stored in place
+    JOURNAL = 2  # a journal of new slot contents, and checkpoints of the indexes
+
+
+class Checkpoint(NamedTuple):
+    """What a journal's replay begins with: the batch c whose slots, and those of all before, are in the index files.
+
+    Attributes
+    ----------
+    epoch
+        c.
+    tail_segment, tail_bytes, next_sequence, time_horizon_ms, applied_sequence
+        As in the descriptor of c.
+    position
+        Where the block after c begins in the journal, in pages.
+    digest
+        Of block c, which the block after it names.
+    recovered_epoch
+        The last batch that the last opening recovered: a journal that ends before it is damaged.
+    """
+
+    epoch: int
+    tail_segment: int
+    tail_bytes: int
+    next_sequence: int
+    time_horizon_ms: int
+    applied_sequence: int
+    position: int
+    digest: int
+    recovered_epoch: int
+
+
+FIRST_CHECKPOINT: Final = Checkpoint(0, 0, 0, 1, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -166,6 +204,10 @@ class Root:
     heap_bytes: int
     log_bytes: int
     created_ms: int
+    commit: int
+    journal_segment_bytes: int
+    journal_bytes: int
+    checkpoint: Checkpoint
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
@@ -186,6 +228,10 @@ class Root:
                 self.heap_bytes,
                 self.log_bytes,
                 self.created_ms,
+                self.commit,
+                self.journal_segment_bytes,
+                self.journal_bytes,
+                *self.checkpoint,
             )
         )
 
@@ -208,7 +254,14 @@ class Root:
         # The version is looked at before the checksum: a later format may seal its root in another way.
         if version != FORMAT_VERSION and byte_order == BYTE_ORDER:
             raise BadFormatError(f"the store has format version {version}, this gpkvs reads {FORMAT_VERSION}")
-        return Root(*_ROOT.unpack_from(_unseal(data, "the root"))[3:])
+        fields = _ROOT.unpack_from(_unseal(data, "the root"))[len(_ROOT_PREFIX.unpack_from(data)) :]
+        checkpoint = Checkpoint._make(fields[-len(Checkpoint._fields) :])
+        return Root(*(*fields[: -len(checkpoint)], checkpoint))
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether batches are committed to a journal."""
+        return self.commit == CommitKind.JOURNAL
 
     @property
     def is_unsafe(self) -> bool:
@@ -251,7 +304,21 @@ class LogRun:
 
 
 _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
-_DESCRIPTOR = struct.Struct("<8sQQQQQQQQQQ")
+_DESCRIPTOR = struct.Struct("<8sQQQQQQQQIIII")
+
+
+class Growth(NamedTuple):
+    """A table whose index is being doubled: of its `blocks`, the first `unmoved` are where they were.
+
+    No table grows yet; the format has the place for it.
+    """
+
+    table_id: int
+    blocks: int
+    unmoved: int
+
+
+NO_GROWTH: Final = Growth(0, 0, 0)
 
 
 class Descriptor(NamedTuple):
@@ -266,6 +333,7 @@ class Descriptor(NamedTuple):
     time_horizon_ms: int
     applied_sequence: int
     log_digest: int
+    growth: Growth = NO_GROWTH
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
@@ -280,7 +348,7 @@ class Descriptor(NamedTuple):
             self.applied_sequence,
             self.log_digest,
             len(self.runs),
-            0,
+            *self.growth,
         )
         runs = (
             _RUN.pack(run.kind, run.table_id, run.generation, run.entry_bytes, run.first_word, run.count)
@@ -292,13 +360,13 @@ class Descriptor(NamedTuple):
     def unpack(data: bytes) -> Descriptor:
         """Read one copy; raises `BadBytesError` if it is damaged."""
         body = _unseal(data, "the descriptor")
-        magic, epoch, segment, tail, first, following, horizon, applied, digest, count, _ = _DESCRIPTOR.unpack_from(
-            body
+        magic, epoch, segment, tail, first, following, horizon, applied, digest, count, *growth = (
+            _DESCRIPTOR.unpack_from(body)
         )
         if magic != _DESCRIPTOR_MAGIC or _DESCRIPTOR.size + count * _RUN.size > len(body):
             raise BadBytesError("the descriptor has a wrong magic or too many runs")
         runs = tuple(LogRun(*_RUN.unpack_from(body, _DESCRIPTOR.size + r * _RUN.size)) for r in range(count))
-        return Descriptor(epoch, runs, segment, tail, first, following, horizon, applied, digest)
+        return Descriptor(epoch, runs, segment, tail, first, following, horizon, applied, digest, Growth(*growth))
 
 
 class State(IntEnum):

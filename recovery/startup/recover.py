@@ -24,6 +24,7 @@ from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
+    NO_GROWTH,
     UNIT_BYTES,
     Descriptor,
     LogRun,
@@ -262,7 +263,9 @@ def _check_run(files: StoreFiles, run: LogRun) -> None:
 
 
 def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
-    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap."""
+    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap, or it says that a table grows."""
+    if descriptor.growth != NO_GROWTH:
+        raise CorruptStoreError("descriptor", "a table is said to grow, which no table does yet", path=files.log.path)
     if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
         raise CorruptStoreError(
             "descriptor",

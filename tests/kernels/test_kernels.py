@@ -110,11 +110,16 @@ def test_launch_refuses_arguments_of_another_type() -> None:
     backend.close()
 
 
+def _root() -> Root:
+    checkpoint = layout.Checkpoint(*range(13, 22))
+    return Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9, layout.CommitKind.JOURNAL, 11, 12, checkpoint)
+
+
 def test_structures_survive_packing() -> None:
-    root = Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9)
+    root = _root()
     assert Root.unpack(root.pack()) == root
     run = layout.LogRun(1, 2, 3, 48, 0, 9)
-    descriptor = layout.Descriptor(7, (run,), 1, 2, 3, 4, 5, 6, 2**64 - 1)
+    descriptor = layout.Descriptor(7, (run,), 1, 2, 3, 4, 5, 6, 2**64 - 1, layout.Growth(7, 8, 9))
     assert layout.Descriptor.unpack(descriptor.pack()) == descriptor
     for state in layout.State:
         epoch = layout.make_epoch(2**22 - 1, 2**24 - 1)
@@ -122,7 +127,7 @@ def test_structures_survive_packing() -> None:
 
 
 def test_every_bit_of_a_structure_is_checked() -> None:
-    root = Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9).pack()
+    root = _root().pack()
     flag = layout.pack_flag(layout.State.ACTIVE, 12345)
     for packed, unpack in ((root, Root.unpack), (flag, layout.unpack_flag)):
         for bit in range(8 * len(packed)):

@@ -135,9 +135,9 @@ def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int,
         fingerprint1=fingerprint1,
     )
     backend.close()
-    # As `candidate_buckets` of kernels/probe.cuh, for a table of one block.
+    # As `candidates_in_block` of kernels/probe.cuh.
     buckets = LAYOUTS[layout].block_buckets
-    first = fingerprint0 >> np.uint64(64 - (buckets.bit_length() - 1))
+    first = fingerprint1 >> np.uint64(64 - (buckets.bit_length() - 1))
     second = (first + np.uint64(1) + fingerprint1 % np.uint64(buckets - 1)) % np.uint64(buckets)
 
     def pair(one: int, other: int, wanted: int) -> list[int]:

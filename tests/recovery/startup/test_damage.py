@@ -110,14 +110,14 @@ def shrink(path: Path) -> None:
 
 @pytest.mark.parametrize("byte_order", [0x01020304, 0x04030201])
 def test_another_format_is_refused_untouched(path: Path, byte_order: int) -> None:
-    version = 2 if byte_order == 0x01020304 else 1
+    version = 3 if byte_order == 0x01020304 else 2
     for offset in ROOT_OFFSETS:
         with (path / "root").open("r+b") as file:
             file.seek(offset + 8)
             file.write(struct.pack("<II", version, byte_order))
     before = digest(path)
     for refuse in (gpkvs.open, check):
-        with pytest.raises(FormatError, match="format version 2" if version == 2 else "byte order"):
+        with pytest.raises(FormatError, match="format version 3" if version == 3 else "byte order"):
             refuse(path)
     assert digest(path) == before
 
