@@ -15,6 +15,7 @@ GIB = 1 << 30
 
 DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
+CommitName = Literal["auto", "undo", "journal"]
 
 DEFAULT_TABLE = "default"
 
@@ -77,6 +78,7 @@ class Sizes:
     index_bytes: int = 64 * MIB
     heap_bytes: int = 1 * GIB
     log_bytes: int = 64 * MIB
+    journal_bytes: int = 0  # 0: as much as half of the index, at least 256 MiB
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,23 @@ class StoreConfig:
             none_means=Sizes.log_bytes,
         ),
     ] = None
+    commit: Annotated[
+        CommitName,
+        Setting(
+            "How batches become durable. undo: an undo log, slots in place. journal: for ordinary disks, a journal of "
+            "new slots, which are written to the index later.",
+            NEW_STORE,
+        ),
+    ] = "auto"
+    journal_bytes: Annotated[
+        int | None,
+        Setting(
+            "Size of the journal, if there is one: 48 bytes for each change between two checkpoints.",
+            NEW_STORE,
+            is_size=True,
+            none_means="half of the index, at least 256 MiB",
+        ),
+    ] = None
     tables_max: Annotated[
         int, Setting("Tables that the store may have; each is a file that stays open.", LIMITS, min=1)
     ] = 1000
@@ -128,7 +147,12 @@ class StoreConfig:
     @property
     def sizes(self) -> Sizes:
         """The sizes of a new store."""
-        given = {"index_bytes": self.index_bytes, "heap_bytes": self.heap_bytes, "log_bytes": self.log_bytes}
+        given = {
+            "index_bytes": self.index_bytes,
+            "heap_bytes": self.heap_bytes,
+            "log_bytes": self.log_bytes,
+            "journal_bytes": self.journal_bytes,
+        }
         return Sizes(**{name: size for name, size in given.items() if size is not None})
 
 

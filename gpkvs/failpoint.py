@@ -50,11 +50,20 @@ RECOVERY = (
 )
 # When all incarnations are used up and their numbers begin again, after `before_incarnation`.
 RENEWAL = ("before_renewal_flag", "after_renewal_flag")
+# Of a store with a journal: in a batch, in a checkpoint, and when it is opened.
+JOURNAL = (
+    "before_block",
+    "mid_checkpoint",
+    "before_checkpoint_sync",
+    "before_checkpoint_root",
+    "mid_replay",
+    "before_first_block",
+)
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When a store is created.
 CREATION = ("before_creation_ends",)
-ALL = ENGINE + RECOVERY + RENEWAL + SCHEMA + CREATION
+ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION
 # Those that a server passes whatever its clients ask for: a drill visits each.
 SERVING = ENGINE + RECOVERY
 

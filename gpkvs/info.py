@@ -51,7 +51,9 @@ class StoreInfo:
     heap_bytes: int
     heap_live_bytes: int
     heap_free_bytes: int  # where records can be appended: in segments in which nothing is live, and the tail
-    log_bytes: int
+    commit: str  # ``undo`` or ``journal``
+    log_bytes: int  # of the undo log, if there is one
+    journal_bytes: int
     limits: Limits
     next_version: int
     tables: tuple[TableInfo, ...]

@@ -83,6 +83,27 @@ library.gpkvs_unmapped.restype = None
 library.gpkvs_filesystem.argtypes = [ctypes.c_int]
 library.gpkvs_filesystem.restype = ctypes.c_uint64
 
+library.gpkvs_journal_new.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_new.restype = ctypes.c_void_p
+library.gpkvs_journal_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_delete.restype = None
+library.gpkvs_journal_submit.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 4]
+library.gpkvs_journal_submit.restype = None
+library.gpkvs_journal_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_journal_wait.restype = None
+library.gpkvs_journal_durable.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_durable.restype = ctypes.c_uint64
+library.gpkvs_keyed_digest.argtypes = [
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+    ctypes.c_char_p,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+]
+library.gpkvs_keyed_digest.restype = None
+library.gpkvs_copy_pages.argtypes = [*[ctypes.c_uint64] * 5, ctypes.c_void_p, *[ctypes.c_uint64] * 3]
+library.gpkvs_copy_pages.restype = ctypes.c_uint64
+
 
 def kernel_symbol(name: str) -> KernelSymbol:
     """Return what the library exports for the kernel `name`."""
@@ -103,6 +124,13 @@ def native_step(name: str, *, keeps_lock: bool) -> Callable[[int, int, int], Non
 def audits() -> tuple[str, ...]:
     """Return the names of the audits by their numbers; number 0 is none."""
     return ("", *library.gpkvs_audits().decode().split(";")[:-1])
+
+
+def keyed_digest(key: tuple[int, int], data: bytes) -> bytes:
+    """Return the SipHash-2-4 of some bytes under a store's key, in 16 bytes."""
+    digest = ctypes.create_string_buffer(16)
+    library.gpkvs_keyed_digest(*key, data, len(data), digest)
+    return digest.raw
 
 
 def crc32c(data: bytes) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
-from gpkvs.config import DEFAULT_TABLE, BackendName, DurabilityName, Limits, Sizes, StoreConfig
+from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
+from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.schema import (
@@ -120,16 +121,19 @@ class Store:
         )
         indexes = self._files.indexes
         tables = {table_id: Table(index, recovered.records[table_id]) for table_id, index in indexes.items()}
+        logged = self.domain.is_logged
+        committer = choose_committer(
+            self._backend, self._files, tables, recovered.heap, recovered.log, self.meter, logged=logged
+        )
         self._engine = Engine(
             self._backend,
             self._files,
             tables,
             recovered.heap,
-            recovered.transaction,
+            committer,
             self.limits.result_bytes_max,
             max(config.batch_result_bytes_max, self.limits.result_bytes_max),
             self.meter,
-            logged=self.domain.is_logged,
         )
         self._tables = {table.entry.name: table for table in tables.values()}
         if not self.domain.is_logged:
@@ -167,7 +171,9 @@ class Store:
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            return self._engine.execute(batch)
+            result, gate = self._engine.execute(batch)
+        self._engine.wait(result, gate)  # the next batch may run meanwhile
+        return result
 
     def get(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bytes | None:
         """Return the value of `key`, or `None` if it is not there.
@@ -299,7 +305,7 @@ class Store:
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
-            with self._mutex, access_errors(self.path):
+            with self._mutex, self._files.changing, access_errors(self.path):
                 index = create_table(self._files, self._backend, self.domain, entry)
                 table = self._engine.tables[entry.id] = self._tables[name] = Table(index, 0)
             return _describe(table, 0.0)
@@ -318,13 +324,14 @@ class Store:
             self._require_open()
             table = self._tables[self.table(name).name]
             check_drop(table.entry)
-            with self._mutex, access_errors(self.path):
+            with self._mutex, self._files.changing, access_errors(self.path):
+                self._engine.settle()
                 drop_table(self._files, table.entry)
                 del self._engine.tables[table.entry.id], self._tables[name]
             try:
                 self._free_records(table)
             finally:
-                with self._mutex:
+                with self._mutex, self._files.changing:
                     self._engine.forget(table.index)  # an interrupted count must not go on: the index goes
                     remove_index(self._files, self._backend, table.entry)
 
@@ -383,7 +390,9 @@ class Store:
             heap_bytes=self._files.heap.bytes,
             heap_live_bytes=live,
             heap_free_bytes=self._engine.heap.free_units * UNIT_BYTES,
-            log_bytes=self._files.log.bytes,
+            commit="journal" if self._files.root.has_journal else "undo",
+            log_bytes=self._files.root.log_bytes,
+            journal_bytes=self._files.root.journal_bytes,
             limits=self.limits,
             next_version=self._engine.next_sequence,
             tables=tuple(_describe(table, record_bytes) for table in tables),
@@ -404,6 +413,7 @@ class Store:
                 with access_errors(self.path):
                     self._files.persist_unlogged()
                     set_unsafe(self._files, False)
+            self._engine.close()
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -453,6 +463,8 @@ def open_store(
     index_bytes: int | None = None,
     heap_bytes: int | None = None,
     log_bytes: int | None = None,
+    commit: CommitName = "auto",
+    journal_bytes: int | None = None,
     limits: Limits | None = None,
     create: bool = True,
     on_progress: Progress = _no_progress,
@@ -474,6 +486,8 @@ def open_store(
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
         Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
+    commit, journal_bytes
+        How the batches of a new store become durable, ``undo`` or ``journal``, and the size of its journal.
     limits
         Lower limits for requests than the defaults.
     create
@@ -512,6 +526,8 @@ def open_store(
         index_bytes=index_bytes,
         heap_bytes=heap_bytes,
         log_bytes=log_bytes,
+        commit=commit,
+        journal_bytes=journal_bytes,
         limits=limits or Limits(),
     )
     return Store(Path(path), config, create=create, on_progress=on_progress)

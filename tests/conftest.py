@@ -13,6 +13,7 @@ from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
+from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cpu",
         help="what runs the kernels; cpu-phases: small batches phase by phase too; cuda: all kernels on the GPU, "
         "cuda-auto: small batches on the host",
+    )
+    parser.addoption(
+        "--commit",
+        choices=["auto", "undo", "journal"],
+        default="auto",
+        help="how the batches of new stores become durable",
     )
     parser.addoption(
         "--no-skips",
@@ -36,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Processes that tests start inherit it.
     choice = config.getoption("--backend")
     os.environ[VARIABLE] = choice.partition("-")[0]
+    os.environ[COMMIT_VARIABLE] = config.getoption("--commit")
     os.environ[HOST_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
 
 

@@ -27,6 +27,7 @@ from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run, latencies_ms
 from gpkvs.bench.report.tables import Rows
 from gpkvs.config import GIB, MIB, Limits
+from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.media.layout import LOG_ENTRIES_OFFSET, U64_LAYOUT
 from gpkvs.recovery.startup.recover import undo, verify_log
 
@@ -330,7 +331,9 @@ class GpuBench:
         """Time the undo of a whole batch by its log, which stays until the next one."""
         self.store.set_many(*self._columns[0], table=_TABLE)
         files = self.store._files
-        descriptor = self.store._engine.transaction.current
+        committer = self.store._engine.committer
+        assert isinstance(committer, UndoCommitter)
+        descriptor = committer.transaction.current
         (run,) = descriptor.runs
         seconds: dict[str, list[float]] = {"verify": [], "undo": []}
         for _ in range(5):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
 
@@ -91,7 +92,7 @@ class Backend(Protocol):
             If its memory is out of reach.
         """
 
-    def attach(self, region: Region, /) -> None:
+    def attach(self, region: Region | Image, /) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address."""
 
     def attach_index(self, index: Index, /) -> None:

@@ -1,14 +1,49 @@
-"""What a committer must offer: `UndoCommitter` is one."""
+"""What a committer must offer: `UndoCommitter` and `JournalCommitter` are committers."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from gpkvs.batch import U64
 from gpkvs.engine.write_set import WriteSet
 
 
 class Committer(Protocol):
-    """Makes write sets durable; nothing else stores to durable space."""
+    """Makes write sets durable; nothing else stores to durable space.
 
-    def commit(self, write_set: WriteSet, /) -> None:
-        """Return when a write set is durable, and counted. A failure ends the process: only recovery may go on."""
+    A gate is a number that rises. What is durable at a gate is durable at all lower ones; 0 is durable from the first.
+    """
+
+    @property
+    def next_sequence(self) -> int:
+        """The version that the next SET may get."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The host's memory that is kept between batches, to be used again."""
+
+    def commit(self, write_set: WriteSet, /) -> int:
+        """Store a write set, and count it; return the gate of its results.
+
+        A failure ends the process: only recovery may go on.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing was stored.
+        """
+
+    def read_gate(self) -> int:
+        """Return the gate of what can be read now."""
+
+    def wait(self, gate: int, /) -> None:
+        """Return when everything up to a gate is durable."""
+
+    def release(self, units: U64, /) -> None:
+        """Count units of each segment as no longer live: of a table that was dropped."""
+
+    def release_waiting(self) -> bool:
+        """Make space usable that is free but not yet to be used again; return whether there was some."""
+
+    def close(self) -> None:
+        """End what runs in the background. Nothing is committed any more."""

@@ -1,6 +1,6 @@
 """The engine: one batch, one durable transaction. It chooses a planner, commits what that planned, and maintains.
 
-    batch -> planner -> write set -> committer -> result
+    batch -> planner -> write set -> committer -> result, and the gate before which nobody may see it
 
 Planners only read PM; the committer alone stores to it. Decisions are in Python, loops over keys are in the kernels.
 """
@@ -22,11 +22,9 @@ from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.table import Table
-from gpkvs.engine.undo_committer import UndoCommitter
-from gpkvs.errors import memory_refused
+from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.transaction import Transaction
 
 
 class Engine:
@@ -40,14 +38,14 @@ class Engine:
         The mapped store.
     tables
         By id; whoever makes or drops a table changes them between two batches.
-    heap, transaction
-        As recovery left them.
+    heap
+        As recovery left it.
+    committer
+        Makes write sets durable.
     result_bytes_max, batch_result_bytes_max
         Values that one request, and one transaction, may read; the second is not below the first.
     meter
         Told what each phase took, and what was written.
-    logged
-        Whether batches are transactions. Without the undo log they are not: a crash may tear them.
     """
 
     def __init__(
@@ -56,38 +54,37 @@ class Engine:
         files: StoreFiles,
         tables: dict[int, Table],
         heap: Heap,
-        transaction: Transaction,
+        committer: Committer,
         result_bytes_max: int,
         batch_result_bytes_max: int,
         meter: Meter,
-        *,
-        logged: bool = True,
     ) -> None:
         self._backend = backend
         self._files = files
         self.tables = tables
         self.heap = heap
-        self.transaction = transaction
+        self.committer = committer
         self.meter = meter
         limits = (result_bytes_max, batch_result_bytes_max)
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
-        self._committer: Committer = UndoCommitter(backend, files, tables, heap, transaction, meter, logged=logged)
         self._dropped: deque[DroppedTable] = deque()
 
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between batches, to be used again."""
-        return self._backend.kept_bytes + self._native.kept_bytes
+        return self._backend.kept_bytes + self._native.kept_bytes + self.committer.kept_bytes
 
     @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
-        return self.transaction.current.next_sequence
+        return self.committer.next_sequence
 
-    def execute(self, batch: Batch) -> BatchResult:
+    def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run the longest run of requests from the first on that fits one transaction.
+
+        The next batch may run before this one is durable. Nobody may see the result before its gate (`wait`).
 
         Parameters
         ----------
@@ -97,17 +94,33 @@ class Engine:
         Returns
         -------
         BatchResult
-            Durable. Its `requests` says how many requests it covers; at least one.
+            Its `requests` says how many requests it covers; at least one.
+        int
+            Its gate.
         """
         self.meter.begin()
-        planned = self._plan_natively(batch) or self._plan_by_phases(batch)
-        if planned.write_set:
-            self._committer.commit(planned.write_set)
-        # Results leave here, after the commit: an acknowledged write must survive, and no reader may see what a crash
-        # could take back (I4).
-        if planned.result.parts:
+        planned = self._plan(batch)
+        if self._lacks_heap(planned) and self.committer.release_waiting():
+            planned = self._plan(batch)
+        gate = self.committer.commit(planned.write_set) if planned.write_set else self.committer.read_gate()
+        return planned.result, gate
+
+    def wait(self, result: BatchResult, gate: int) -> None:
+        """Return when the result of a batch may be seen, from any thread.
+
+        An acknowledged write must survive, and no reader may see what a crash could take back (I4, W1).
+        """
+        self.committer.wait(gate)
+        if result.parts:
             failpoint.hit("before_reply")
-        return planned.result
+
+    def _plan(self, batch: Batch) -> Planned:
+        return self._plan_natively(batch) or self._plan_by_phases(batch)
+
+    def _lacks_heap(self, planned: Planned) -> bool:
+        """Whether a request was refused for want of room in the heap."""
+        refusals = planned.result.rejected.values()
+        return any(isinstance(refusal, NoSpaceError) and refusal.resource == "heap" for refusal in refusals)
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
@@ -121,6 +134,15 @@ class Engine:
         on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         planner = self._phases_on_host if on_host else self._phases
         return planner.plan(batch, self.next_sequence)
+
+    def settle(self) -> None:
+        """Return when all batches are durable."""
+        self.committer.wait(self.committer.read_gate())
+
+    def close(self) -> None:
+        """End what runs beside the batches; all of them are durable then."""
+        self.settle()
+        self.committer.close()
 
     def release(self, index: Index) -> None:
         """Have `maintain` count what a dropped table had in the heap, and free it; nobody else uses its index."""
@@ -152,7 +174,7 @@ class Engine:
         if not self._dropped:
             return False
         try:
-            self.heap.release(self._dropped[0].step(budget_bytes))
+            self.committer.release(self._dropped[0].step(budget_bytes))
         except BaseException:
             self._dropped.popleft()
             raise

@@ -6,6 +6,7 @@ committed batch keeps them up. ``kernels/allocate.hpp`` allocates.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +41,13 @@ class Heap:
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
         self.live_units = live_units
+        self._freed: deque[tuple[int, U64]] = deque()
 
     @property
     def live_bytes(self) -> int:
         """Bytes of all live records."""
-        return int(self.live_units.sum()) * UNIT_BYTES
+        freed = sum(int(units.sum()) for _, units in list(self._freed))
+        return (int(self.live_units.sum()) - freed) * UNIT_BYTES
 
     @property
     def free_units(self) -> int:
@@ -61,3 +64,19 @@ class Heap:
     def release(self, units: U64) -> None:
         """Count units of each segment as no longer live; cannot fail."""
         np.subtract(self.live_units, units, out=self.live_units)
+
+    def release_later(self, epoch: int, units: U64) -> None:
+        """Note units of each segment that are free once a durable block covers an epoch (W6)."""
+        self._freed.append((epoch, units))
+
+    def release_covered(self, epoch: int) -> bool:
+        """Free what was noted of the epochs up to one; return whether there was something."""
+        before = len(self._freed)
+        while self._freed and self._freed[0][0] <= epoch:
+            self.release(self._freed.popleft()[1])
+        return len(self._freed) < before
+
+    @property
+    def freed_epoch(self) -> int:
+        """The newest epoch that space waits for; 0 if none does."""
+        return self._freed[-1][0] if self._freed else 0

@@ -74,6 +74,7 @@ class NativePlanner:
         self._tables = tables
         self._ops_max = min(OPS_MAX, files.log_entries_max)
         self._log_words_max = files.log_words_max
+        self._run_kind = files.run_kind
         self._result_bytes_max = result_bytes_max
         self._of_layout = {
             name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
@@ -93,7 +94,7 @@ class NativePlanner:
         planner = self._of_layout[table.entry.layout]
         if not planner.plan(batch, table, first_sequence):
             return None
-        runs = log_runs([planner.writes])
+        runs = log_runs([planner.writes], self._run_kind)
         if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
             return None
         requests = len(batch.request_ops)

@@ -183,7 +183,7 @@ class PhasePlanner:
 
     def _write_set(self, batch: Batch, plans: list[TablePlan], allocation: Allocation) -> WriteSet:
         tables = [self._table_writes(phases, plan) for phases, plan in plans]
-        runs = log_runs(tables)
+        runs = log_runs(tables, self._files.run_kind)
         self._check_log(batch, runs)
         self._meter.lap("stage")
         operations = sum(writes.operations for writes in tables)
@@ -263,8 +263,8 @@ class PhasePlanner:
             raise CutError(requests // 2)
         reason = NoSpaceError(
             "log",
-            f"one transaction would log {8 * needed:,} bytes, the log holds {8 * capacity:,}: "
-            "send smaller requests, or create a store with a larger --log-bytes",
+            f"one transaction would log {8 * needed:,} bytes, there is room for {8 * capacity:,}: send smaller "
+            f"requests, or create a store with a larger {'--journal-bytes' if self._files.data else '--log-bytes'}",
         )
         raise DoesNotFitError({0: reason})
 

@@ -20,6 +20,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import INDEX_BYTES_MAX, reserve_file, reserve_next, round_up, write_file
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT
 from gpkvs.native import crc32c
@@ -96,7 +97,9 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
     """
     index: Index | None = None
     try:
-        index = Index(entry, Region(files.path / entry.file_name, domain), files.root.hash_keys)
+        path = files.path / entry.file_name
+        region = Image(path, write=True) if files.data else Region(path, domain)
+        index = Index(entry, region, files.root.hash_keys)
         backend.attach_index(index)
         if index.layout is U64_LAYOUT:
             key0, key1 = index.hash_keys
@@ -104,6 +107,8 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
                 "mark_empty", 2 * entry.blocks, index=index, buckets=index.buckets, hash_key0=key0, hash_key1=key1
             )
             index.region.persist()
+            if isinstance(index.region, Image):
+                index.region.write_all()
         catalog = Catalog((*files.catalog.tables, entry), files.catalog.next_table_id + 1)
         named = _write_catalog(files, catalog)
     except (OSError, MemoryError, BackendError):

@@ -1,4 +1,4 @@
-"""How the parts of a write set are stored: by the host's threads, or by a GPU. `UndoCommitter` says when."""
+"""How the parts of a write set are stored: by the host's threads, by a GPU, or for a journal. Committers say when."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
-from gpkvs.media.layout import LAYOUTS
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
+from gpkvs.media.layout import LAYOUTS, PAGE_BYTES
 from gpkvs.native import native_step
+from gpkvs.pm.mapping import map_memory
 
 _Step = Callable[[int, int, int], None]
 
@@ -121,9 +125,60 @@ class DeviceStores:
         self._heap.release(freed_units)
 
 
+class ImageStores:
+    """For a journal: records to the file of the heap, entries to memory, slots to the image."""
+
+    def __init__(self, backend: Backend, files: StoreFiles) -> None:
+        assert files.data
+        self._backend = backend
+        self._file = files.data.file
+        self._heap_offset = files.root.journal_bytes
+        self._segment_units = files.segment_units
+        # The largest record, and the page that it begins in.
+        self._pages = map_memory(files.root.segment_bytes + 2 * PAGE_BYTES)
+        self._by_lock = (_journal_steps(keeps_lock=False), _journal_steps(keeps_lock=True))
+
+    def records(self, writes: TableWrites, first: int, last: int) -> None:
+        """Write the new records `first` to `last - 1` to the file of the heap. A failure ends the process."""
+        if first == 0:
+            writes.keep(pages=self._pages)
+            writes.set(file=self._file, heap_offset=self._heap_offset, records_digest=0)
+        self._by_lock[False][writes.index.layout.name].records(writes.address, first, last)
+
+    def entries(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
+        """Store the entries `first` to `last - 1` of the run that begins at an address."""
+        writes.begin_log(epoch, address)
+        self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
+
+    def slots(self, writes: TableWrites, first: int, last: int) -> None:
+        """Store the changed slots `first` to `last - 1` to the image, and mark their pages."""
+        image = writes.index.region
+        assert isinstance(image, Image)
+        writes.keep(marks=image.marks)
+        self._by_lock[writes.is_short][writes.index.layout.name].slots(writes.address, first, last)
+
+    def count_live(self, writes: TableWrites, freed_units: U64) -> None:
+        """Count in the heap what is live now; gather what is free later."""
+        writes.keep(freed_units=freed_units)
+        self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
+
+
 def _device(writes: TableWrites) -> DeviceColumns:
     assert writes.device
     return writes.device
+
+
+def _journal_steps(*, keeps_lock: bool) -> dict[str, _Steps]:
+    """Return the native steps of a journal by layout."""
+    return {
+        layout: _Steps(
+            native_step("write_records", keeps_lock=keeps_lock),
+            native_step(f"store_redo_{layout}", keeps_lock=keeps_lock),
+            native_step(f"store_image_{layout}", keeps_lock=keeps_lock),
+            native_step("count_live", keeps_lock=keeps_lock),
+        )
+        for layout in LAYOUTS
+    }
 
 
 def _steps(*, keeps_lock: bool) -> dict[str, _Steps]:

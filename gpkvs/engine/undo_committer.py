@@ -16,6 +16,7 @@ from functools import partial
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import DeviceStores, HostStores, Stores
@@ -62,7 +63,7 @@ class UndoCommitter:
         self._files = files
         self._tables = tables
         self._heap = heap
-        self._transaction = transaction
+        self.transaction = transaction
         self._meter = meter
         self._logged = logged
         self._host = HostStores(backend)
@@ -70,7 +71,35 @@ class UndoCommitter:
         self._prefetched = -1  # the heap's segment that was read from the disk last
         self._prefetch(heap.tail.segment)
 
-    def commit(self, write_set: WriteSet) -> None:
+    @property
+    def next_sequence(self) -> int:
+        """See `Committer.next_sequence`."""
+        return self.transaction.current.next_sequence
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `Committer.kept_bytes`."""
+        return 0
+
+    def read_gate(self) -> int:
+        """See `Committer.read_gate`: all that can be read is durable."""
+        return 0
+
+    def wait(self, gate: int) -> None:
+        """See `Committer.wait`."""
+
+    def release(self, units: U64) -> None:
+        """See `Committer.release`."""
+        self._heap.release(units)
+
+    def release_waiting(self) -> bool:
+        """See `Committer.release_waiting`: no space waits."""
+        return False
+
+    def close(self) -> None:
+        """See `Committer.close`."""
+
+    def commit(self, write_set: WriteSet) -> int:
         """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on."""
         for segment in write_set.segments:
             self._prefetch(segment)
@@ -78,6 +107,7 @@ class UndoCommitter:
             self._store(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
+        return 0
 
     def _prefetch(self, segment: int) -> None:
         """Begin to read a segment of the heap that gets records: it was used before."""
@@ -88,7 +118,7 @@ class UndoCommitter:
 
     def _store(self, write_set: WriteSet) -> None:
         """Store a write set and make it durable, in the order of I1 to I4."""
-        transaction, lap = self._transaction, self._meter.lap
+        transaction, lap = self.transaction, self._meter.lap
         epoch = transaction.next_epoch()
         parts: _Parts = [(writes, self._device if writes.device else self._host) for writes in write_set.tables]
         failpoint.hit("before_record")
@@ -130,7 +160,7 @@ class UndoCommitter:
         return digest % (1 << 64)
 
     def _describe(self, write_set: WriteSet, epoch: int, digest: int) -> Descriptor:
-        current = self._transaction.current
+        current = self.transaction.current
         return Descriptor(
             epoch=epoch,
             runs=write_set.runs if self._logged else (),

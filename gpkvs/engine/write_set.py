@@ -26,7 +26,7 @@ from gpkvs.media.layout import LogRun, RunKind
 _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 _COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
-_LOG_DIGEST, _EPOCH, _LOG = _AT["log_digest"], _AT["epoch"], _AT["log"]
+_LOG_DIGEST, _EPOCH, _LOG, _RECORDS_DIGEST = (_AT[name] for name in ("log_digest", "epoch", "log", "records_digest"))
 assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 
@@ -111,14 +111,19 @@ class TableWrites:
         ]
 
     def begin_log(self, epoch: int, address: int) -> None:
-        """Say where the undo log begins, and of which epoch its entries are."""
+        """Say where a run of entries begins, and of which epoch they are."""
         self.words[_EPOCH] = epoch
         self.words[_LOG] = address
 
     @property
     def log_digest(self) -> int:
-        """The sum of the digests of all entries that the host's threads stored to the log."""
+        """The sum of the digests of all entries that the host's threads stored."""
         return self.words[_LOG_DIGEST]
+
+    @property
+    def records_digest(self) -> int:
+        """The sum of the digests of all records that were written to the file of the heap."""
+        return self.words[_RECORDS_DIGEST]
 
 
 class WriteSet(NamedTuple):
@@ -131,7 +136,7 @@ class WriteSet(NamedTuple):
     operations
         Of the batch, reads too.
     runs
-        Each part's run of the undo log.
+        Each part's run of entries, in the undo log or in a block.
     tail
         Of the heap, after the new records.
     segments
@@ -145,13 +150,13 @@ class WriteSet(NamedTuple):
     segments: Sequence[int]
 
 
-def log_runs(tables: Sequence[TableWrites]) -> tuple[LogRun, ...]:
-    """Give each table its run of the log."""
+def log_runs(tables: Sequence[TableWrites], kind: RunKind) -> tuple[LogRun, ...]:
+    """Give each table its run of entries."""
     runs: list[LogRun] = []
     first_word = 0
     for writes in tables:
         entry = writes.index.entry
         entry_bytes = entry.slot_layout.entry_bytes
-        runs.append(LogRun(RunKind.UNDO, entry.id, entry.generation, entry_bytes, first_word, writes.slots))
+        runs.append(LogRun(kind, entry.id, entry.generation, entry_bytes, first_word, writes.slots))
         first_word += runs[-1].words
     return tuple(runs)

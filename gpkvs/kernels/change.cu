@@ -1,4 +1,5 @@
 // The slots a batch changes: their new contents, the undo log, and the stores in place. One item a slot.
+#include "entry.cuh"
 #include "probe.cuh"
 
 // stage: the new contents of each changed slot, in volatile memory.
@@ -43,19 +44,6 @@ GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
 GPKVS_KERNEL(load_slots_bytes, LOAD_SLOTS_BYTES_ARGS) { a.contents[i] = a.index[a.slot[i]]; }
 GPKVS_KERNEL(load_slots_u64, LOAD_SLOTS_U64_ARGS) { a.contents[i] = a.index[a.slot[i]]; }
 
-template <class Slot>
-struct Entry {
-    u64 slot, epoch;
-    u64 old[sizeof(Slot) / 8];
-};
-
-template <class Slot>
-GPKVS_DEVICE u64 entry_digest(u64 entry, const Entry<Slot>& words) {
-    u64 digest = mix64(entry + 1);
-    for (u32 w = 0; w < sizeof(words) / 8; w++) digest = mix64(digest ^ ((const u64*)&words)[w]);
-    return digest;
-}
-
 // log_undo: one entry a changed slot, at a computed place: no locks, no tail pointers.
 #define LOG_UNDO_ARGS(F, Slot)                                                              \
     F(const u64*, changed_slot) F(const Slot*, index) F(u64, epoch) F(u64, first) F(u64*, log) F(u64*, digest)
@@ -67,23 +55,11 @@ GPKVS_DEVICE void slot_soon(const Args& a, u64 i) {
     prefetch((const Slot*)a.index + a.changed_slot[i]);
 }
 
-template <class Slot, class Args>
-GPKVS_DEVICE void log_slot(const Args& a, u64 i) {
-    Entry<Slot> entry;
-    entry.slot = a.changed_slot[i];
-    entry.epoch = a.epoch;
-    const u64* old = (const u64*)&a.index[entry.slot];
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) entry.old[w] = old[w];
-    for (u32 w = 0; w < sizeof(entry) / 8; w++)
-        pm_store(a.log + entry_word_at<Slot>(a.first + i, w), ((const u64*)&entry)[w]);
-    a.digest[i] = entry_digest(a.first + i, entry);
+GPKVS_PM_KERNEL_SOON(log_undo_bytes, LOG_UNDO_BYTES_ARGS, slot_soon<BytesSlot>) {
+    store_entry(a, i, a.index[a.changed_slot[i]]);
 }
-GPKVS_PM_KERNEL_SOON(log_undo_bytes, LOG_UNDO_BYTES_ARGS, slot_soon<BytesSlot>) { log_slot<BytesSlot>(a, i); }
-GPKVS_PM_KERNEL_SOON(log_undo_u64, LOG_UNDO_U64_ARGS, slot_soon<U64Slot>) { log_slot<U64Slot>(a, i); }
-
-template <class Slot>
-GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
-    for (u32 w = 0; w < sizeof(Slot) / 8; w += 2) pm_store_pair((u64*)&index[slot] + w, words + w);
+GPKVS_PM_KERNEL_SOON(log_undo_u64, LOG_UNDO_U64_ARGS, slot_soon<U64Slot>) {
+    store_entry(a, i, a.index[a.changed_slot[i]]);
 }
 
 // apply: the new contents, in place. Runs only after the flag says ACTIVE and is durable (I2).
@@ -98,14 +74,7 @@ GPKVS_PM_KERNEL_SOON(apply_u64, APPLY_U64_ARGS, slot_soon<U64Slot>) {
     store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]);
 }
 
-template <class Slot>
-GPKVS_DEVICE Entry<Slot> load_entry(const u64* log, u64 number) {
-    Entry<Slot> entry;
-    for (u32 w = 0; w < sizeof(entry) / 8; w++) ((u64*)&entry)[w] = log[entry_word_at<Slot>(number, w)];
-    return entry;
-}
-
-// verify_log: what recovery proves of every entry before its first store (I6).
+// verify_log: what recovery proves of every entry of a log or a block before its first store (I6).
 #define VERIFY_LOG_ARGS(F) F(const u64*, log) F(u64, epoch) F(u64, slots) F(u64*, digest) F(u8*, wrong)
 
 template <class Slot, class Args>
@@ -125,7 +94,7 @@ GPKVS_KERNEL(verify_log_u64, VERIFY_LOG_ARGS) { verify_entry<U64Slot>(a, i); }
 template <class Slot, class Args>
 GPKVS_DEVICE void undo_slot(const Args& a, u64 i) {
     const Entry<Slot> entry = load_entry<Slot>(a.log, a.first + i);
-    store_slot(a.index, entry.slot, entry.old);
+    store_slot(a.index, entry.slot, entry.words);
 }
 GPKVS_PM_KERNEL(undo_bytes, UNDO_BYTES_ARGS) { undo_slot<BytesSlot>(a, i); }
 GPKVS_PM_KERNEL(undo_u64, UNDO_U64_ARGS) { undo_slot<U64Slot>(a, i); }

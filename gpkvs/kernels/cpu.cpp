@@ -17,11 +17,13 @@
 #include "read.cu"
 #include "record.cu"
 #include "recount.cu"
+#include "redo.cu"
 #include "route.cu"
 
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "journal.hpp"
 #include "native_planner.hpp"
 #include "write_set.hpp"
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <unistd.h>
 
-namespace {
+#include "fatal_line.hpp"
 
-constexpr int EXIT_FATAL = 70;  // gpkvs/fatal.py
+namespace {
 
 struct Mapping {
     std::atomic<uint64_t> bytes;  // 0: free to be used again
@@ -27,32 +27,6 @@ std::atomic<Mapping*> mappings;
 std::mutex changing;  // threads that open and close stores; the handler of the signal takes no lock
 struct sigaction handled_before;
 
-// One line, put together without an allocation and written at once.
-class Line {
-public:
-    Line& operator<<(const char* text) {
-        while (*text && end_ < text_ + sizeof text_) *end_++ = *text++;
-        return *this;
-    }
-
-    Line& operator<<(uint64_t number) {
-        char digits[21];
-        char* first = digits + sizeof digits;
-        *--first = 0;
-        do *--first = static_cast<char>('0' + number % 10);
-        while (number /= 10);
-        return *this << first;
-    }
-
-    void write_to(int file) const {
-        if (write(file, text_, static_cast<size_t>(end_ - text_)) < 0) return;  // then the exit status must say it all
-    }
-
-private:
-    char text_[8192];
-    char* end_ = text_;
-};
-
 std::atomic_flag is_ending = ATOMIC_FLAG_INIT;
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
@@ -60,12 +34,11 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     for (const Mapping* mapping = mappings.load(); mapping; mapping = mapping->next) {
         if (address - mapping->address >= mapping->bytes.load()) continue;
         while (is_ending.test_and_set()) pause();  // another thread, with the same to say
-        Line line;
+        FatalLine line;
         line << "gpkvs: " << mapping->path.c_str() << " cannot be read or written at byte " << address - mapping->address
              << ": it was truncated, or its disk fails. The process stops here, the batch in progress is not answered: "
                 "restore the file, then run gpkvs check\n";
-        line.write_to(STDERR_FILENO);
-        _exit(EXIT_FATAL);
+        line.end_process();
     }
     if (handled_before.sa_flags & SA_SIGINFO) {
         handled_before.sa_sigaction(signal, info, context);

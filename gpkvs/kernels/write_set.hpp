@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "fatal_line.hpp"
 #include "live_units.cuh"
 #include "pool.hpp"
 #include "record.cuh"
@@ -18,7 +19,9 @@
     F(u32*, put_op) F(u64*, put_reference) F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) \
     F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(u64, first_sequence) \
     F(u64*, freed_reference) F(u64*, filled_segment)                                        \
-    F(Pool*, pool) F(u8*, heap) SEGMENTS_ARGS(F)
+    F(Pool*, pool) F(u8*, heap) SEGMENTS_ARGS(F)                                            \
+    F(u64*, marks) F(u64*, freed_units) F(u64, records_digest)                              \
+    F(u64, file) F(u64, heap_offset) F(u8*, pages)
 
 struct TableWrites {
     TABLE_WRITES_FIELDS(GPKVS_FIELD)
@@ -34,6 +37,57 @@ static void store_records_run(const void* args, u64 first, u64 last) {
                                w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
                                w.first_sequence, w.table_id,              w.heap};
     w.pool->run(&gpkvs_kernel_record, &taken, last - first);
+}
+
+// How much is written at once, if no record is larger: it stays in a cache until it is copied.
+static const u64 WRITE_BYTES = 1 << 20;
+
+// The records `first` to `last - 1`, to the file of the heap, in whole pages and not through its mapping: a store to a page
+// that is not in memory would read it first. The heap is mapped too, and shows at once what was written. `records_digest`
+// gathers the sum of their digests.
+static void write_records_run(const void* args, u64 first, u64 last) {
+    TableWrites& w = *(TableWrites*)args;
+    while (first < last) {
+        const u64 at = reference_offset(w.put_reference[first]) * UNIT_BYTES;
+        const u64 page = at / PAGE_BYTES * PAGE_BYTES, segment_bytes = w.segment_units * UNIT_BYTES;
+        u64 end = at, until = first;
+        while (until < last) {
+            const u64 reference = w.put_reference[until];
+            const u64 record = reference_offset(reference) * UNIT_BYTES, after = record + reference_length(reference) * UNIT_BYTES;
+            if (record != end || record / segment_bytes != at / segment_bytes) break;
+            if (until > first && after - page > WRITE_BYTES) break;
+            end = after;
+            until++;
+        }
+        u8* base = w.pages - page;  // where the heap would begin
+        memcpy(w.pages, w.heap + page, at - page);
+        const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
+                                   w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
+                                   w.first_sequence, w.table_id,              base};
+        w.pool->run(&gpkvs_kernel_record, &taken, until - first);
+        for (; first < until; first++) {
+            const u64 reference = w.put_reference[first];
+            w.records_digest += record_digest(reference, *(const u64*)(base + reference_offset(reference) * UNIT_BYTES));
+        }
+        const u64 whole = (end - page + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+        memset(w.pages + (end - page), 0, whole - (end - page));
+        write_whole((int)w.file, w.pages, whole, w.heap_offset + page);
+    }
+}
+
+// The entries `first` to `last - 1` with the new contents of slots, to a block of the journal.
+template <class Slot>
+static void store_redo_run(const void* args, u64 first, u64 last) {
+    TableWrites& w = *(TableWrites*)args;
+    const Slot* contents = (const Slot*)w.contents + first;
+    if constexpr (has_records<Slot>) {
+        const log_redo_bytes_args taken = {w.changed_slot + first, contents, w.epoch, first, w.log, w.digest + first};
+        w.pool->run(&gpkvs_kernel_log_redo_bytes, &taken, last - first);
+    } else {
+        const log_redo_u64_args taken = {w.changed_slot + first, contents, w.epoch, first, w.log, w.digest + first};
+        w.pool->run(&gpkvs_kernel_log_redo_u64, &taken, last - first);
+    }
+    for (u64 i = first; i < last; i++) w.log_digest += w.digest[i];
 }
 
 // The undo entries `first` to `last - 1`, to the log; `log_digest` gathers the sum of their digests.
@@ -65,13 +119,25 @@ static void store_slots_run(const void* args, u64 first, u64 last) {
     }
 }
 
-// After the commit: what each segment's live units gained and lost.
+// The same, and the pages of the image are marked after.
+template <class Slot>
+static void store_image_run(const void* args, u64 first, u64 last) {
+    const TableWrites& w = *(const TableWrites*)args;
+    store_slots_run<Slot>(args, first, last);
+    for (u64 i = first; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);
+}
+
+// After the commit: what each segment's live units gained and lost. A journal may not use again what was freed before
+// it is covered (W6): then the units freed are gathered aside.
 static void count_live_run(const void* args, u64, u64) {
     const TableWrites& w = *(const TableWrites*)args;
     for (u64 i = 0; i < w.filled; i++) w.live_units[w.filled_segment[2 * i]] += w.filled_segment[2 * i + 1];
     for (u64 i = 0; i < w.freed; i++)
-        if (u64* live_units = live_units_of(w, w.freed_reference[i]))
-            *live_units -= reference_length(w.freed_reference[i]);
+        if (u64* live_units = live_units_of(w, w.freed_reference[i])) {
+            const u64 units = reference_length(w.freed_reference[i]);
+            if (w.freed_units) w.freed_units[live_units - w.live_units] += units;
+            else *live_units -= units;
+        }
 }
 
 // A step of the host: it shares its work among the pool's threads itself.
@@ -82,4 +148,9 @@ GPKVS_STEP(store_log_bytes, TableWrites, TABLE_WRITES_FIELDS, store_log_run<Byte
 GPKVS_STEP(store_log_u64, TableWrites, TABLE_WRITES_FIELDS, store_log_run<U64Slot>, 1);
 GPKVS_STEP(store_slots_bytes, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<BytesSlot>, 1);
 GPKVS_STEP(store_slots_u64, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<U64Slot>, 1);
+GPKVS_STEP(write_records, TableWrites, TABLE_WRITES_FIELDS, write_records_run, 0);
+GPKVS_STEP(store_redo_bytes, TableWrites, TABLE_WRITES_FIELDS, store_redo_run<BytesSlot>, 0);
+GPKVS_STEP(store_redo_u64, TableWrites, TABLE_WRITES_FIELDS, store_redo_run<U64Slot>, 0);
+GPKVS_STEP(store_image_bytes, TableWrites, TABLE_WRITES_FIELDS, store_image_run<BytesSlot>, 0);
+GPKVS_STEP(store_image_u64, TableWrites, TABLE_WRITES_FIELDS, store_image_run<U64Slot>, 0);
 GPKVS_STEP(count_live, TableWrites, TABLE_WRITES_FIELDS, count_live_run, 0);

@@ -7,6 +7,7 @@ Files
 ``root``          two root copies and the transaction flag
 ``log``           two descriptors and the undo log
 ``heap``          the records, in segments
+``data``          in a store with a journal, in place of ``log`` and ``heap``: the journal's segments, then the heap
 ``index-T-G``     the index of table T, generation G
 ``catalog-N.json``  the tables
 ``recovery.json``   what the last start-up found (for people and scripts; never read back)
@@ -23,6 +24,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpkvs import failpoint
@@ -60,14 +62,18 @@ CREATING_FILE = "CREATING"
 ROOT_FILE = "root"
 LOG_FILE = "log"
 HEAP_FILE = "heap"
+DATA_FILE = "data"
 RECOVERY_FILE = "recovery.json"
 
 # What `create_store` makes before the root; only this may be removed when a creation begins again.
-_CREATED = re.compile(r"(log|heap|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
+_CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 LOG_BYTES_MIN = 128 * KIB
+JOURNAL_BYTES_MIN = 1 * MIB
+JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
+_ZEROS = bytes(1 * MIB)
 INDEX_BYTES_MAX = 1 << 44
 
 # The last one is what a file system says to a size beyond all it could ever hold.
@@ -209,7 +215,9 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
         "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
         "log_bytes": (LOG_BYTES_MIN, 1 << 40),
+        "journal_bytes": (JOURNAL_BYTES_MIN, 1 << 40),
     }
+    sizes = replace(sizes, journal_bytes=sizes.journal_bytes or max(256 * MIB, sizes.index_bytes // 2))
     for name, (least, most) in bounds.items():
         value = getattr(sizes, name)
         if not least <= value <= most:
@@ -218,10 +226,16 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         index_bytes=round_up(sizes.index_bytes, BLOCK_BYTES),
         heap_bytes=round_up(sizes.heap_bytes, segment_bytes_for(sizes.heap_bytes)),
         log_bytes=round_up(sizes.log_bytes, PAGE_BYTES),
+        journal_bytes=round_up(sizes.journal_bytes, journal_segment_bytes_for(sizes.journal_bytes)),
     )
 
 
-def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
+def journal_segment_bytes_for(journal_bytes: int) -> int:
+    """Return the segment size of a journal: at most a sixteenth of it, a power of two."""
+    return min(JOURNAL_SEGMENT_BYTES_MAX, 1 << ((journal_bytes // 16).bit_length() - 1))
+
+
+def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Progress) -> None:
     """Create a store in a directory that is empty or holds an interrupted creation.
 
     All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
@@ -237,17 +251,20 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
     sizes = checked_sizes(sizes)
     table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
     catalog = Catalog((table,), next_table_id=1)
-    root = _first_root(sizes, catalog)
+    root = _first_root(sizes, catalog, commit)
     marker = path / CREATING_FILE
     _remove_leftovers(path)
     marker.touch()
     sync_path(path)
     try:
-        reserve_file(path / LOG_FILE, sizes.log_bytes, _first_log())
         on_progress("reserving the index", 0.1)
         reserve_file(path / table.file_name, sizes.index_bytes, b"")
         on_progress("reserving the heap", 0.2)
-        reserve_file(path / HEAP_FILE, sizes.heap_bytes, b"")
+        if root.has_journal:
+            reserve_file(path / DATA_FILE, root.journal_bytes + root.heap_bytes, b"", zeroed=root.journal_bytes)
+        else:
+            reserve_file(path / LOG_FILE, root.log_bytes, _first_log())
+            reserve_file(path / HEAP_FILE, root.heap_bytes, b"")
         write_file(path / catalog_file_name(0), catalog.pack())
         write_file(path / ROOT_FILE, _root_file(root))
     except OSError as error:
@@ -256,13 +273,14 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
         _remove_leftovers(path)
         marker.unlink(missing_ok=True)
         if error.errno in _NO_SPACE:
-            needed = sizes.index_bytes + sizes.heap_bytes + sizes.log_bytes
+            needed = sizes.index_bytes + root.heap_bytes + root.log_bytes + root.journal_bytes
+            log = f"journal {root.journal_bytes:,}" if root.has_journal else f"log {root.log_bytes:,}"
             free = os.statvfs(path)
             raise NoSpaceError(
                 "disk",
-                f"a store of {needed:,} bytes (index {sizes.index_bytes:,}, heap {sizes.heap_bytes:,}, log "
-                f"{sizes.log_bytes:,}) was asked for in {path}, {free.f_bavail * free.f_frsize:,} are free: "
-                "choose smaller --index-bytes, --heap-bytes, --log-bytes, or another disk",
+                f"a store of {needed:,} bytes (index {sizes.index_bytes:,}, heap {sizes.heap_bytes:,}, {log}) was "
+                f"asked for in {path}, {free.f_bavail * free.f_frsize:,} are free: choose smaller --index-bytes, "
+                f"--heap-bytes, {'--journal-bytes' if root.has_journal else '--log-bytes'}, or another disk",
             ) from error
         raise
     failpoint.hit("before_creation_ends")
@@ -270,8 +288,9 @@ def create_store(path: Path, sizes: Sizes, on_progress: Progress) -> None:
     on_progress("created", 1.0)
 
 
-def _first_root(sizes: Sizes, catalog: Catalog) -> Root:
+def _first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind) -> Root:
     packed = catalog.pack()
+    journal_bytes = sizes.journal_bytes if commit is CommitKind.JOURNAL else 0
     return Root(
         sequence=0,
         incarnation=0,
@@ -283,11 +302,11 @@ def _first_root(sizes: Sizes, catalog: Catalog) -> Root:
         catalog_crc=crc32c(packed),
         segment_bytes=segment_bytes_for(sizes.heap_bytes),
         heap_bytes=sizes.heap_bytes,
-        log_bytes=sizes.log_bytes,
+        log_bytes=0 if journal_bytes else sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,
-        commit=CommitKind.UNDO,
-        journal_segment_bytes=0,
-        journal_bytes=0,
+        commit=commit,
+        journal_segment_bytes=journal_segment_bytes_for(journal_bytes) if journal_bytes else 0,
+        journal_bytes=journal_bytes,
         checkpoint=FIRST_CHECKPOINT,
     )
 
@@ -338,12 +357,17 @@ def make_directory(path: Path) -> None:
     sync_path(path.parent)
 
 
-def reserve_file(path: Path, size: int, start: bytes) -> None:
-    """Make a file of `size` bytes, all of them reserved on the disk, that begins with `start`."""
+def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
+    """Make a file of `size` bytes, all of them reserved on the disk, that begins with `start`.
+
+    The first `zeroed` bytes are written: to write where nothing was written before takes a disk several times as long.
+    """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(file, 0, size)
         _write_all(file, start)
+        for at in range(0, zeroed, len(_ZEROS)):
+            _write_all(file, _ZEROS[: zeroed - at])
         os.fsync(file)
     finally:
         os.close(file)
@@ -378,7 +402,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _write_all(file: int, data: bytes) -> None:
-    """Write from the start of a new file; the operating system may take less than it is given."""
+    """Write on in a new file; the operating system may take less than it is given."""
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(file, remaining) :]

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
-from gpkvs.media.directory import HEAP_FILE, LOG_FILE, ROOT_FILE, checked_sizes, sync_above, sync_path
+from gpkvs.media.data_file import DataFile
+from gpkvs.media.directory import (
+    DATA_FILE,
+    HEAP_FILE,
+    LOG_FILE,
+    ROOT_FILE,
+    checked_sizes,
+    sync_above,
+    sync_path,
+)
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
+from gpkvs.media.journal import Ring
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     BYTES_LAYOUT,
@@ -22,6 +34,7 @@ from gpkvs.media.layout import (
     BadBytesError,
     LogRun,
     Root,
+    RunKind,
 )
 from gpkvs.media.root_copies import Roots
 from gpkvs.pm.domain import Domain
@@ -34,16 +47,30 @@ _log = logging.getLogger("gpkvs")
 class StoreFiles:
     """Every file of a store, mapped.
 
-    Tables come and go: `gpkvs.engine.schema` changes `catalog` and `indexes`.
+    Tables come and go: `gpkvs.engine.schema` changes `catalog` and `indexes`. Who changes them, or the roots, holds
+    `changing`: a checkpoint does so beside the batches.
     """
 
     path: Path
     roots: Roots
     catalog: Catalog
     root_region: Region
-    log: Region
+    undo_log: Region | None  # or there is a journal
+    data: DataFile | None  # the journal and the heap
     heap: Region
     indexes: dict[int, Index]  # by table id
+    changing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def log(self) -> Region:
+        """The undo log, of a store that has one."""
+        assert self.undo_log
+        return self.undo_log
+
+    @property
+    def run_kind(self) -> RunKind:
+        """What the entries of a batch hold: slots before it, or after it."""
+        return RunKind.REDO if self.root.has_journal else RunKind.UNDO
 
     @property
     def root(self) -> Root:
@@ -66,12 +93,14 @@ class StoreFiles:
 
     @property
     def log_words_max(self) -> int:
-        """Words that the log has for entries."""
+        """Words that a batch has for entries, in the undo log or in a block."""
+        if self.root.has_journal:
+            return Ring.of(self.root).block_words_max
         return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
 
     @property
     def log_entries_max(self) -> int:
-        """Undo entries that the log surely holds: of the larger layout, in whole stripes, some lost between runs."""
+        """Entries that a batch surely has room for: of the larger layout, in whole stripes, some lost between runs."""
         stripe_words = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
         return (self.log_words_max // stripe_words - RUNS_MAX) * STRIPE_ENTRIES
 
@@ -80,9 +109,10 @@ class StoreFiles:
         return self.log.address + LOG_ENTRIES_OFFSET + 8 * run.first_word
 
     @property
-    def regions(self) -> tuple[Region, ...]:
-        """Every mapped file."""
-        return (self.root_region, self.log, self.heap, *(index.region for index in self.indexes.values()))
+    def regions(self) -> tuple[Region | Image, ...]:
+        """Every file in memory."""
+        mapped = (self.root_region, self.heap, *(index.region for index in self.indexes.values()))
+        return (*mapped, self.undo_log) if self.undo_log else mapped
 
     def fsync(self) -> None:
         """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
@@ -90,8 +120,11 @@ class StoreFiles:
         The root comes last: what it and its flag name is durable before. It is touched: after a batch whose sync
         failed, undo or the next batch stores again what counts in the other files, and nothing does in this one.
         """
-        self.log.fsync()
-        self.heap.fsync()
+        if self.data:
+            self.data.sync()
+        else:
+            self.log.fsync()
+            self.heap.fsync()
         for index in self.indexes.values():
             index.region.fsync()
         sync_path(self.path / catalog_file_name(self.root.catalog_generation))
@@ -109,6 +142,8 @@ class StoreFiles:
         """Unmap everything."""
         for region in self.regions:
             region.close()
+        if self.data:
+            self.data.close()
 
 
 def open_files(path: Path, domain: Domain | None) -> StoreFiles:
@@ -128,12 +163,36 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
     OSError
         If the operating system refuses.
     """
-    opened: list[Region] = []
+    opened: list[Region | Image | DataFile] = []
 
     def region(name: str, size: int) -> Region:
         _check_size(path / name, size)
-        opened.append(Region(path / name, domain))
-        return opened[-1]
+        mapped = Region(path / name, domain)
+        opened.append(mapped)
+        return mapped
+
+    def data_file(size: int) -> DataFile:
+        _check_size(path / DATA_FILE, size)
+        data = DataFile(path / DATA_FILE, write=domain is not None)
+        opened.append(data)
+        return data
+
+    def heap(root: Root) -> Region:
+        if not root.has_journal:
+            return region(HEAP_FILE, root.heap_bytes)
+        # Records are written to the file: nothing may store to the mapping.
+        mapped = Region(path / DATA_FILE, None, root.journal_bytes)
+        opened.append(mapped)
+        return mapped
+
+    def index(root: Root, table: TableEntry) -> Index:
+        size = table.blocks * BLOCK_BYTES
+        if not root.has_journal:
+            return Index(table, region(table.file_name, size), root.hash_keys)
+        _check_size(path / table.file_name, size)
+        image = Image(path / table.file_name, write=domain is not None)
+        opened.append(image)
+        return Index(table, image, root.hash_keys)
 
     try:
         root_region = region(ROOT_FILE, ROOT_FILE_BYTES)
@@ -145,12 +204,10 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
             roots=roots,
             catalog=catalog,
             root_region=root_region,
-            log=region(LOG_FILE, root.log_bytes),
-            heap=region(HEAP_FILE, root.heap_bytes),
-            indexes={
-                table.id: Index(table, region(table.file_name, table.blocks * BLOCK_BYTES), root.hash_keys)
-                for table in catalog.tables
-            },
+            undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes),
+            data=data_file(root.journal_bytes + root.heap_bytes) if root.has_journal else None,
+            heap=heap(root),
+            indexes={table.id: index(root, table) for table in catalog.tables},
         )
     except BaseException:
         for mapped in opened:
@@ -168,8 +225,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     """
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
-    has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes)
-    for name in ("index_bytes", "heap_bytes", "log_bytes"):
+    has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes, files.root.journal_bytes)
+    of_commit = "journal_bytes" if files.root.has_journal else "log_bytes"
+    for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from gpkvs.media.catalog import TableEntry
+from gpkvs.media.image import Image
 from gpkvs.pm.region import Region
 
 
 class Index:
     """A geometry, a durable region, and a read image.
 
-    Kernels that store to an index store to its durable region. Kernels that read it read an image: the host's threads
-    read the region itself, a GPU reads the mirror in its memory, which the backend keeps for it.
+    Kernels that store to an index store to its region, which is its mapped file, or with a journal an image in memory.
+    Kernels that read it read an image: the host's threads read the region itself, a GPU reads the mirror in its memory,
+    which the backend keeps for it.
 
     Parameters
     ----------
     entry
         The table's catalogue entry: layout and blocks.
     region
-        The mapped file.
+        The mapped file; with a journal, the image in memory.
     hash_keys
         The key of the store's fingerprint, as two 64-bit numbers.
 
@@ -35,7 +37,7 @@ class Index:
         Where the host's read image begins.
     """
 
-    def __init__(self, entry: TableEntry, region: Region, hash_keys: tuple[int, int]) -> None:
+    def __init__(self, entry: TableEntry, region: Region | Image, hash_keys: tuple[int, int]) -> None:
         self.entry = entry
         self.region = region
         self.hash_keys = hash_keys

@@ -71,7 +71,7 @@ class SlotLayout:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of an undo entry: slot number, epoch, the slot as it was."""
+        """Bytes of an entry of the undo log or of the journal: slot number, epoch, the slot."""
         return 16 + self.slot_bytes
 
 
@@ -279,6 +279,7 @@ class RunKind(IntEnum):
     """What a run of log entries is for."""
 
     UNDO = 1
+    REDO = 2
 
 
 _RUN = struct.Struct("<IIIIQQ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import weakref
 
@@ -18,8 +19,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def map_file(file: int, count: int, flags: int, access: int) -> NDArray[np.uint8]:
-    """Map the first `count` bytes of an open file; they stay mapped until the array and all views of it are gone.
+def map_file(file: int, count: int, flags: int, access: int, offset: int = 0) -> NDArray[np.uint8]:
+    """Map `count` bytes of an open file, from a whole page on; they stay mapped until the array and its views are gone.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def map_file(file: int, count: int, flags: int, access: int) -> NDArray[np.uint8
     OSError
         If the operating system refuses.
     """
-    address = _libc.mmap(None, count, access, flags, file, 0)
+    address = _libc.mmap(None, count, access, flags, file, offset)
     if address == _MAP_FAILED:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -43,6 +44,22 @@ def map_file(file: int, count: int, flags: int, access: int) -> NDArray[np.uint8
     # Not at the interpreter's exit: threads may still look at it, and the system unmaps everything anyway.
     weakref.finalize(owner, _libc.munmap, address, count).atexit = False
     return np.ctypeslib.as_array(owner)
+
+
+def map_memory(count: int) -> NDArray[np.uint8]:
+    """Return anonymous memory, all zero, which begins at a page; it takes no memory before it is touched.
+
+    Raises
+    ------
+    MemoryError
+        If the operating system refuses.
+    """
+    try:
+        memory = map_file(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        raise MemoryError(f"{count:,} bytes: {error.strerror}") from error
+    advise(memory, mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def advise(mapped: NDArray[np.uint8], advice: int) -> None:

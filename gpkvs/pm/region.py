@@ -21,7 +21,7 @@ _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more 
 
 
 class Region:
-    """A whole file mapped into memory.
+    """A file mapped into memory, whole or from a page on.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ class Region:
     domain
         How `persist` makes stores durable; `None` maps it read-only. In the domain `flush`, all kernels and stores of
         this process write cache lines back from now on.
+    offset
+        Where the mapped part begins in the file.
 
     Raises
     ------
@@ -37,8 +39,9 @@ class Region:
         If it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, domain: Domain | None) -> None:
+    def __init__(self, path: Path, domain: Domain | None, offset: int = 0) -> None:
         self.path = path
+        self._offset = offset
         self._domain = domain.name if domain else None
         self.is_paged = domain is not None and not (domain.is_volatile or domain.maps_synchronously)  # from a disk
         self._is_cached = domain is None or self.is_paged  # read-only: of whatever file system
@@ -48,11 +51,11 @@ class Region:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            self.bytes = os.fstat(self._file).st_size
+            self.bytes = os.fstat(self._file).st_size - offset
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
             # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
             flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
-            view = map_file(self._file, self.bytes, flags, access)
+            view = map_file(self._file, self.bytes, flags, access, offset)
         except BaseException:
             os.close(self._file)
             raise
@@ -79,7 +82,7 @@ class Region:
         if self._is_cached:
             for first in range(offset, offset + count, _PREFETCHED_AT_ONCE):
                 length = min(_PREFETCHED_AT_ONCE, offset + count - first)
-                os.posix_fadvise(self._file, first, length, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self._file, self._offset + first, length, os.POSIX_FADV_WILLNEED)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""

@@ -30,6 +30,7 @@ from gpkvs.media.root_copies import COPY_NAMES
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.native import audits
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
+from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.recovery.startup.salvage import audit
 
 _REPORTED_MAX = 20
@@ -112,7 +113,7 @@ def _check_locked(path: Path) -> CheckReport:
     report.is_unsafe = files.root.is_unsafe
     try:
         _check_roots(files, report)
-        descriptor = _check_flag(files, backend, report)
+        descriptor = _check_journal(files, backend, report) if files.data else _check_flag(files, backend, report)
         if not report.needs_recovery:
             _check_tables(files, backend, report, descriptor)
     finally:
@@ -150,6 +151,21 @@ def _check_flag(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> 
         report.add(error.invariant, error.path, error.offset, str(error))
         return None
     return descriptor
+
+
+def _check_journal(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> Descriptor | None:
+    """Replay the journal in memory; return the descriptor of its last batch."""
+    try:
+        load_images(files)
+        descriptor = replay(files, backend, _no_progress).last.descriptor
+    except CorruptStoreError as error:
+        report.add(error.invariant, error.path, error.offset, str(error))
+        return None
+    return descriptor
+
+
+def _no_progress(step: str, share: float) -> None:
+    """Report nothing."""
 
 
 def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, descriptor: Descriptor | None) -> None:

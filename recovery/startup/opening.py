@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.config import StoreConfig
+from gpkvs.config import CommitName, StoreConfig
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
+from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.media.directory import (
     DirectoryLock,
     Progress,
@@ -21,8 +24,11 @@ from gpkvs.media.directory import (
     store_exists,
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
-from gpkvs.pm.domain import Domain, find_domain
+from gpkvs.media.layout import CommitKind
+from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.recover import Recovered, recover
+
+COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new stores become durable
 
 
 @dataclass(frozen=True)
@@ -73,22 +79,67 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         domain = find_domain(path, config.durability)
         is_new = not store_exists(path)
         if is_new:
-            create_store(path, config.sizes, on_progress)
+            create_store(path, config.sizes, choose_commit(config.commit, domain), on_progress)
         finish_creation(path)
         files = open_files(path, domain)
         undo.callback(files.close)
         undo.callback(backend.close)  # first: a GPU must let go of the files
         warn_of_sizes(files, config)
+        require_commit(files, domain, backend)
         _attach(backend, files)
-        recovered = recover(files, backend, on_progress, accept_loss=config.accept_loss)
+        recovered = recover(
+            files, backend, on_progress, accept_loss=config.accept_loss, flushes=domain.name is not DomainName.PROCESS
+        )
         remove_orphans(files)
         reserve_catalog(files)
         undo.pop_all()
         return OpenedDirectory(lock, backend, domain, is_new, files, recovered)
 
 
+def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
+    """Return how the batches of a new store become durable.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a journal is asked for where nothing is to be durable.
+    """
+    if wanted == "auto":
+        wanted = _asked() or "undo"
+    if wanted == "undo":
+        return CommitKind.UNDO
+    if not domain.is_logged:
+        raise InvalidArgumentError("a journal cannot be had with durability=none: choose undo", field="commit")
+    return CommitKind.JOURNAL
+
+
+def _asked() -> CommitName | None:
+    """Return what the environment says, for stores that are made without a word about it."""
+    asked = os.environ.get(COMMIT_VARIABLE, "")
+    if asked not in ("", *get_args(CommitName)):
+        raise InvalidArgumentError(f"{COMMIT_VARIABLE}={asked}: there are {', '.join(get_args(CommitName))}")
+    return cast(CommitName, asked) if asked not in ("", "auto") else None
+
+
+def require_commit(files: StoreFiles, domain: Domain, backend: Backend) -> None:
+    """Check that a store can be opened so.
+
+    Raises
+    ------
+    InvalidArgumentError, BackendError
+        If it has a journal, and nothing is to be durable, or the backend cannot serve it.
+    """
+    if not files.root.has_journal:
+        return
+    if not domain.is_logged:
+        raise InvalidArgumentError("the store has a journal, which is never off: leave it out", field="durability")
+    if backend.host is not backend:
+        raise BackendError(f"the store has a journal, which the backend {backend.name} does not serve yet: use cpu")
+
+
 def _attach(backend: Backend, files: StoreFiles) -> None:
     """Make the files that kernels store to reachable for the backend; records stay with the host."""
-    backend.attach(files.log)
+    if files.undo_log:
+        backend.attach(files.undo_log)
     for index in files.indexes.values():
         backend.attach_index(index)

@@ -22,6 +22,7 @@ from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
 from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.journal import Journal
 from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
     NO_GROWTH,
@@ -39,6 +40,7 @@ from gpkvs.media.transaction import (
     read_flag,
     store_flag,
 )
+from gpkvs.recovery.startup.replay import Replayed, load_images, replay
 from gpkvs.recovery.startup.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
 from gpkvs.text import counted
 
@@ -49,13 +51,15 @@ _log = logging.getLogger("gpkvs")
 class Recovered:
     """What an engine needs to go on."""
 
-    transaction: Transaction
+    log: Transaction | Journal
     heap: Heap
     records: dict[int, int]  # by table id
     report: RecoveryReport
 
 
-def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accept_loss: bool = False) -> Recovered:
+def recover(
+    files: StoreFiles, backend: Backend, on_progress: Progress, *, accept_loss: bool = False, flushes: bool = True
+) -> Recovered:
     """Bring a store into the state of its last committed batch.
 
     Parameters
@@ -68,13 +72,15 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
         Called with the name of a step and the share of the work done, 0 to 1.
     accept_loss
         Drop what cannot be read of a store that was in use without an undo log and was not closed.
+    flushes
+        Whether a journal's blocks are durable only when its file was flushed.
 
     Raises
     ------
     UnsafeStoreError
         If it is such a store and the loss is not accepted; nothing was stored then.
     CorruptStoreError
-        If flag, descriptors or an active log are damaged; nothing was stored then.
+        If flag, descriptors, an active log or a journal are damaged; nothing was stored then.
     """
     begin = time.perf_counter()
     require_accepted_loss(files, accept_loss)
@@ -82,28 +88,44 @@ def recover(files: StoreFiles, backend: Backend, on_progress: Progress, *, accep
     failpoint.hit("before_settle")
     # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
     files.fsync()
-    restored = _restore(files, backend, on_progress)
+    restored = _replay(files, backend, on_progress, flushes) if files.data else _restore(files, backend, on_progress)
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
-    heap, records = _count(files, backend, restored.transaction.current)
+    heap, records = _count(files, backend, restored.current)
     report = _report(files, restored, heap, sum(records.values()), time.perf_counter() - begin)
     try:
         write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
     except OSError as error:  # a full disk must not keep a store from starting
         _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
     on_progress("recovered", 1.0)
-    return Recovered(restored.transaction, heap, records, report)
+    return Recovered(restored.log, heap, records, report)
 
 
 @dataclass(frozen=True)
 class _Restored:
     """A store in the state of its last committed batch, and what that took."""
 
-    transaction: Transaction
-    undone: bool  # a batch was in progress
-    undone_entries: int
-    was_unsafe: bool  # in use without an undo log, and not closed
-    dropped_slots: int
+    log: Transaction | Journal
+    current: Descriptor
+    undone: bool = False  # a batch was in progress
+    undone_entries: int = 0
+    was_unsafe: bool = False  # in use without an undo log, and not closed
+    dropped_slots: int = 0
+    replayed: Replayed | None = None
+
+
+def _replay(files: StoreFiles, backend: Backend, on_progress: Progress, flushes: bool) -> _Restored:
+    """Read the images, replay the journal, and begin the next incarnation: both root copies say what is there (W4)."""
+    assert files.data
+    on_progress("reading the index", 0.1)
+    load_images(files)
+    on_progress("replaying the journal", 0.2)
+    replayed = replay(files, backend, on_progress)
+    failpoint.hit("before_incarnation")
+    checkpoint = files.root.checkpoint._replace(recovered_epoch=replayed.last.epoch)
+    files.roots.change(incarnation=files.root.incarnation + 1, checkpoint=checkpoint)
+    journal = Journal(files.data, files.root, replayed.last, flushes=flushes)
+    return _Restored(journal, replayed.last.descriptor, replayed=replayed)
 
 
 def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Restored:
@@ -125,7 +147,7 @@ def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Res
     dropped_slots = salvage(files, backend) if was_unsafe else 0
     current = begin_incarnation(files, current)
     transaction = after_loss(files, current) if was_unsafe else Transaction(files, current)
-    return _Restored(transaction, state is State.ACTIVE, undone_entries, was_unsafe, dropped_slots)
+    return _Restored(transaction, transaction.current, state is State.ACTIVE, undone_entries, was_unsafe, dropped_slots)
 
 
 def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, int]]:
@@ -139,6 +161,10 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
     repaired = files.roots.found.repaired
     did = "no batch was in progress"
+    if replayed := restored.replayed:
+        did = f"{counted(replayed.blocks, 'transaction')} replayed: {counted(replayed.entries, 'slot')}"
+        if replayed.cut:
+            did += f"; {counted(replayed.cut, 'transaction')} of which nobody was told dropped"
     if restored.undone:
         did = f"a batch was in progress: {counted(restored.undone_entries, 'slot')} rolled back"
     root = f"; root copy {repaired} was damaged or old, written again" if repaired else ""

@@ -165,11 +165,11 @@ def test_one_transaction_on_several_tables(counters: gpkvs.Store) -> None:
     batch = Batch.concatenate([request for request, _ in requests])
     tables = np.array([counters.table(table).id for _, table in requests], np.uint32)
     counters.set(b"first", b"of this incarnation")
-    before = counters._engine.transaction.current.epoch
+    before = counters._engine.committer.transaction.current.epoch
     result = counters.execute_requests(
         Batch(batch.ops, batch.keys, batch.key_lengths, batch.values, batch.value_lengths, batch.request_ops, tables)
     )
-    assert counters._engine.transaction.current.epoch == before + 1
+    assert counters._engine.committer.transaction.current.epoch == before + 1
     assert result.requests == 4
     assert [result.request(number).value_list() for number in range(4)] == [[b"abcdefgh"]] * 4
     assert [result.request(number).versions.tolist() for number in (1, 3)] == [[0, 0], [0, 0]]

@@ -36,7 +36,7 @@ BATCH = [["set", f"key{i}", "value"] for i in range(100)]
 
 def test_a_counter_that_is_used_up_raises_the_incarnation(store_path: Path) -> None:
     with gpkvs.open(store_path, **SMALL) as store:
-        transaction = store._engine.transaction
+        transaction = store._engine.committer.transaction
         incarnation = store._files.root.incarnation
         transaction._counter = (1 << COUNTER_BITS) - 3
         epochs = []
@@ -56,7 +56,7 @@ def test_incarnations_that_are_used_up_begin_again(store_path: Path) -> None:
     use_up_incarnations(store_path)
     for incarnation in (1, 2, 3):
         with gpkvs.open(store_path) as store:
-            transaction = store._engine.transaction
+            transaction = store._engine.committer.transaction
             assert store._files.root.incarnation == incarnation
             assert store.get(b"key") == b"from before"
             assert store.set(b"other", b"%d" % incarnation) == incarnation + 1
@@ -92,7 +92,7 @@ def test_incarnations_that_are_used_up_in_a_long_life_begin_again(store_path: Pa
     gpkvs.open(store_path, **SMALL).close()
     use_up_incarnations(store_path)
     with gpkvs.open(store_path) as store:
-        transaction = store._engine.transaction
+        transaction = store._engine.committer.transaction
         store._files.roots.current = replace(store._files.root, incarnation=INCARNATION_MAX)
         transaction._counter = (1 << COUNTER_BITS) - 2
         epochs = []

@@ -17,6 +17,7 @@ from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
@@ -177,7 +178,7 @@ class CpuBackend:
         """See `Backend.adopt`."""
         return adopt_on_host(column)
 
-    def attach(self, region: Region, /) -> None:
+    def attach(self, region: Region | Image, /) -> None:
         """See `Backend.attach`; the CPU's kernels need mapped memory only."""
 
     def attach_index(self, index: Index, /) -> None:

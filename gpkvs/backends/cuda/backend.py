@@ -38,6 +38,7 @@ from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
@@ -102,7 +103,7 @@ class CudaBackend:
         return self.host.kept_bytes
 
     @explained
-    def attach(self, region: Region, /) -> None:
+    def attach(self, region: Region | Image, /) -> None:
         """See `Backend.attach`."""
         if not region.takes_gpu_stores:
             self._stores_directly = False

@@ -1,0 +1,178 @@
+"""The checkpoint: pages of the images are written to their files, beside the batches, to free space of the journal.
+
+A checkpoint is fuzzy. c is the newest batch whose slots were all stored before the first page was looked at. A page is
+written after the newest batch that it may show is durable (W2). When all pages are durable, both root copies get c, and
+the journal's space before the block after c is used again (W3). A torn page does no harm: a replay from c stores whole
+slots again (W5).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.fatal import stop_process
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
+from gpkvs.media.journal import Journal, Written
+from gpkvs.media.layout import PAGE_BYTES, Checkpoint
+from gpkvs.pm.mapping import map_memory
+
+_STEP_PAGES = 256  # that are copied, waited for and written at once
+# A checkpoint begins when so much of the journal is in use, and aims to end before so much is.
+_BEGIN_SHARE, _END_SHARE = 0.25, 0.75
+_LOOK_SECONDS = 0.05
+_PAUSE_SECONDS = 0.005  # after a step that is ahead of the journal
+_IDLE_SECONDS = 0.1  # then an empty block covers the last batch
+
+
+class Batches(Protocol):
+    """What a checkpoint must know of the batches (`JournalCommitter`)."""
+
+    begun: int
+    ended: Written
+
+    def cover(self) -> bool:
+        """Append an empty block, if it is of use; return whether one was appended."""
+
+
+class Checkpointer:
+    """Writes checkpoints in a thread of its own.
+
+    Parameters
+    ----------
+    files
+        Of the store.
+    journal
+        Tells what is durable.
+    batches
+        Tell what is stored.
+
+    Attributes
+    ----------
+    pages
+        Written by all checkpoints.
+    checkpoints
+        How many are complete.
+    """
+
+    def __init__(self, files: StoreFiles, journal: Journal, batches: Batches) -> None:
+        self._files = files
+        self._journal = journal
+        self._batches = batches
+        self._numbers = np.empty(_STEP_PAGES, np.uint64)
+        self._copies = map_memory(_STEP_PAGES * PAGE_BYTES)
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpkvs-checkpoint", daemon=True)
+        self.pages = self.checkpoints = 0
+
+    def start(self) -> None:
+        """Begin to look after the journal."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when the thread has ended; a checkpoint that is under way is given up."""
+        self._is_ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        last, since = self._batches.begun, time.monotonic()
+        try:
+            while not self._is_ending.wait(_LOOK_SECONDS):
+                if self._used_share() >= _BEGIN_SHARE:
+                    self.write(paced=True)
+                if self._batches.begun != last:
+                    last, since = self._batches.begun, time.monotonic()
+                elif time.monotonic() - since >= _IDLE_SECONDS and self._batches.cover():
+                    last = self._batches.begun
+        except BaseException as error:  # noqa: BLE001 - a write that failed must not be tried again
+            stop_process("a checkpoint could not be written", error)
+
+    def _used_share(self) -> float:
+        return self._journal.used_pages / self._journal.ring.capacity
+
+    def write(self, *, paced: bool) -> None:
+        """Write a checkpoint.
+
+        Parameters
+        ----------
+        paced
+            Whether to take as much time as the journal leaves, and to give up when the thread is to end.
+
+        Raises
+        ------
+        OSError
+            If it could not be written; the process must not go on.
+        """
+        c = self._batches.ended
+        begin_share = self._used_share()
+        with self._files.changing:
+            images = [index.region for index in self._files.indexes.values()]
+        total = sum(len(image.marks) for image in images if isinstance(image, Image))
+        looked = 0
+        for image in images:
+            assert isinstance(image, Image)
+            page = 0
+            while page < len(image.marks):
+                if paced and self._is_ending.is_set():
+                    return
+                before = page
+                with self._files.changing:
+                    if image.is_closed:  # its table was dropped
+                        break
+                    page = self._step(image, page)
+                looked += page - before
+                if paced:
+                    self._pace(looked / total, begin_share)
+        self._end(c)
+
+    def _step(self, image: Image, first: int) -> int:
+        """Write the next dirty pages of an image; return the page to go on with."""
+        count, following = image.copy_pages(first, self._batches.ended.epoch, self._numbers, self._copies)
+        if count:
+            # What the copies show may be of the newest batch that has begun by now, but of none after it.
+            self._journal.wait(self._batches.begun)
+            failpoint.hit("mid_checkpoint")
+            image.write_pages(self._numbers[:count], self._copies[: count * PAGE_BYTES])
+            self.pages += count
+        return following
+
+    def _pace(self, done_share: float, begin_share: float) -> None:
+        """Pause while the checkpoint is ahead of the journal that fills up."""
+        filled = (self._used_share() - begin_share) / max(_END_SHARE - begin_share, 0.05)
+        if filled < done_share:
+            self._is_ending.wait(_PAUSE_SECONDS)
+
+    def _end(self, c: Written) -> None:
+        with self._files.changing:
+            failpoint.hit("before_checkpoint_sync")
+            for index in self._files.indexes.values():
+                assert isinstance(index.region, Image)
+                index.region.sync()
+            self._journal.wait(c.epoch)
+            failpoint.hit("before_checkpoint_root")
+            change_checkpoint(self._files, c)
+        self._journal.free(c.position)
+        self.checkpoints += 1
+
+
+def change_checkpoint(files: StoreFiles, c: Written, **fields: int) -> None:
+    """Make both root copies say that c is the checkpoint; other fields of the root as given."""
+    descriptor = c.descriptor
+    checkpoint = Checkpoint(
+        descriptor.epoch,
+        descriptor.tail_segment,
+        descriptor.tail_bytes,
+        descriptor.next_sequence,
+        descriptor.time_horizon_ms,
+        descriptor.applied_sequence,
+        c.position,
+        c.digest,
+        files.root.checkpoint.recovered_epoch,
+    )
+    files.roots.change(checkpoint=checkpoint, **fields)

@@ -1,0 +1,217 @@
+"""Makes a write set durable with a journal: a block of new slot contents, and one flush.
+
+    room for the block -> records written -> entries -> block handed over -> slots stored to the image
+                                                          |
+                                              written, flushed: durable
+
+The next batch is planned while the block is on its way. A result waits for its gate (`Committer.wait`). docs/design.md
+names the invariants W1 to W6.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
+from gpkvs.engine.checkpoint import Checkpointer
+from gpkvs.engine.heap import Heap
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.stores import ImageStores
+from gpkvs.engine.table import Table
+from gpkvs.engine.undo_committer import run_in_halves
+from gpkvs.engine.write_set import WriteSet
+from gpkvs.fatal import stop_process
+from gpkvs.media.block import HEADER_BYTES, block_pages
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.journal import Block, Journal, Written
+from gpkvs.media.layout import UNIT_BYTES, Descriptor
+
+
+class JournalCommitter:
+    """Stores write sets.
+
+    Parameters
+    ----------
+    backend, files, heap
+        Of the store.
+    tables
+        By id; their records are counted.
+    journal
+        Where blocks go.
+    meter
+        Told what each phase took, and what was written.
+
+    Attributes
+    ----------
+    checkpointer
+        Writes the images to their files.
+    begun
+        The newest epoch whose slots are stored to the image, or may be.
+    ended
+        The newest batch whose slots are all stored.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        heap: Heap,
+        journal: Journal,
+        meter: Meter,
+    ) -> None:
+        self._tables = tables
+        self._heap = heap
+        self._meter = meter
+        self.journal = journal
+        self.ended: Written = journal.last
+        self.begun = self.ended.epoch
+        self._stores = ImageStores(backend, files)
+        self._appending = threading.Lock()
+        self._is_empty = True  # the last block: then nothing is to be covered
+        self.checkpointer = Checkpointer(files, journal, self)
+
+    @property
+    def next_sequence(self) -> int:
+        """See `Committer.next_sequence`."""
+        return self.ended.descriptor.next_sequence
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `Committer.kept_bytes`."""
+        return self.journal.kept_bytes
+
+    def commit(self, write_set: WriteSet) -> int:
+        """See `Committer.commit`."""
+        words = sum(run.words for run in write_set.runs)
+        with self._appending:
+            block = self.journal.reserve(block_pages(words))
+            try:
+                self._store(write_set, block)
+            except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+                stop_process("a transaction could not be completed", error)
+            self._is_empty = False
+            return self.begun
+
+    def _store(self, write_set: WriteSet, block: Block) -> None:
+        lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
+        lap("persist_log")  # waiting for room
+        failpoint.hit("before_record")
+        for writes in tables:
+            if writes.records:
+                run_in_halves("mid_record", writes.records, partial(self._stores.records, writes))
+        lap("record")
+        failpoint.hit("before_log")
+        for writes, run in zip(tables, write_set.runs, strict=True):
+            address = block.entries + 8 * run.first_word
+            run_in_halves("mid_log", writes.slots, partial(self._stores.entries, writes, epoch, address))
+        lap("log")
+        descriptor = self._describe(write_set, epoch)
+        durable = self.journal.durable
+        self.begun = epoch
+        failpoint.hit("before_block")
+        written = self.journal.append(
+            block, descriptor, sum(writes.records_digest for writes in tables) % 2**64, durable
+        )
+        failpoint.hit("before_apply")
+        for writes in tables:
+            run_in_halves("mid_apply", writes.slots, partial(self._stores.slots, writes))
+        lap("apply")
+        # Nothing but assignments from here on: the next batch must know of this one.
+        self.ended = written
+        self._count(write_set, epoch, durable, block)
+
+    def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
+        before = self.ended.descriptor
+        return before._replace(
+            epoch=epoch,
+            runs=write_set.runs,
+            tail_segment=write_set.tail.segment,
+            tail_bytes=write_set.tail.units * UNIT_BYTES,
+            first_sequence=before.next_sequence,
+            next_sequence=before.next_sequence + write_set.operations,
+            log_digest=sum(writes.log_digest for writes in write_set.tables) % (1 << 64),
+        )
+
+    def _count(self, write_set: WriteSet, epoch: int, durable: int, block: Block) -> None:
+        """Take a batch into account; cannot fail."""
+        self._heap.tail = write_set.tail
+        user_bytes = heap_units = index_bytes = 0
+        freed_units = np.zeros_like(self._heap.live_units)
+        for writes in write_set.tables:
+            index = writes.index
+            if index.has_records:
+                self._stores.count_live(writes, freed_units)
+            self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
+            user_bytes += writes.user_bytes
+            heap_units += writes.heap_units
+            index_bytes += writes.slots * index.layout.slot_bytes
+        if freed_units.any():
+            self._heap.release_later(epoch, freed_units)
+        self._heap.release_covered(self.journal.covered_by(durable))
+        log_bytes = HEADER_BYTES + 8 * sum(run.words for run in write_set.runs)
+        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, log_bytes, index_bytes, 0)
+
+    def read_gate(self) -> int:
+        """See `Committer.read_gate`."""
+        return self.begun
+
+    def wait(self, gate: int) -> None:
+        """See `Committer.wait`."""
+        self.journal.wait(gate)
+
+    def release(self, units: U64) -> None:
+        """See `Committer.release`: batches that are not durable yet may still name these records."""
+        self._heap.release_later(self.begun, units)
+
+    def release_waiting(self) -> bool:
+        """See `Committer.release_waiting`: a durable block must say that the epoch is durable (W6)."""
+        epoch = self._heap.freed_epoch
+        if not epoch:
+            return False
+        self.wait(epoch)
+        with self._appending:
+            self.wait(self._append_empty())
+        return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
+
+    def cover(self) -> bool:
+        """Append an empty block that says what is durable, unless a batch is under way or the last block is empty."""
+        if self._is_empty or not self._appending.acquire(blocking=False):
+            return False
+        try:
+            if self.journal.durable < self.begun or self.journal.is_nearly_full:
+                return False
+            self._append_empty()
+            return True
+        finally:
+            self._appending.release()
+
+    def _append_empty(self) -> int:
+        """Append a block without entries; return its epoch."""
+        block = self.journal.reserve(block_pages(0))
+        before = self.ended.descriptor
+        descriptor = before._replace(epoch=before.epoch + 1, runs=(), first_sequence=before.next_sequence, log_digest=0)
+        self.begun = descriptor.epoch
+        self.ended = self.journal.append(block, descriptor, 0, self.journal.durable)
+        self._is_empty = True
+        return self.begun
+
+    def begin(self) -> None:
+        """Append the first block of an opening, over what lies there, and wait for it (W4); then begin checkpoints."""
+        if self.journal.is_nearly_full:
+            self.checkpointer.write(paced=False)
+        failpoint.hit("before_first_block")
+        with self._appending:
+            self.wait(self._append_empty())
+        self.checkpointer.start()
+
+    def close(self) -> None:
+        """See `Committer.close`."""
+        self.checkpointer.stop()
+        with self._appending:
+            self.journal.close()

@@ -1,0 +1,179 @@
+// The journal's writer: a thread that writes blocks in their order, flushes once for all that wait, and then says how far
+// the journal is durable.
+//
+// The journal is a ring of segments at the start of the file of data. Its pages are numbered from the first one ever
+// written, heads of segments not counted. Who submits a block has made sure that its place is free.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+
+#include "fatal_line.hpp"
+#include "hash.cuh"
+
+namespace {
+
+constexpr u64 PAGE = 4096;
+
+// The head of a segment: what recovery finds it by. The digest is keyed: no bytes of a user pass for a head.
+struct SegmentHead {
+    char magic[8];
+    u64 incarnation;
+    u64 serial;       // of the segment, counted from the first one ever written
+    u64 first_epoch;  // of the block that the segment's first page belongs to
+    u64 digest[2];
+};
+
+struct Given {
+    u64 file, direct, flushes;
+    u64 segment_bytes, segments;
+    u64 key0, key1;
+    u64 incarnation, durable;
+};
+
+struct Block {
+    u64 epoch, position, pages;
+    const u8* data;
+};
+
+class Journal {
+public:
+    explicit Journal(const Given& given) : given_(given), durable_(given.durable) {
+        void* page = mmap(nullptr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) throw std::bad_alloc();
+        head_ = static_cast<u8*>(page);
+        writer_ = std::thread([this] { write_blocks(); });
+    }
+
+    // Writes what was submitted, then ends.
+    ~Journal() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            is_ending_ = true;
+        }
+        submitted_.notify_one();
+        writer_.join();
+        munmap(head_, PAGE);
+    }
+
+    // The data must stay as they are until the block is durable.
+    void submit(const Block& block) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            waiting_.push_back(block);
+        }
+        submitted_.notify_one();
+    }
+
+    u64 durable() const { return durable_.load(std::memory_order_acquire); }
+
+    // Waits until the block of an epoch is durable.
+    void wait(u64 epoch) {
+        if (durable() >= epoch) return;
+        std::unique_lock<std::mutex> lock(mutex_);
+        published_.wait(lock, [&] { return durable() >= epoch; });
+    }
+
+private:
+    void write_blocks() {
+        std::deque<Block> taken;
+        for (;;) {
+            {
+                std::unique_lock<std::mutex> lock(mutex_);
+                submitted_.wait(lock, [&] { return is_ending_ || !waiting_.empty(); });
+                if (waiting_.empty()) return;
+                taken.swap(waiting_);
+            }
+            for (const Block& block : taken) write(block);
+            if (given_.flushes && fdatasync((int)given_.file)) end_after_failed_write("a flush of the store", errno);
+            {
+                std::lock_guard<std::mutex> lock(mutex_);
+                durable_.store(taken.back().epoch, std::memory_order_release);
+            }
+            published_.notify_all();
+            taken.clear();
+        }
+    }
+
+    // A block goes on in the next segment where one ends.
+    void write(const Block& block) {
+        const u64 segment_pages = given_.segment_bytes / PAGE - 1;
+        for (u64 done = 0; done < block.pages;) {
+            const u64 serial = (block.position + done) / segment_pages, page = (block.position + done) % segment_pages;
+            const u64 at = serial % given_.segments * given_.segment_bytes;
+            const u64 count = std::min(block.pages - done, segment_pages - page);
+            if (page == 0) write_head(serial, block.epoch, at);
+            write_whole((int)given_.direct, block.data + done * PAGE, count * PAGE, at + (1 + page) * PAGE);
+            done += count;
+        }
+    }
+
+    void write_head(u64 serial, u64 epoch, u64 at) {
+        SegmentHead* head = new (head_) SegmentHead{{'G', 'P', 'K', 'V', 'S', 'J', 'S', 0}, given_.incarnation, serial, epoch, {}};
+        const Hash128 digest = siphash128(given_.key0, given_.key1, head_, offsetof(SegmentHead, digest));
+        head->digest[0] = digest.low;
+        head->digest[1] = digest.high;
+        write_whole((int)given_.direct, head_, PAGE, at);
+    }
+
+    const Given given_;
+    u8* head_;  // a page that a file without a cache takes
+    std::mutex mutex_;
+    std::condition_variable submitted_, published_;
+    std::deque<Block> waiting_;
+    std::atomic<u64> durable_;
+    bool is_ending_ = false;
+    std::thread writer_;
+};
+
+}  // namespace
+
+extern "C" {
+
+// Begins a journal's writer; nullptr where there is no thread or memory for it.
+void* gpkvs_journal_new(const u64* given) {
+    try {
+        return new Journal(*reinterpret_cast<const Given*>(given));
+    } catch (const std::exception&) {
+        return nullptr;
+    }
+}
+void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
+void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
+    static_cast<Journal*>(journal)->submit({epoch, position, pages, data});
+}
+void gpkvs_journal_wait(void* journal, u64 epoch) { static_cast<Journal*>(journal)->wait(epoch); }
+u64 gpkvs_journal_durable(void* journal) { return static_cast<Journal*>(journal)->durable(); }
+
+// The keyed digest of some bytes, in two words.
+void gpkvs_keyed_digest(u64 key0, u64 key1, const u8* data, u64 bytes, u64* digest) {
+    const Hash128 hash = siphash128(key0, key1, data, bytes);
+    digest[0] = hash.low;
+    digest[1] = hash.high;
+}
+
+// Copies the pages of an image that changed since they were last copied: those whose mark is above `copied`. Stops after
+// `pages_max` pages. `ended` is the newest epoch whose slots were all stored when the first mark was read. Returns how many
+// pages it copied to `out`; their numbers go to `numbers`, and `*next` gets the page to go on with.
+u64 gpkvs_copy_pages(const u8* image, const u64* marks, u64* copied, u64 ended, u64 pages, u64* next, u64 pages_max,
+                     u64* numbers, u8* out) {
+    u64 count = 0, page = *next;
+    for (; page < pages && count < pages_max; page++) {
+        const u64 mark = __atomic_load_n(marks + page, __ATOMIC_ACQUIRE);
+        if (mark <= copied[page]) continue;
+        // A batch may store to the page meanwhile: its mark is above `ended` then, and the page is copied again.
+        memcpy(out + count * PAGE, image + page * PAGE, PAGE);
+        copied[page] = std::min(mark, ended);
+        numbers[count++] = page;
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    *next = page;
+    return count;
+}
+
+}  // extern "C"

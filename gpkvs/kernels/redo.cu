@@ -1,0 +1,64 @@
+// The journal's part of the kernels: entries with the new contents of slots, and their replay.
+//
+// Pages of an index are 4 KiB. Each has a mark: the epoch of the last batch that stored to it. A mark only rises.
+#include "entry.cuh"
+#include "record.cuh"
+
+static const u32 PAGE_BYTES = 4096;
+
+template <class Slot>
+GPKVS_DEVICE u64 page_of(u64 slot) {
+    return slot * sizeof(Slot) / PAGE_BYTES;
+}
+
+// log_redo: one entry a changed slot, with its new contents.
+#define LOG_REDO_ARGS(F, Slot)                                                              \
+    F(const u64*, changed_slot) F(const Slot*, contents) F(u64, epoch) F(u64, first) F(u64*, log) F(u64*, digest)
+#define LOG_REDO_BYTES_ARGS(F) LOG_REDO_ARGS(F, BytesSlot)
+#define LOG_REDO_U64_ARGS(F) LOG_REDO_ARGS(F, U64Slot)
+
+GPKVS_PM_KERNEL(log_redo_bytes, LOG_REDO_BYTES_ARGS) { store_entry(a, i, a.contents[i]); }
+GPKVS_PM_KERNEL(log_redo_u64, LOG_REDO_U64_ARGS) { store_entry(a, i, a.contents[i]); }
+
+// mark_pages: the pages that a batch stored to. Several items may store the same mark to one page.
+#define MARK_PAGES_ARGS(F) F(const u64*, changed_slot) F(u64, epoch) F(u64*, marks)
+
+template <class Slot, class Args>
+GPKVS_DEVICE void mark_page(const Args& a, u64 slot) {
+    pm_store(a.marks + page_of<Slot>(slot), a.epoch);
+}
+GPKVS_KERNEL(mark_pages_bytes, MARK_PAGES_ARGS) { mark_page<BytesSlot>(a, a.changed_slot[i]); }
+GPKVS_KERNEL(mark_pages_u64, MARK_PAGES_ARGS) { mark_page<U64Slot>(a, a.changed_slot[i]); }
+
+// replay: the slots of a run as they were after its batch. Idempotent (W5).
+#define REPLAY_ARGS(F, Slot) F(const u64*, log) F(u64, epoch) F(Slot*, index) F(u64*, marks)
+#define REPLAY_BYTES_ARGS(F) REPLAY_ARGS(F, BytesSlot)
+#define REPLAY_U64_ARGS(F) REPLAY_ARGS(F, U64Slot)
+
+template <class Slot, class Args>
+GPKVS_DEVICE void replay_entry(const Args& a, u64 i) {
+    const Entry<Slot> entry = load_entry<Slot>(a.log, i);
+    store_slot(a.index, entry.slot, entry.words);
+    mark_page<Slot>(a, entry.slot);
+}
+GPKVS_PM_KERNEL(replay_bytes, REPLAY_BYTES_ARGS) { replay_entry<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL(replay_u64, REPLAY_U64_ARGS) { replay_entry<U64Slot>(a, i); }
+
+// What a block says of a record as it was written: where it lies, and its first word, which holds its CRC and table.
+GPKVS_DEVICE u64 record_digest(u64 reference, u64 first_word) { return mix64(mix64(reference) ^ first_word); }
+
+// verify_records: the digests of the records that a run's batch wrote; `wrong` where one fails its own check. The other
+// entries (removals, displaced occupants) count nothing.
+#define VERIFY_RECORDS_ARGS(F)                                                              \
+    F(const u64*, log) F(u64, first_sequence) F(const u8*, heap) F(u64, heap_bytes) F(u64*, digest) F(u8*, wrong)
+
+GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
+    const Entry<BytesSlot> entry = load_entry<BytesSlot>(a.log, i);
+    const BytesSlot slot = {entry.words[0], entry.words[1], entry.words[2], entry.words[3]};
+    a.digest[i] = 0;
+    a.wrong[i] = 0;
+    if (slot_kind(slot.meta) != KIND_RECORD || slot_version(slot.meta) < a.first_sequence) return;
+    const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);
+    if (record) a.digest[i] = record_digest(slot.reference, *(const u64*)record);
+    else a.wrong[i] = 1;
+}

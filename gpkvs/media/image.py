@@ -1,0 +1,183 @@
+"""The image of an index in memory, and its checkpoint in a file.
+
+Batches store to the image. Each 4 KiB page of it has a mark, the epoch of the last batch that stored to the page. Marks
+only rise. The file gets a page after the batches that it shows are durable in the journal (W2). A page is dirty while
+its mark is above what was copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.media.data_file import DataFile
+from gpkvs.media.layout import PAGE_BYTES
+from gpkvs.native import library
+from gpkvs.pm.mapping import map_memory
+
+_READ_BYTES = 8 << 20
+
+
+class Image:
+    """An index in memory; for kernels it is what `gpkvs.pm.region.Region` is in other stores.
+
+    Parameters
+    ----------
+    path
+        The file of its checkpoint.
+
+    Attributes
+    ----------
+    marks : (pages,) uint64
+        The epoch of the last batch that stored to each page.
+    copied : (pages,) uint64
+        Up to which epoch the file has each page.
+
+    Raises
+    ------
+    MemoryError
+        If it does not fit.
+    """
+
+    is_paged = False
+    takes_gpu_stores = False
+    needs_ddio_off = False
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.path = path
+        self._file = DataFile(path, write=write)
+        try:
+            self.bytes = os.fstat(self._file.file).st_size
+            self._view: NDArray[np.uint8] | None = map_memory(self.bytes)
+            self.marks = np.zeros(self.bytes // PAGE_BYTES, np.uint64)
+            self.copied = np.zeros(self.bytes // PAGE_BYTES, np.uint64)
+        except BaseException:
+            self._file.close()
+            raise
+        self.address = int(self._view.ctypes.data)
+
+    def load(self) -> None:
+        """Read the checkpoint, past the page cache, and only where the file has data."""
+        assert self._view is not None
+        for first, last in self._extents():
+            for at in range(first, last, _READ_BYTES):
+                self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
+
+    def data_bytes(self) -> int:
+        """Return how much `load` would read."""
+        return sum(last - first for first, last in self._extents())
+
+    def _extents(self) -> Iterator[tuple[int, int]]:
+        """Find where the file has data, in whole pages: space that was only reserved reads as zeros."""
+        at = 0
+        while at < self.bytes:
+            try:
+                first = os.lseek(self._file.file, at, os.SEEK_DATA) // PAGE_BYTES * PAGE_BYTES
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return
+            at = min(-(-os.lseek(self._file.file, first, os.SEEK_HOLE) // PAGE_BYTES) * PAGE_BYTES, self.bytes)
+            yield first, at
+
+    def copy_pages(
+        self, first: int, ended: int, numbers: NDArray[np.uint64], out: NDArray[np.uint8]
+    ) -> tuple[int, int]:
+        """Copy dirty pages for the file.
+
+        Parameters
+        ----------
+        first
+            The page to begin with.
+        ended
+            The newest epoch whose slots are all stored.
+        numbers : (n,) uint64
+            Gets the pages' numbers.
+        out : (n * 4096,) uint8
+            Gets the pages.
+
+        Returns
+        -------
+        tuple of int
+            How many were copied, and the page to go on with.
+        """
+        following = ctypes.c_uint64(first)
+        count = library.gpkvs_copy_pages(
+            self.address,
+            self.marks.ctypes.data,
+            self.copied.ctypes.data,
+            ended,
+            len(self.marks),
+            ctypes.byref(following),
+            len(numbers),
+            numbers.ctypes.data,
+            out.ctypes.data,
+        )
+        return int(count), following.value
+
+    def write_pages(self, numbers: NDArray[np.uint64], pages: NDArray[np.uint8]) -> None:
+        """Write pages to the file; neighbours at once."""
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - np.uint64(2)) != 1)
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
+            at, data = int(numbers[start]) * PAGE_BYTES, pages[start * PAGE_BYTES : stop * PAGE_BYTES]
+            while len(data):
+                written = os.pwrite(self._file.direct, data.data, at)
+                at, data = at + written, data[written:]
+
+    def write_all(self) -> None:
+        """Write every page that is not zero: the first checkpoint of a table."""
+        assert self._view is not None
+        pages = self._view.reshape(-1, PAGE_BYTES)
+        for first in range(0, len(pages), _READ_BYTES // PAGE_BYTES):
+            part = pages[first : first + _READ_BYTES // PAGE_BYTES]
+            used = np.flatnonzero(part.any(axis=1))
+            if len(used):
+                copies = map_memory(len(used) * PAGE_BYTES)
+                copies.reshape(-1, PAGE_BYTES)[:] = part[used]
+                self.write_pages((used + first).astype(np.uint64), copies)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make durable what was written; raises `OSError`, after which it must not be tried again."""
+        os.fdatasync(self._file.file)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes from `offset`."""
+        assert self._view is not None
+        return self._view[offset : offset + count].tobytes()
+
+    def words(self, offset: int, count: int) -> NDArray[np.uint64]:
+        """Return a read-only view of `count` words from byte `offset`."""
+        assert self._view is not None
+        view = self._view[offset : offset + 8 * count].view(np.uint64)
+        view.flags.writeable = False
+        return view
+
+    def prefetch(self, offset: int, count: int) -> None:
+        """Do nothing: it is memory."""
+
+    def persist(self) -> None:
+        """Do nothing: the journal makes batches durable."""
+
+    def persist_unlogged(self) -> None:
+        """Do nothing, as `persist`."""
+
+    def fsync(self) -> None:
+        """Make durable what earlier lives wrote to the file."""
+        self._file.sync()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._view is None
+
+    def close(self) -> None:
+        """Give the memory back; if a caller still holds a view, it goes when the view does."""
+        self._view = None
+        self._file.close()

@@ -1,0 +1,235 @@
+"""The journal of a store: where blocks go, in which order, and what is durable.
+
+The journal is a ring of segments. Its pages are numbered from the first one ever written. Each segment begins with a
+page for its head, which is not numbered. Space is used again when both root copies name a checkpoint beyond it (W3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.errors import memory_refused
+from gpkvs.media.block import HEADER_BYTES, BlockHeader
+from gpkvs.media.data_file import DataFile
+from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
+from gpkvs.native import library
+from gpkvs.pm.mapping import map_memory
+
+# Blocks that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
+_IN_FLIGHT_MAX = 4
+# A block takes at most this share of the journal.
+_BLOCK_SHARE = 4
+
+
+class Written(NamedTuple):
+    """A batch of the journal: what the next block and a checkpoint must know of it.
+
+    Attributes
+    ----------
+    descriptor
+        Of the batch.
+    digest
+        Of its block.
+    position
+        The page after its block.
+    """
+
+    descriptor: Descriptor
+    digest: int
+    position: int
+
+    @property
+    def epoch(self) -> int:
+        """Of the batch."""
+        return self.descriptor.epoch
+
+
+class Ring(NamedTuple):
+    """Where a page of the journal lies in the file.
+
+    Attributes
+    ----------
+    segment_bytes, segments
+        Of the journal.
+    """
+
+    segment_bytes: int
+    segments: int
+
+    @staticmethod
+    def of(root: Root) -> Ring:
+        """Return the ring of a store."""
+        return Ring(root.journal_segment_bytes, root.journal_bytes // root.journal_segment_bytes)
+
+    @property
+    def segment_pages(self) -> int:
+        """Numbered pages of a segment."""
+        return self.segment_bytes // PAGE_BYTES - 1
+
+    @property
+    def capacity(self) -> int:
+        """Pages that may be in use. One segment less than there are: no head is stored over one in use."""
+        return (self.segments - 1) * self.segment_pages
+
+    @property
+    def block_pages_max(self) -> int:
+        """Pages of the largest block."""
+        return self.capacity // _BLOCK_SHARE
+
+    @property
+    def block_words_max(self) -> int:
+        """Words of entries that the largest block has room for."""
+        return (self.block_pages_max * PAGE_BYTES - HEADER_BYTES) // 8
+
+    def head_offset(self, serial: int) -> int:
+        """Return where the segment with a serial number begins in the file."""
+        return serial % self.segments * self.segment_bytes
+
+    def page_offset(self, position: int) -> int:
+        """Return where a page begins in the file."""
+        serial, page = divmod(position, self.segment_pages)
+        return self.head_offset(serial) + (1 + page) * PAGE_BYTES
+
+
+class Block:
+    """Room for a block: its pages in memory, and its place in the journal.
+
+    Attributes
+    ----------
+    entries
+        The address of the entries.
+    """
+
+    def __init__(self, pages: NDArray[np.uint8], count: int) -> None:
+        self.memory = pages
+        self.count = count
+        self.entries = int(pages.ctypes.data) + HEADER_BYTES
+
+
+class Journal:
+    """The journal of an open store. One thread appends; any may wait.
+
+    Parameters
+    ----------
+    data
+        The file.
+    root
+        As the opening found it; its incarnation is that of the blocks.
+    last
+        The last batch that was recovered. It is durable.
+    flushes
+        Whether a block is durable only when the file was flushed.
+    """
+
+    def __init__(self, data: DataFile, root: Root, last: Written, *, flushes: bool) -> None:
+        self.ring = Ring.of(root)
+        self._key = root.hash_keys
+        self._incarnation = root.incarnation
+        self.last = last
+        self._freed_to = root.checkpoint.position
+        self._is_freed = threading.Condition()
+        self._in_flight: deque[tuple[int, Block]] = deque()
+        self._names: deque[tuple[int, int]] = deque()  # each block's epoch, and what it says is durable
+        self._covered = 0
+        self._spare: list[NDArray[np.uint8]] = []
+        words = (
+            *(data.file, data.direct, flushes),
+            *self.ring,
+            *self._key,
+            *(root.incarnation, last.epoch),
+        )
+        self._writer: int | None = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words))
+        if not self._writer:
+            raise MemoryError("no thread for the journal")
+
+    @property
+    def durable(self) -> int:
+        """The newest durable epoch."""
+        return int(library.gpkvs_journal_durable(self._writer))
+
+    @property
+    def used_pages(self) -> int:
+        """Pages that a replay would read."""
+        return self.last.position - self._freed_to
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether a block might have to wait for room."""
+        return self.used_pages + self.ring.block_pages_max > self.ring.capacity
+
+    def covered_by(self, durable: int) -> int:
+        """Return the newest epoch that the blocks up to a durable one name as durable (W6)."""
+        while self._names and self._names[0][0] <= durable:
+            self._covered = self._names.popleft()[1]
+        return self._covered
+
+    def wait(self, epoch: int) -> None:
+        """Return when the block of an epoch is durable. A failure of the disk ends the process."""
+        library.gpkvs_journal_wait(self._writer, epoch)
+
+    def reserve(self, pages: int) -> Block:
+        """Return room for a block, in memory and in the journal; wait until there is some.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing has changed.
+        """
+        assert pages <= self.ring.block_pages_max
+        while len(self._in_flight) >= _IN_FLIGHT_MAX or (self._in_flight and self._in_flight[0][0] <= self.durable):
+            self.wait(self._in_flight[0][0])
+            self._spare.append(self._in_flight.popleft()[1].memory)
+        memory = self._memory(pages)
+        with self._is_freed:
+            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)
+        return Block(memory, pages)
+
+    def _memory(self, pages: int) -> NDArray[np.uint8]:
+        """Return memory for so many pages: some that was used before, if it is large enough."""
+        for at, memory in enumerate(self._spare):
+            if len(memory) >= pages * PAGE_BYTES:
+                return self._spare.pop(at)
+        self._spare.clear()  # all are too small: batches have grown
+        with memory_refused():
+            return map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that is kept for blocks."""
+        return sum(len(memory) for memory in [*self._spare, *(block.memory for _, block in list(self._in_flight))])
+
+    def append(self, block: Block, descriptor: Descriptor, records_digest: int, durable_upto: int) -> Written:
+        """Give a block its header, and have it written behind the last one.
+
+        Its entries are in place, its records written. It is durable after `wait`.
+        """
+        header, digest = BlockHeader(
+            self._incarnation, self.last.digest, durable_upto, block.count, records_digest, descriptor
+        ).pack(self._key)
+        ctypes.memmove(block.entries - HEADER_BYTES, header, HEADER_BYTES)
+        position = self.last.position
+        self._in_flight.append((descriptor.epoch, block))
+        self._names.append((descriptor.epoch, durable_upto))
+        self.last = Written(descriptor, digest, position + block.count)
+        library.gpkvs_journal_submit(
+            self._writer, descriptor.epoch, position, block.count, block.entries - HEADER_BYTES
+        )
+        return self.last
+
+    def free(self, position: int) -> None:
+        """Use the pages before a position again: both root copies name a checkpoint there (W3)."""
+        with self._is_freed:
+            self._freed_to = position
+            self._is_freed.notify_all()
+
+    def close(self) -> None:
+        """Write what was appended, then end the writer."""
+        if self._writer:
+            library.gpkvs_journal_delete(self._writer)
+            self._writer = None

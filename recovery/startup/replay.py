@@ -1,0 +1,356 @@
+"""Start-up of a store with a journal: the batches after the checkpoint are replayed into the images.
+
+    images read -> chain of blocks walked -> records of the last ones verified -> replayed
+
+The chain begins after the checkpoint's block. Each block names the one before by its digest. The chain ends where no
+valid block follows. Usually a crash came there, and what lies beyond is cut. It is rot, and the store is refused, if a
+later block says that the missing one was durable, or if the last opening recovered more than there is (W4).
+
+Records are verified only of blocks that no block covers (`BlockHeader.durable_upto`): for the others a bad record is
+damage of its key, no more (W6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.errors import CorruptStoreError
+from gpkvs.media.block import HEADER_BYTES, BlockHeader, SegmentHead
+from gpkvs.media.directory import Progress
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
+from gpkvs.media.journal import Ring, Written
+from gpkvs.media.layout import (
+    BYTES_LAYOUT,
+    LAYOUTS,
+    NO_GROWTH,
+    NO_SLOT,
+    PAGE_BYTES,
+    STRIPE_ENTRIES,
+    UNIT_BYTES,
+    BadBytesError,
+    Descriptor,
+    LogRun,
+    RunKind,
+    reference_length,
+    reference_offset,
+)
+from gpkvs.pm.mapping import map_memory
+from gpkvs.recovery.startup.memory import require_memory
+
+U8 = NDArray[np.uint8]
+
+_REFERENCE_WORD, _META_WORD = 4, 5  # of an entry of a table with records
+
+
+class Replayed(NamedTuple):
+    """What a replay found.
+
+    Attributes
+    ----------
+    last
+        The last batch that is there.
+    blocks, entries
+        Batches that were replayed, and slots that they changed.
+    cut
+        Batches at the end of the journal whose records were not all written: nobody was told of them.
+    """
+
+    last: Written
+    blocks: int
+    entries: int
+    cut: int
+
+
+class _Found(NamedTuple):
+    """A valid block, in memory."""
+
+    header: BlockHeader
+    digest: int
+    position: int
+    pages: U8
+
+    @property
+    def written(self) -> Written:
+        return Written(self.header.descriptor, self.digest, self.position + self.header.pages)
+
+    def run_address(self, run: LogRun) -> int:
+        return int(self.pages.ctypes.data) + HEADER_BYTES + 8 * run.first_word
+
+
+def load_images(files: StoreFiles) -> None:
+    """Read every index into memory.
+
+    Raises
+    ------
+    NoSpaceError
+        If they do not fit the machine's free memory; nothing was read.
+    """
+    images = [index.region for index in files.indexes.values() if isinstance(index.region, Image)]
+    require_memory(sum(image.data_bytes() for image in images))
+    for image in images:
+        image.load()
+
+
+def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replayed:
+    """Replay the journal into the images, which hold the checkpoint; nothing is written to a file.
+
+    Raises
+    ------
+    CorruptStoreError
+        If the journal is damaged.
+    """
+    reader = _Reader(files)
+    start = _checkpoint_of(files)
+    last, blocks, entries = start, 0, 0
+    uncovered: deque[_Found] = deque()
+    for block in reader.chain(start):
+        _check_block(files, block)
+        if not _verify_entries(files, backend, block):
+            break
+        uncovered.append(block)
+        while uncovered and uncovered[0].header.epoch <= block.header.durable_upto:
+            last, entries = _replay_block(files, backend, uncovered.popleft(), entries)
+            blocks += 1
+            on_progress("replaying the journal", 0.2)
+    while uncovered and _verify_records(files, backend, uncovered[0]):
+        last, entries = _replay_block(files, backend, uncovered.popleft(), entries)
+        blocks += 1
+    _require_all(files, reader, last)
+    return Replayed(last, blocks, entries, len(uncovered))
+
+
+def _checkpoint_of(files: StoreFiles) -> Written:
+    """Return the batch that the image files hold, as the root says it."""
+    at = files.root.checkpoint
+    descriptor = Descriptor(
+        at.epoch,
+        (),
+        at.tail_segment,
+        at.tail_bytes,
+        at.next_sequence,
+        at.next_sequence,
+        at.time_horizon_ms,
+        at.applied_sequence,
+        0,
+    )
+    return Written(descriptor, at.digest, at.position)
+
+
+class _Reader:
+    """Reads blocks of the journal from the device."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        assert files.data
+        self._data = files.data
+        self._root = files.root
+        self._key = files.root.hash_keys
+        self.ring = Ring.of(files.root)
+        self._page = map_memory(PAGE_BYTES)
+
+    def chain(self, start: Written) -> Iterator[_Found]:
+        """Walk the valid blocks after a batch, each after the one before."""
+        before = start
+        while block := self._block(before):
+            yield block
+            before = block.written
+
+    def _block(self, before: Written) -> _Found | None:
+        found = self._header(before.position)
+        if found is None:
+            return None
+        header, digest = found
+        recovered = self._root.checkpoint.recovered_epoch
+        follows = header.epoch == before.epoch + 1 and header.previous == before.digest
+        # What an earlier life left beyond the batch that the last opening recovered does not count.
+        is_stale = header.epoch > recovered and header.incarnation < self._root.incarnation
+        fits = header.pages <= self.ring.block_pages_max
+        if not follows or is_stale or not fits:
+            return None
+        return _Found(header, digest, before.position, self._pages(before.position, header.pages))
+
+    def _header(self, position: int) -> tuple[BlockHeader, int] | None:
+        self._data.read_pages(self._page, self.ring.page_offset(position))
+        try:
+            return BlockHeader.unpack(self._page[:HEADER_BYTES].tobytes(), self._key)
+        except BadBytesError:
+            return None
+
+    def _pages(self, position: int, count: int) -> U8:
+        """Read pages, which may go on in the next segment."""
+        memory = map_memory(count * PAGE_BYTES)
+        done = 0
+        while done < count:
+            left = self.ring.segment_pages - (position + done) % self.ring.segment_pages
+            part = memory[done * PAGE_BYTES : (done + min(left, count - done)) * PAGE_BYTES]
+            self._data.read_pages(part, self.ring.page_offset(position + done))
+            done += len(part) // PAGE_BYTES
+        return memory
+
+    def later_block(self, last: Written) -> BlockHeader | None:
+        """Find a block beyond the end of the chain that says that the block after the end was durable."""
+        first_serial, first_page = divmod(last.position, self.ring.segment_pages)
+        for serial in range(first_serial, first_serial + self.ring.segments):
+            if serial != first_serial and self._is_old(serial):
+                continue
+            skipped = first_page if serial == first_serial else 0
+            for page in range(skipped, self.ring.segment_pages):
+                found = self._header(serial * self.ring.segment_pages + page)
+                if found and self._shows_loss(found[0], last):
+                    return found[0]
+        return None
+
+    def _is_old(self, serial: int) -> bool:
+        """Whether the place of a segment holds an earlier one, or none was ever there."""
+        self._data.read_pages(self._page, self.ring.head_offset(serial))
+        try:
+            head = SegmentHead.unpack(self._page[:HEADER_BYTES].tobytes(), self._key)
+        except BadBytesError:
+            return not self._page.any()
+        return head.serial < serial
+
+    def _shows_loss(self, header: BlockHeader, last: Written) -> bool:
+        return header.incarnation >= self._root.incarnation and header.durable_upto > last.epoch
+
+
+def _check_block(files: StoreFiles, block: _Found) -> None:
+    """Raise `CorruptStoreError` if a whole block says what cannot be."""
+    descriptor = block.header.descriptor
+    words_max = (block.header.pages * PAGE_BYTES - HEADER_BYTES) // 8
+    for run in descriptor.runs:
+        if run.kind != RunKind.REDO or run.first_word + run.words > words_max:
+            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+    if descriptor.growth != NO_GROWTH:
+        raise _corrupt(files, block, "a table is said to grow, which no table does yet")
+    if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
+        raise _corrupt(files, block, "the heap tail lies outside the heap")
+
+
+def _corrupt(files: StoreFiles, block: _Found, text: str) -> CorruptStoreError:
+    assert files.data
+    offset = Ring.of(files.root).page_offset(block.position)
+    return CorruptStoreError("journal", f"block {block.header.epoch}: {text}", path=files.data.path, offset=offset)
+
+
+def _runs(files: StoreFiles, block: _Found) -> Iterator[LogRun]:
+    """Return the runs of tables that are there: others were dropped after the batch."""
+    known = {(table.id, table.generation): table for table in files.catalog.tables}
+    for run in block.header.descriptor.runs:
+        table = known.get((run.table_id, run.generation))
+        if table is not None and table.slot_layout.entry_bytes == run.entry_bytes:
+            yield run
+        elif table is not None or run.table_id >= files.catalog.next_table_id:
+            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+
+
+def _verify_entries(files: StoreFiles, backend: Backend, block: _Found) -> bool:
+    """Whether all entries of a block are as they were written; a torn block is not."""
+    total = 0
+    for run in block.header.descriptor.runs:
+        layout = next((name for name, layout in LAYOUTS.items() if layout.entry_bytes == run.entry_bytes), None)
+        if layout is None:
+            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+        slots = next((table.slots for table in files.catalog.tables if table.id == run.table_id), NO_SLOT)
+        backend.launch(
+            f"verify_log_{layout}",
+            run.count,
+            log=block.run_address(run),
+            epoch=block.header.epoch,
+            slots=slots,
+            digest=digest,
+            wrong=wrong,
+        )
+        if wrong.any():
+            return False
+        total += int(digest.sum(dtype=np.uint64))
+    return total % (1 << 64) == block.header.descriptor.log_digest
+
+
+def _verify_records(files: StoreFiles, backend: Backend, block: _Found) -> bool:
+    """Whether the records of a batch are on the device as they were written."""
+    total = 0
+    runs = [run for run in _runs(files, block) if run.entry_bytes == BYTES_LAYOUT.entry_bytes]
+    if len(runs) < sum(run.entry_bytes == BYTES_LAYOUT.entry_bytes for run in block.header.descriptor.runs):
+        return True  # a table was dropped since, durably: so the batch was durable too
+    for run in runs:
+        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+        _read_records(files, block, run)
+        backend.launch(
+            "verify_records",
+            run.count,
+            log=block.run_address(run),
+            first_sequence=block.header.descriptor.first_sequence,
+            heap=files.heap.address,
+            heap_bytes=files.heap.bytes,
+            digest=digest,
+            wrong=wrong,
+        )
+        if wrong.any():
+            return False
+        total += int(digest.sum(dtype=np.uint64))
+    return total % (1 << 64) == block.header.records_digest
+
+
+def _read_records(files: StoreFiles, block: _Found, run: LogRun) -> None:
+    """Drop what the page cache says of a batch's records: it may never have reached the device."""
+    assert files.data
+    words = run.words
+    at = HEADER_BYTES + 8 * run.first_word
+    stripes = block.pages[at : at + 8 * words].view(np.uint64).reshape(-1, run.entry_bytes // 8, STRIPE_ENTRIES)
+    entries = stripes.transpose(0, 2, 1).reshape(-1, run.entry_bytes // 8)[: run.count]
+    references = entries[entries[:, _META_WORD] != 0][:, _REFERENCE_WORD]
+    if not len(references):
+        return
+    starts = reference_offset(references) * np.uint64(UNIT_BYTES) // np.uint64(PAGE_BYTES)
+    lengths = reference_length(references) * np.uint64(UNIT_BYTES) // np.uint64(PAGE_BYTES) + np.uint64(2)
+    for start, pages in zip(starts.tolist(), lengths.tolist(), strict=True):
+        files.data.forget_pages(files.root.journal_bytes + start * PAGE_BYTES, pages * PAGE_BYTES)
+
+
+def _replay_block(files: StoreFiles, backend: Backend, block: _Found, entries: int) -> tuple[Written, int]:
+    """Store the slots of a block to the images; return its batch, and how many entries there were so far."""
+    for run in _runs(files, block):
+        index = files.indexes[run.table_id]
+        assert isinstance(index.region, Image)
+        backend.launch(
+            f"replay_{index.layout.name}",
+            run.count,
+            log=block.run_address(run),
+            epoch=block.header.epoch,
+            index=index,
+            marks=index.region.marks,
+        )
+        entries += run.count
+    failpoint.hit("mid_replay")
+    return block.written, entries
+
+
+def _require_all(files: StoreFiles, reader: _Reader, last: Written) -> None:
+    """Raise `CorruptStoreError` if the journal once had more than there is now."""
+    assert files.data
+    recovered = files.root.checkpoint.recovered_epoch
+    offset = reader.ring.page_offset(last.position)
+    if last.epoch < recovered:
+        raise CorruptStoreError(
+            "journal",
+            f"the block after that of epoch {last.epoch} is damaged, and epoch {recovered} was there when the store "
+            "was last opened. Nothing was changed; restore the directory from a backup",
+            path=files.data.path,
+            offset=offset,
+        )
+    if later := reader.later_block(last):
+        raise CorruptStoreError(
+            "journal",
+            f"the block after that of epoch {last.epoch} is damaged: that of epoch {later.epoch} says that it was "
+            "durable. Nothing was changed; restore the directory from a backup",
+            path=files.data.path,
+            offset=offset,
+        )
