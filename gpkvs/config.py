@@ -78,7 +78,7 @@ class Sizes:
     index_bytes: int = 64 * MIB
     heap_bytes: int = 1 * GIB
     log_bytes: int = 64 * MIB
-    journal_bytes: int = 0  # 0: as much as half of the index, at least 256 MiB
+    journal_bytes: int = 0  # 0: half of the index, or more
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class StoreConfig:
             "Size of the journal, if there is one: 48 bytes for each change between two checkpoints.",
             NEW_STORE,
             is_size=True,
-            none_means="half of the index, at least 256 MiB",
+            none_means="half of the index, at least 256 MiB if the heap is large",
         ),
     ] = None
     tables_max: Annotated[

@@ -72,6 +72,7 @@ SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
+JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a block
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
 _ZEROS = bytes(1 * MIB)
 INDEX_BYTES_MAX = 1 << 44
@@ -217,7 +218,7 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         "log_bytes": (LOG_BYTES_MIN, 1 << 40),
         "journal_bytes": (JOURNAL_BYTES_MIN, 1 << 40),
     }
-    sizes = replace(sizes, journal_bytes=sizes.journal_bytes or max(256 * MIB, sizes.index_bytes // 2))
+    sizes = replace(sizes, journal_bytes=sizes.journal_bytes or _journal_bytes_for(sizes))
     for name, (least, most) in bounds.items():
         value = getattr(sizes, name)
         if not least <= value <= most:
@@ -228,6 +229,11 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         log_bytes=round_up(sizes.log_bytes, PAGE_BYTES),
         journal_bytes=round_up(sizes.journal_bytes, journal_segment_bytes_for(sizes.journal_bytes)),
     )
+
+
+def _journal_bytes_for(sizes: Sizes) -> int:
+    """Return the size of a journal: with less than half of the index, checkpoints would write more than they save."""
+    return max(sizes.index_bytes // 2, min(sizes.heap_bytes // 4, JOURNAL_BYTES_USUAL), JOURNAL_BYTES_MIN)
 
 
 def journal_segment_bytes_for(journal_bytes: int) -> int:
