@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
+from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.meter import Meter
@@ -29,18 +30,10 @@ from gpkvs.engine.schema import (
 )
 from gpkvs.engine.table import Table
 from gpkvs.engine.table_quota import Quota, require_room_for_table
-from gpkvs.errors import (
-    CorruptRecordError,
-    InvalidArgumentError,
-    StoreClosedError,
-    UnknownTableError,
-)
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
-from gpkvs.media.directory import (
-    Progress,
-    access_errors,
-)
+from gpkvs.media.directory import Progress, access_errors
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
@@ -167,13 +160,15 @@ class Store:
         The result says how many requests it covers: a batch too large for one transaction is cut between requests, and
         the caller runs the rest again.
         """
+        return self.begin_requests(batch).finish()
+
+    def begin_requests(self, batch: Batch) -> BegunBatch:
+        """Run a batch as `execute_requests` does, but let the caller wait for its end; the next may run meanwhile."""
         self._origin.require()  # before any lock, which another thread may have held at the fork
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            result, gate = self._engine.execute(batch)
-        self._engine.wait(result, gate)  # the next batch may run meanwhile
-        return result
+            return BegunBatch(self._engine, *self._engine.execute(batch))
 
     def get(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bytes | None:
         """Return the value of `key`, or `None` if it is not there.

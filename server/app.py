@@ -113,6 +113,8 @@ class _Server:
         self._health = health.aio.HealthServicer()
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        # Waits until batches are durable, while the engine runs the next one.
+        self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -128,6 +130,7 @@ class _Server:
         async with AsyncExitStack() as stack:
             stack.callback(_ignore_stop_signals, loop)
             stack.callback(self._engine_thread.shutdown)
+            stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             stack.callback(receives.close)
             server, address = await self._start_grpc(gate, receives)
@@ -236,7 +239,9 @@ class _Server:
         config = self._bounds.config
         log_store(store, config.message_bytes_max)
         log_memory(self._memory_bytes_max, self._bounds)
-        batcher = Batcher(store.execute_requests, self._engine_thread, self._bounds, self._memory, self._metrics)
+        batcher = Batcher(
+            store.begin_requests, self._engine_thread, self._flush_thread, self._bounds, self._memory, self._metrics
+        )
         gate.open(
             Serving(
                 store,

@@ -2,7 +2,8 @@
 
     a quarter    what gRPC's core holds of calls that no handler has seen yet: connections x streams of each
     an eighth    messages that are being received, beyond the first bytes of each
-    engine       the working memory of one transaction: some copies of its bytes, some columns for its operations
+    engine       the working memory of one transaction: some copies of its bytes, some columns for its operations.
+                 Smaller ones share it while they wait for a flush
     clients      the rest: open calls, requests that wait, responses (`gpkvs.server.memory`)
 
 A message is at most a 64th of all memory: a client may have several on their way.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpkvs.batch import BatchResult
 from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.codec import message_limits
@@ -74,6 +76,20 @@ class Bounds:
         """Return the memory that a transaction takes while it runs, with the values that it may read."""
         return _COPIES * (payload_bytes + self.batch_result_bytes_max) + _BYTES_PER_OP * operations
 
+    @property
+    def engine_bytes(self) -> int:
+        """The engine's share: the working memory of the largest batch. No batch holds less than one request."""
+        config = self.config
+        return self.working_bytes(
+            max(config.batch_bytes_max, config.message_bytes_max),
+            max(config.batch_ops_max, self.limits.request_ops_max),
+        )
+
+    def stored_bytes(self, payload_bytes: int, operations: int, result: BatchResult) -> int:
+        """Return the memory that a transaction takes from then on, when the values that it read are known."""
+        value_bytes = sum(len(part.result.values) for part in result.parts)
+        return _COPIES * (payload_bytes + value_bytes) + _BYTES_PER_OP * operations
+
 
 def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int, memory_bytes_max: int) -> Bounds:
     """Share the memory out.
@@ -107,9 +123,5 @@ def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int,
         receive_bytes_max=memory_bytes_max // 8,
         clients_bytes_max=0,
     )
-    # A batch holds no less than one request.
-    engine = bounds.working_bytes(
-        max(config.batch_bytes_max, message_bytes_max), max(config.batch_ops_max, limits.request_ops_max)
-    )
-    clients_bytes_max = memory_bytes_max - memory_bytes_max // 4 - bounds.receive_bytes_max - engine
+    clients_bytes_max = memory_bytes_max - memory_bytes_max // 4 - bounds.receive_bytes_max - bounds.engine_bytes
     return replace(bounds, clients_bytes_max=clients_bytes_max)

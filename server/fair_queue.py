@@ -17,6 +17,10 @@ class Queued(Protocol):
 
     account: Account
 
+    @property
+    def operations(self) -> int:
+        """How much work it is."""
+
 
 Item = TypeVar("Item", bound=Queued)
 
@@ -28,6 +32,7 @@ class FairQueue(Generic[Item]):
         # The requests of each connection that has some here; the one whose turn it is stands first.
         self._turns: OrderedDict[Connection, deque[Item]] = OrderedDict()
         self._count = 0
+        self.operations = 0
 
     def __len__(self) -> int:
         return self._count
@@ -36,6 +41,7 @@ class FairQueue(Generic[Item]):
         """Queue a request."""
         self._turns.setdefault(item.account.connection, deque()).append(item)
         self._count += 1
+        self.operations += item.operations
 
     def first(self) -> Item:
         """Return the request whose turn it is."""
@@ -46,6 +52,7 @@ class FairQueue(Generic[Item]):
         connection, own = next(iter(self._turns.items()))
         item = own.popleft()
         self._count -= 1
+        self.operations -= item.operations
         if own:
             self._turns.move_to_end(connection)
         else:
@@ -59,3 +66,4 @@ class FairQueue(Generic[Item]):
             self._turns.setdefault(connection, deque()).appendleft(item)
             self._turns.move_to_end(connection, last=False)
             self._count += 1
+            self.operations += item.operations

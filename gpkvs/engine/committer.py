@@ -36,6 +36,9 @@ class Committer(Protocol):
     def read_gate(self) -> int:
         """Return the gate of what can be read now."""
 
+    def is_durable(self, gate: int, /) -> bool:
+        """Whether everything up to a gate is durable."""
+
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
 

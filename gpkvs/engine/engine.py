@@ -105,6 +105,10 @@ class Engine:
         gate = self.committer.commit(planned.write_set) if planned.write_set else self.committer.read_gate()
         return planned.result, gate
 
+    def is_durable(self, gate: int) -> bool:
+        """Whether everything up to a gate is durable."""
+        return self.committer.is_durable(gate)
+
     def wait(self, result: BatchResult, gate: int) -> None:
         """Return when the result of a batch may be seen, from any thread.
 

@@ -161,6 +161,10 @@ class JournalCommitter:
         """See `Committer.read_gate`."""
         return self.begun
 
+    def is_durable(self, gate: int) -> bool:
+        """See `Committer.is_durable`."""
+        return gate <= self.journal.durable
+
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
         self.journal.wait(gate)

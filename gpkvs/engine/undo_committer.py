@@ -85,6 +85,10 @@ class UndoCommitter:
         """See `Committer.read_gate`: all that can be read is durable."""
         return 0
 
+    def is_durable(self, gate: int) -> bool:
+        """See `Committer.is_durable`."""
+        return True
+
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 

@@ -50,15 +50,20 @@ public:
         writer_ = std::thread([this] { write_blocks(); });
     }
 
-    // Writes what was submitted, then ends.
     ~Journal() {
+        end();
+        munmap(head_, PAGE);
+    }
+
+    // Writes what was submitted, then ends the thread. Others may still ask and wait: all is durable.
+    void end() {
+        if (!writer_.joinable()) return;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_ending_ = true;
         }
         submitted_.notify_one();
         writer_.join();
-        munmap(head_, PAGE);
     }
 
     // The data must stay as they are until the block is durable.
@@ -143,6 +148,7 @@ void* gpkvs_journal_new(const u64* given) {
         return nullptr;
     }
 }
+void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
 void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
     static_cast<Journal*>(journal)->submit({epoch, position, pages, data});

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections import deque
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import memory_refused
+from gpkvs.fork import Origin
 from gpkvs.media.block import HEADER_BYTES, BlockHeader
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
@@ -144,9 +146,11 @@ class Journal:
             *self._key,
             *(root.incarnation, last.epoch),
         )
-        self._writer: int | None = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words))
+        self._writer = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words))
         if not self._writer:
             raise MemoryError("no thread for the journal")
+        # Other threads may be waiting when the journal is closed: its memory goes when nobody can call it any more.
+        weakref.finalize(self, _delete, self._writer, Origin("the journal")).atexit = False
 
     @property
     def durable(self) -> int:
@@ -230,6 +234,10 @@ class Journal:
 
     def close(self) -> None:
         """Write what was appended, then end the writer."""
-        if self._writer:
-            library.gpkvs_journal_delete(self._writer)
-            self._writer = None
+        library.gpkvs_journal_end(self._writer)
+
+
+def _delete(writer: int, origin: Origin) -> None:
+    """Give the writer's memory back; a forked child has not its thread, and leaves it alone."""
+    if origin.is_here:
+        library.gpkvs_journal_delete(writer)

@@ -14,8 +14,9 @@ import grpc
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, BatchResult
+from gpkvs.batch import Batch
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
@@ -36,6 +37,7 @@ class Services:
 
     store: gpkvs.Store
     engine: ThreadPoolExecutor
+    flush: ThreadPoolExecutor
     gate: Gate
     metrics: Metrics
     bounds: Bounds
@@ -45,13 +47,13 @@ class Services:
     go: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
-    def execute(self, batch: Batch) -> BatchResult:
+    def begin(self, batch: Batch) -> BegunBatch:
         self.entered.release()
         assert self.go.wait(60)
-        return self.store.execute_requests(batch)
+        return self.store.begin_requests(batch)
 
     def open_gate(self) -> Batcher:
-        batcher = Batcher(self.execute, self.engine, self.bounds, self.memory, self.metrics)
+        batcher = Batcher(self.begin, self.engine, self.flush, self.bounds, self.memory, self.metrics)
         self.gate.open(Serving(self.store, batcher, 1 << 20, 64, 1 << 20))
         return batcher
 
@@ -64,7 +66,7 @@ class Services:
 
 @asynccontextmanager
 async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
-    with ThreadPoolExecutor(1) as engine:
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
         metrics, gate = Metrics(), Gate()
         bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
         memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
@@ -78,7 +80,7 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        services = Services(store, engine, gate, metrics, bounds, memory)
+        services = Services(store, engine, flush, gate, metrics, bounds, memory)
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 services.kv, services.admin = kv_pb2_grpc.KVStub(channel), admin_pb2_grpc.AdminStub(channel)

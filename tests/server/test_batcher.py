@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Op
 from gpkvs.config import Limits, ServerConfig
+from gpkvs.engine.begun_batch import BegunBatch
+from gpkvs.engine.engine import Engine
 from gpkvs.errors import NoSpaceError
 from gpkvs.server import codec
 from gpkvs.server.batcher import Batcher, ExpiredRequestError
@@ -39,15 +43,30 @@ class Watched:
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[list[bytes]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+    holds_flushes: bool = False
+    flushes: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    held: deque[BegunBatch] = field(default_factory=deque)
 
-    def execute(self, batch: Batch) -> BatchResult:
+    def begin(self, batch: Batch) -> BegunBatch:
         ends = batch.key_lengths.cumsum().tolist()
         starts = [0, *ends[:-1]]
         keys = batch.keys.tobytes()
         self.batches.append([keys[start:end] for start, end in zip(starts, ends, strict=True)])
         self.entered.release()
         assert self.go.wait(60)
-        return self.store.execute_requests(batch)
+        begun = self.store.begin_requests(batch)
+        if not self.holds_flushes:
+            return begun
+        self.held.append(begun)
+        return begun._replace(engine=cast(Engine, self))
+
+    # In place of an engine: batches are stored, and durable when the test says so.
+    def is_durable(self, _gate: int) -> bool:
+        return False
+
+    def wait(self, result: BatchResult, _gate: int) -> None:
+        assert self.flushes.acquire(timeout=60)
+        assert self.held.popleft().finish() is result
 
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         assert seconds > 0
@@ -75,13 +94,14 @@ async def running(
     watched = Watched(store)
     memory = memory or Memory(1 << 40, 1)
     bounds = bounds_of(ServerConfig(**config), LIMITS, 64 << 20, 16 << 30)  # type: ignore[arg-type]
-    with ThreadPoolExecutor(1) as engine:
-        batcher = OneConnection(watched.execute, engine, bounds, memory, watched)
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
+        batcher = OneConnection(watched.begin, engine, flush, bounds, memory, watched)
         batcher.account = Account(memory.connection("one"))
         try:
             yield batcher, watched
         finally:
             watched.go.set()
+            watched.flushes.release(100)
 
 
 Test = Callable[[gpkvs.Store], Awaitable[None]]
@@ -280,6 +300,123 @@ async def test_a_failing_engine_tells_everybody_in_the_batch(store: gpkvs.Store)
         results = await asyncio.wait_for(asyncio.gather(*responses, return_exceptions=True), 30)
     assert len(watched.batches) == 1
     assert all(isinstance(result, gpkvs.GpkvsError) for result in results)
+
+
+def many(count: int, name: str = "") -> codec.Request:
+    """Return a request so large, or so small, that it starts early or does not."""
+    return codec.decode(wire.batch([(2, f"{name}{i}".encode(), b"") for i in range(count)]), LIMITS)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.003)
+    pytest.fail("it never came")
+
+
+LARGE = 4096
+
+
+@asynchronous
+async def test_a_large_batch_starts_before_the_one_before_is_durable(store: gpkvs.Store) -> None:
+    """Nobody hears of a batch that is not durable; a small one waits, and then takes all that came meanwhile."""
+    async with running(store) as (batcher, watched):
+        watched.holds_flushes = True
+        watched.go.set()
+        first = batcher.submit(set_one(b"first"))
+        await until(lambda: batcher.batches_in_flight == 1)
+        small = [batcher.submit(set_one(b"small"))]
+        await asyncio.sleep(0.02)
+        assert len(watched.batches) == 1
+        large = batcher.submit(many(LARGE - 1))
+        await until(lambda: batcher.batches_in_flight == 2)
+        small.append(batcher.submit(set_one(b"also small")))
+        await asyncio.sleep(0.02)
+        assert [len(keys) for keys in watched.batches] == [1, LARGE]
+        assert not first.done()
+        assert not large.done()
+
+        watched.flushes.release()
+        await first
+        await asyncio.sleep(0.02)
+        assert not large.done()
+        assert len(watched.batches) == 2, "a small batch started beside one in flight"
+        watched.flushes.release()
+        await large
+        await small[0]
+        await until(lambda: len(watched.batches) == 3)
+        assert watched.batches[2] == [b"also small"]
+        watched.flushes.release()
+        versions = [int.from_bytes((await response).versions[:8], "little") for response in (first, *small, large)]
+    assert versions[:2] == [1, 2]
+    assert versions[2] > versions[3] == 3
+    assert batcher.batches_in_flight == 0
+
+
+@asynchronous
+async def test_no_more_batches_are_in_flight_than_the_journal_has_buffers(store: gpkvs.Store) -> None:
+    memory = Memory(1 << 40, 1)
+    async with running(store, memory) as (batcher, watched):
+        watched.holds_flushes = True
+        watched.go.set()
+        responses = []
+        for number in range(6):
+            responses.append(batcher.submit(many(LARGE)))
+            await until(lambda: batcher.batches_in_flight == min(number + 1, 4))  # noqa: B023
+            await asyncio.sleep(0.005)
+        assert len(watched.batches) == 4
+        assert 4 * LARGE * 200 < memory.by_kind["batch"] < 8 * LARGE * 200
+        watched.flushes.release(6)
+        await asyncio.gather(*responses)
+    assert [len(keys) for keys in watched.batches] == [LARGE] * 4 + [2 * LARGE]
+    assert memory.by_kind["batch"] == 0
+
+
+@asynchronous
+async def test_a_batch_waits_for_the_memory_of_those_in_flight(store: gpkvs.Store) -> None:
+    """What batches in flight read stays in memory: together they keep to the engine's share."""
+    store.set(b"large", bytes(1 << 19))
+    memory = Memory(1 << 40, 1)
+    async with running(store, memory, batch_bytes_max=1 << 20, message_bytes_max=1 << 20, batch_ops_max=1) as (
+        batcher,
+        watched,
+    ):
+        watched.holds_flushes = True
+        watched.go.set()
+        engine_bytes = batcher._bounds.engine_bytes
+        reads = codec.decode(wire.batch([(1, b"large")] * 120 + [(2, b"k", b"")] * LARGE), LIMITS)
+        first = batcher.submit(reads)
+        await until(lambda: batcher.batches_in_flight == 1)
+        assert 180 << 20 < memory.by_kind["batch"] < engine_bytes
+        second = batcher.submit(reads)
+        await asyncio.sleep(0.05)
+        assert len(watched.batches) == 1
+        watched.flushes.release(2)
+        await asyncio.gather(first, second)
+    assert len(watched.batches) == 2
+
+
+@asynchronous
+async def test_what_the_engine_leaves_over_starts_before_what_came_later(store: gpkvs.Store) -> None:
+    """Also when it starts before the first part is durable."""
+    store.set(b"large", bytes(1 << 19))
+    async with running(store) as (batcher, watched):
+        watched.holds_flushes = True
+        operations = [(2, b"k%d" % i, b"") for i in range(LARGE // 16)] + [(1, b"large")]
+        busy = batcher.submit(set_one(b"busy"))
+        await watched.wait_entered()
+        requests = [codec.decode(wire.batch([*operations, (2, b"k", b"%d" % i)]), LIMITS) for i in range(150)]
+        responses = [batcher.submit(request) for request in requests]
+        watched.go.set()
+        await until(lambda: batcher.batches_in_flight == 3)
+        watched.flushes.release(3)
+        await busy
+        last = [(await response).versions[-8:] for response in responses]
+    versions = [int.from_bytes(version, "little") for version in last]
+    assert len(watched.batches) == 3, "nothing was left over"
+    assert versions == sorted(versions)
+    assert store.get(b"k") == b"149"
 
 
 @asynchronous
