@@ -142,7 +142,7 @@ class ImageStores:
         """Write the new records `first` to `last - 1` to the file of the heap. A failure ends the process."""
         if first == 0:
             writes.keep(pages=self._pages)
-            writes.set(file=self._file, heap_offset=self._heap_offset, records_digest=0)
+            writes.set(file=self._file, heap_offset=self._heap_offset)
         self._by_lock[False][writes.index.layout.name].records(writes.address, first, last)
 
     def entries(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:

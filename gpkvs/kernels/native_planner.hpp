@@ -235,7 +235,8 @@ static bool plan_writes(const Args& a, u64 chains) {
 template <class Args>
 static bool plan_batch(const Args& a) {
     TableWrites& w = *a.writes;
-    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.log_digest = w.freed = w.filled = 0;
+    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
+    w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_COUNT; number++) a.planned[number] = 0;
     write_columns(a);
     const u64 chains = read_index(a);

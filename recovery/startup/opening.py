@@ -105,7 +105,7 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
         If a journal is asked for where nothing is to be durable.
     """
     if wanted == "auto":
-        wanted = _asked() or "undo"
+        wanted = (_asked() if domain.is_logged else None) or "undo"
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:

@@ -142,6 +142,7 @@ def test_overwriting_forever_does_not_fill_the_heap(store_path: Path) -> None:
         assert store.get(b"one key") == b"1999" * 1000
 
 
+@pytest.mark.undo
 def test_log_that_a_batch_does_not_fit_cuts_it_between_requests(store_path: Path) -> None:
     with gpkvs.open(store_path, index_bytes=4 << 20, heap_bytes=16 << 20, log_bytes=128 << 10) as store:
         entries_max = store.limits.request_ops_max

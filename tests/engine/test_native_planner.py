@@ -69,6 +69,7 @@ def outcome(result: BatchResult) -> list[object]:
     return seen
 
 
+@pytest.mark.undo
 @pytest.mark.parametrize("keys", [30, 600, 20_000])
 @pytest.mark.parametrize("table", ["default", "numbers"])
 def test_at_once_and_by_phases_make_the_same_files(
@@ -121,6 +122,7 @@ def test_records_that_cross_segments_are_placed_at_once(twins: tuple[gpkvs.Store
     assert len(segments) > 2
 
 
+@pytest.mark.undo
 def test_the_tail_is_the_same_whatever_table_a_batch_is_on(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
     """A batch of numbers appends no record; a tail segment in which nothing is live begins again all the same."""
     for store in twins:
@@ -133,6 +135,7 @@ def test_the_tail_is_the_same_whatever_table_a_batch_is_on(twins: tuple[gpkvs.St
         assert np.array_equal(left.words(0, left.bytes // 8), right.words(0, left.bytes // 8)), left.path
 
 
+@pytest.mark.undo
 def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
     for store in twins:
         for _ in range(3):
