@@ -84,7 +84,7 @@ def pytest_make_collect_report(
 
 pytest_plugins = ["tests.serving"]
 
-SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
+SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20, "journal_bytes": 8 << 20}
 
 
 def assert_clean(path: Path) -> None:

@@ -36,6 +36,9 @@ class Committer(Protocol):
     def read_gate(self) -> int:
         """Return the gate of what can be read now."""
 
+    def stable_sequence(self, gate: int, /) -> int | None:
+        """Return the version below which records are durable; None if all is durable up to a gate."""
+
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
 

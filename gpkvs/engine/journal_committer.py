@@ -25,6 +25,7 @@ from gpkvs.engine.stores import ImageStores
 from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
+from gpkvs.engine.zeroed_space import ZeroedSpace
 from gpkvs.fatal import stop_process
 from gpkvs.media.block import HEADER_BYTES, block_pages
 from gpkvs.media.files import StoreFiles
@@ -72,6 +73,7 @@ class JournalCommitter:
         self.ended: Written = journal.last
         self.begun = self.ended.epoch
         self._stores = ImageStores(backend, files)
+        self._space = ZeroedSpace(files)
         self._appending = threading.Lock()
         self._is_empty = True  # the last block: then nothing is to be covered
         self.checkpointer = Checkpointer(files, journal, self)
@@ -101,6 +103,7 @@ class JournalCommitter:
     def _store(self, write_set: WriteSet, block: Block) -> None:
         lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
         lap("persist_log")  # waiting for room
+        self._space.prepare(self._heap.start, write_set.tail)
         failpoint.hit("before_record")
         for writes in tables:
             if writes.records:
@@ -160,6 +163,11 @@ class JournalCommitter:
     def read_gate(self) -> int:
         """See `Committer.read_gate`."""
         return self.begun
+
+    def stable_sequence(self, gate: int) -> int | None:
+        """See `Committer.stable_sequence`."""
+        durable = self.journal.durable
+        return None if durable >= gate else self.journal.stable_sequence(durable)
 
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""

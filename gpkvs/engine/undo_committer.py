@@ -85,6 +85,9 @@ class UndoCommitter:
         """See `Committer.read_gate`: all that can be read is durable."""
         return 0
 
+    def stable_sequence(self, gate: int) -> None:
+        """See `Committer.stable_sequence`."""
+
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 

@@ -51,7 +51,7 @@ class Image:
 
     def __init__(self, path: Path, *, write: bool) -> None:
         self.path = path
-        self._file = DataFile(path, write=write)
+        self._file = DataFile(path, write=write, keeps_both=False)
         try:
             self.bytes = os.fstat(self._file.file).st_size
             self._view: NDArray[np.uint8] | None = map_memory(self.bytes)

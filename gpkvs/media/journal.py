@@ -135,8 +135,9 @@ class Journal:
         self._freed_to = root.checkpoint.position
         self._is_freed = threading.Condition()
         self._in_flight: deque[tuple[int, Block]] = deque()
-        self._names: deque[tuple[int, int]] = deque()  # each block's epoch, and what it says is durable
+        self._names: deque[tuple[int, int, int]] = deque()  # of each block: epoch, durable_upto, next_sequence
         self._covered = 0
+        self._stable_sequence = last.descriptor.next_sequence
         self._spare: list[NDArray[np.uint8]] = []
         words = (
             *(data.file, data.direct, flushes),
@@ -166,8 +167,13 @@ class Journal:
     def covered_by(self, durable: int) -> int:
         """Return the newest epoch that the blocks up to a durable one name as durable (W6)."""
         while self._names and self._names[0][0] <= durable:
-            self._covered = self._names.popleft()[1]
+            _, self._covered, self._stable_sequence = self._names.popleft()
         return self._covered
+
+    def stable_sequence(self, durable: int) -> int:
+        """Return the version below which the blocks up to a durable one gave all."""
+        self.covered_by(durable)
+        return self._stable_sequence
 
     def wait(self, epoch: int) -> None:
         """Return when the block of an epoch is durable. A failure of the disk ends the process."""
@@ -215,7 +221,7 @@ class Journal:
         ctypes.memmove(block.entries - HEADER_BYTES, header, HEADER_BYTES)
         position = self.last.position
         self._in_flight.append((descriptor.epoch, block))
-        self._names.append((descriptor.epoch, durable_upto))
+        self._names.append((descriptor.epoch, durable_upto, descriptor.next_sequence))
         self.last = Written(descriptor, digest, position + block.count)
         library.gpkvs_journal_submit(
             self._writer, descriptor.epoch, position, block.count, block.entries - HEADER_BYTES

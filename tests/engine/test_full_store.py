@@ -191,7 +191,8 @@ def test_small_heap_lowers_the_value_limit_and_says_so(store_path: Path) -> None
 
 @pytest.mark.parametrize(("layout", "slots"), [("bytes", 2048), ("u64", 4096)])
 def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str, slots: int) -> None:
-    with gpkvs.open(store_path, index_bytes=64 << 10, heap_bytes=4 << 20, log_bytes=4 << 20) as store:
+    sizes = {"index_bytes": 64 << 10, "heap_bytes": 4 << 20, "log_bytes": 4 << 20, "journal_bytes": 16 << 20}
+    with gpkvs.open(store_path, **sizes) as store:
         store.create_table("other", layout=layout, index_bytes=64 << 10)
 
         def refusal(keys: range) -> str:

@@ -99,7 +99,8 @@ def test_at_once_and_by_phases_make_the_same_files(
 
 
 def test_the_largest_batch_that_is_planned_natively(store_path: Path) -> None:
-    with gpkvs.open(store_path, index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
+    sizes = {"index_bytes": 8 << 20, "heap_bytes": 32 << 20, "log_bytes": 32 << 20, "journal_bytes": 32 << 20}
+    with gpkvs.open(store_path, **sizes) as store:
         for count in (512, 513, OPS_MAX, OPS_MAX + 1):
             keys = [b"%d" % number for number in range(count)]
             store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
