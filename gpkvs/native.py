@@ -85,6 +85,8 @@ library.gpkvs_filesystem.restype = ctypes.c_uint64
 
 library.gpkvs_journal_new.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_new.restype = ctypes.c_void_p
+library.gpkvs_journal_end.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_end.restype = None
 library.gpkvs_journal_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_delete.restype = None
 library.gpkvs_journal_submit.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 4]

@@ -103,6 +103,7 @@ class JournalCommitter:
     def _store(self, write_set: WriteSet, block: Block) -> None:
         lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
         lap("persist_log")  # waiting for room
+        freed_units = np.zeros_like(self._heap.live_units)
         self._space.prepare(self._heap.start, write_set.tail)
         failpoint.hit("before_record")
         for writes in tables:
@@ -127,7 +128,7 @@ class JournalCommitter:
         lap("apply")
         # Nothing but assignments from here on: the next batch must know of this one.
         self.ended = written
-        self._count(write_set, epoch, durable, block)
+        self._count(write_set, epoch, durable, freed_units)
 
     def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
         before = self.ended.descriptor
@@ -141,11 +142,10 @@ class JournalCommitter:
             log_digest=sum(writes.log_digest for writes in write_set.tables) % (1 << 64),
         )
 
-    def _count(self, write_set: WriteSet, epoch: int, durable: int, block: Block) -> None:
+    def _count(self, write_set: WriteSet, epoch: int, durable: int, freed_units: U64) -> None:
         """Take a batch into account; cannot fail."""
         self._heap.tail = write_set.tail
         user_bytes = heap_units = index_bytes = 0
-        freed_units = np.zeros_like(self._heap.live_units)
         for writes in write_set.tables:
             index = writes.index
             if index.has_records:

@@ -50,15 +50,16 @@ public:
         writer_ = std::thread([this] { write_blocks(); });
     }
 
-    // Writes what was submitted, then ends.
-    ~Journal() {
+    ~Journal() { munmap(head_, PAGE); }
+
+    // Writes what was submitted, then ends the thread. Others may still ask what is durable.
+    void end() {
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_ending_ = true;
         }
         submitted_.notify_one();
         writer_.join();
-        munmap(head_, PAGE);
     }
 
     // The data must stay as they are until the block is durable.
@@ -143,6 +144,8 @@ void* gpkvs_journal_new(const u64* given) {
         return nullptr;
     }
 }
+void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
+// Gives the memory back, after the end, and when no thread waits any more.
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
 void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
     static_cast<Journal*>(journal)->submit({epoch, position, pages, data});

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections import deque
 from typing import NamedTuple
 
@@ -145,9 +146,10 @@ class Journal:
             *self._key,
             *(root.incarnation, last.epoch),
         )
-        self._writer: int | None = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words))
+        self._writer: int = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words)) or 0
         if not self._writer:
             raise MemoryError("no thread for the journal")
+        self._is_closed = False
 
     @property
     def durable(self) -> int:
@@ -235,7 +237,9 @@ class Journal:
             self._is_freed.notify_all()
 
     def close(self) -> None:
-        """Write what was appended, then end the writer."""
-        if self._writer:
-            library.gpkvs_journal_delete(self._writer)
-            self._writer = None
+        """Write what was appended, then end the writer. Threads may still wait for what is durable by now."""
+        if not self._is_closed:
+            self._is_closed = True
+            library.gpkvs_journal_end(self._writer)
+            # Its memory goes with this object, which every thread that waits holds.
+            weakref.finalize(self, library.gpkvs_journal_delete, self._writer).atexit = False
