@@ -30,14 +30,15 @@ _ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQ")
 
 def unpack_root(data: bytes) -> Root:
     """Read one copy of the root; raises `BadBytesError` if it is damaged or of another format."""
-    magic, version, byte_order, *fields = _ROOT.unpack_from(data)
+    magic, version, byte_order = _ROOT.unpack_from(data)[:3]
     if magic != _MAGIC:
         raise BadBytesError("the root has a wrong magic")
     if (version, byte_order) != (VERSION, BYTE_ORDER):
         raise BadFormatError(f"the store has format version {version}, byte order {byte_order:#x}")
     if crc32c(data[: STRUCTURE_BYTES - 8]) != int.from_bytes(data[STRUCTURE_BYTES - 8 : STRUCTURE_BYTES], "little"):
         raise BadBytesError("the root has a wrong checksum")
-    return Root(*fields, CommitKind.UNDO, 0, 0, FIRST_CHECKPOINT)
+    fields = (*_ROOT.unpack_from(data)[3:], CommitKind.UNDO, 0, 0, FIRST_CHECKPOINT)
+    return Root(*fields)
 
 
 def _by_first_word(fingerprint0: U64, _: U64, entry: TableEntry) -> U64:
