@@ -236,8 +236,8 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
-                "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
-                "store and copy the records",
+                "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
+                "other sizes",
                 name,
                 getattr(wanted, name),
                 getattr(has, name),
