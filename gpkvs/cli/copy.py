@@ -15,6 +15,7 @@ from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.media.directory import ROOT_FILE
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
 from gpkvs.text import counted, quoted
 
@@ -86,7 +87,8 @@ def copy_command(
                 lambda step, share: bar.update(task, description=step, completed=share),
             )
     except SystemExit:
-        typer.echo(f"gpkvs: stopped: {new} holds no store", err=True)
+        held = "a store" if (new / ROOT_FILE).exists() else "no store"
+        typer.echo(f"gpkvs: stopped: {new} holds {held}", err=True)
         raise
     if as_json:
         print_json(json.loads(json.dumps(asdict(report), default=str)))
