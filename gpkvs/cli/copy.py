@@ -15,6 +15,7 @@ from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.config import CommitName
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
 from gpkvs.text import counted, quoted
@@ -47,6 +48,14 @@ LogBytes = Annotated[
     int | None,
     typer.Option(parser=parse_bytes, metavar="SIZE", help="Size of the undo log.", show_default="as in OLD"),
 ]
+JournalBytes = Annotated[
+    int | None,
+    typer.Option(parser=parse_bytes, metavar="SIZE", help="Size of the journal.", show_default="as in OLD"),
+]
+Commit = Annotated[
+    CommitName,
+    typer.Option(help="How the batches of NEW become durable; auto: as in any new store there."),
+]
 
 
 @exits(
@@ -63,6 +72,8 @@ def copy_command(
     table_index_bytes: TableIndexBytes = None,
     heap_bytes: HeapBytes = None,
     log_bytes: LogBytes = None,
+    journal_bytes: JournalBytes = None,
+    commit: Commit = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Copy a store that no process has open into a new one: of other sizes, or of an older format into today's.
@@ -83,8 +94,9 @@ def copy_command(
             report = copy_store(
                 old,
                 new,
-                CopySizes(index_bytes, heap_bytes, log_bytes, _sizes_by_table(table_index_bytes or [])),
+                CopySizes(index_bytes, heap_bytes, log_bytes, journal_bytes, _sizes_by_table(table_index_bytes or [])),
                 lambda step, share: bar.update(task, description=step, completed=share),
+                commit=commit,
             )
     except SystemExit:
         held = "a store" if (new / ROOT_FILE).exists() else "no store"

@@ -17,7 +17,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
-from gpkvs.config import DEFAULT_TABLE, MIB, Sizes
+from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, Sizes
 from gpkvs.engine.recount import recount
 from gpkvs.engine.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
@@ -27,6 +27,7 @@ from gpkvs.media.directory import (
     Progress,
     access_errors,
     checked_sizes,
+    first_root,
     make_directory,
     require_store,
     round_up,
@@ -34,6 +35,7 @@ from gpkvs.media.directory import (
 )
 from gpkvs.media.layout import BLOCK_BYTES, UNIT_BYTES, reference_length
 from gpkvs.native import audits
+from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.copy.image import FullError, Image
 from gpkvs.recovery.copy.placement import PLACEMENT
 from gpkvs.recovery.copy.records import (
@@ -45,8 +47,9 @@ from gpkvs.recovery.copy.records import (
     prefetch_records,
     references,
 )
-from gpkvs.recovery.copy.source import Rows, Source, open_source, undone_text
-from gpkvs.recovery.copy.writer import UndoStoreWriter, require_no_store
+from gpkvs.recovery.copy.source import Rows, Source, open_source
+from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
+from gpkvs.recovery.startup.opening import choose_commit
 from gpkvs.recovery.startup.salvage import audit
 from gpkvs.text import no_such, quoted
 
@@ -63,6 +66,7 @@ class CopySizes:
     index_bytes: int | None = None  # of the default table
     heap_bytes: int | None = None
     log_bytes: int | None = None
+    journal_bytes: int | None = None
     table_index_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -105,7 +109,9 @@ class _Contents:
         self.digest = (self.digest + digest) % (1 << 64)
 
 
-def copy_store(old: Path, new: Path, sizes: CopySizes, on_progress: Progress) -> CopyReport:
+def copy_store(
+    old: Path, new: Path, sizes: CopySizes, on_progress: Progress, *, commit: CommitName = "auto"
+) -> CopyReport:
     """Copy a store into a new one, which has the same tables, keys and versions, and an id of its own.
 
     Parameters
@@ -118,6 +124,8 @@ def copy_store(old: Path, new: Path, sizes: CopySizes, on_progress: Progress) ->
         Of the new store.
     on_progress
         Called with the name of a step and the share of the work done, 0 to 1.
+    commit
+        How the batches of the new store become durable; ``auto`` as for any new store there.
 
     Raises
     ------
@@ -137,10 +145,11 @@ def copy_store(old: Path, new: Path, sizes: CopySizes, on_progress: Progress) ->
         backend = CpuBackend()
         undo.callback(backend.close)
         source = undo.enter_context(open_source(old, backend))
-        copy = _Copy(source, backend, _new_catalog(source, sizes), _new_sizes(source, sizes), on_progress)
+        catalog = _new_catalog(source, sizes)
+        copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), on_progress)
         copy.survey()
         with access_errors(new):
-            _write_new(copy, new, source)
+            _write_new(copy, new, source, commit)
         on_progress("copied", 1.0)
         return copy.report(old, new, time.perf_counter() - begin)
 
@@ -175,25 +184,29 @@ def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
     )
 
 
-def _new_sizes(source: Source, sizes: CopySizes) -> Sizes:
+def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
     root = source.files.root
     return checked_sizes(
         Sizes(
-            index_bytes=BLOCK_BYTES,  # the catalogue has that of each table
-            heap_bytes=sizes.heap_bytes or root.heap_bytes,
-            log_bytes=sizes.log_bytes or root.log_bytes,
+            index_bytes=sum(table.blocks for table in catalog.tables) * BLOCK_BYTES,
+            heap_bytes=root.heap_bytes if sizes.heap_bytes is None else sizes.heap_bytes,
+            # A store has one of these two; where the new one has the other, it is as in any new store.
+            log_bytes=root.log_bytes or Sizes.log_bytes if sizes.log_bytes is None else sizes.log_bytes,
+            journal_bytes=root.journal_bytes if sizes.journal_bytes is None else sizes.journal_bytes,
         )
     )
 
 
-def _write_new(copy: _Copy, new: Path, source: Source) -> None:
+def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> None:
     """Make the new store; whatever fails, nothing of it stays."""
     was_there = new.exists()
     make_directory(new)
     lock = DirectoryLock(new, write=True)
-    writer = UndoStoreWriter(new, copy.sizes, copy.catalog, source.files.root.hash_key)
     try:
         require_no_store(new)  # nobody else can make one from here on
+        kind = choose_commit(commit, find_domain(new, "auto"))
+        root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
+        writer = StoreWriter(new, root, copy.catalog)
         try:
             writer.reserve()
             heap_end = copy.write(writer)
@@ -300,9 +313,7 @@ class _Copy:
 
     def _heap_full(self, units: int, longest: int) -> NoSpaceError:
         # A segment is a sixteenth of the heap, rounded down to a power of two.
-        needed = max(int(units * UNIT_BYTES / _HEAP_LOAD_SUGGESTED), 32 * longest * UNIT_BYTES)
-        while segment_bytes_for(needed // 2) >= longest * UNIT_BYTES and needed // 2 > units * UNIT_BYTES * 1.2:
-            needed //= 2
+        needed = max(int(units * UNIT_BYTES / _HEAP_LOAD_SUGGESTED), 16 << (longest * UNIT_BYTES - 1).bit_length())
         return NoSpaceError(
             "heap",
             f"the records take {units * UNIT_BYTES:,} bytes in segments of {self._segment_units * UNIT_BYTES:,}, the "
@@ -310,7 +321,7 @@ class _Copy:
             f"--heap-bytes {-(-needed // MIB)}MiB or more",
         )
 
-    def write(self, writer: UndoStoreWriter) -> int:
+    def write(self, writer: StoreWriter) -> int:
         """Write all tables and records; return the unit of the heap after the last record.
 
         Raises
@@ -359,9 +370,7 @@ class _Copy:
             row, invariant = wrong
             source.refuse(source.files.table(entry.id), int(rows.slot[row]), audits()[invariant])
 
-    def _write_records(
-        self, writer: UndoStoreWriter, entry: TableEntry, reference: U64, heap_end: int
-    ) -> tuple[U64, int]:
+    def _write_records(self, writer: StoreWriter, entry: TableEntry, reference: U64, heap_end: int) -> tuple[U64, int]:
         """Copy the records of a window, in heap order; return where they are now, and the new end of the heap."""
         files, units = self._source.files, reference_length(reference)
         offset, heap_end = pack(units, heap_end, self._segment_units)
@@ -400,7 +409,7 @@ class _Copy:
             old=old,
             new=new,
             old_format=self._source.version,
-            recovery=undone_text(self._source),
+            recovery=self._source.recovery,
             tables=tuple(
                 CopiedTable(table.name, table.layout, contents[table.id].keys, table.blocks * BLOCK_BYTES)
                 for table in self.catalog.tables

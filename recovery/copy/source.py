@@ -1,4 +1,4 @@
-"""The store that is copied: opened read-only, a batch in progress rolled back in memory, its slots read in columns."""
+"""The store that is copied: opened read-only, recovered in memory, its slots read in columns."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.recovery.copy import format1
 from gpkvs.recovery.copy.placement import PLACEMENT, Placement, fingerprints_of_numbers
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
+from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.text import counted, quoted
 
 _BLOCKS_AT_ONCE = 256
@@ -92,15 +93,17 @@ class Source:
     ----------
     current
         The descriptor of the last committed batch.
-    undone_slots
-        How many slots are taken as they were before a batch in progress.
+    recovery
+        What was rolled back or replayed in memory, as text.
 
     Raises
     ------
     UnsafeStoreError
         If it was in use without an undo log, and not closed.
     CorruptStoreError
-        If flag, descriptors or an active log are damaged.
+        If flag, descriptors, an active log or a journal are damaged.
+    NoSpaceError
+        If it has a journal, and its indexes do not fit the memory.
     """
 
     def __init__(self, files: StoreFiles, placement: Placement, version: int, backend: CpuBackend) -> None:
@@ -109,13 +112,18 @@ class Source:
         self._placement = placement
         self._backend = backend
         self._undone: dict[int, _Undone] = {}
-        self.undone_slots = 0
+        self.recovery = "no batch was in progress"
         _require_safe(files)
         self.current = self._find_current()
 
     def _find_current(self) -> Descriptor:
         """Return the descriptor of the last committed batch; of a batch in progress keep what takes it back."""
         files = self.files
+        if files.data:
+            load_images(files)
+            replayed = replay(files, self._backend, lambda step, share: None)
+            self.recovery = f"{counted(replayed.blocks, 'transaction')} of the journal replayed in memory"
+            return replayed.last.descriptor
         state, epoch = read_flag(files)
         descriptor = find_descriptor(files, epoch)
         check_tail(files, descriptor)
@@ -125,7 +133,8 @@ class Source:
         check_tail(files, before)
         verify_log(files, self._backend, descriptor)
         self._undone = {run.table_id: _entries(files, run) for run in descriptor.runs}
-        self.undone_slots = sum(run.count for run in descriptor.runs)
+        undone = counted(sum(run.count for run in descriptor.runs), "slot")
+        self.recovery = f"a batch was in progress: {undone} taken as before it"
         return before
 
     def rows(self, entry: TableEntry, first: int, last: int) -> Rows:
@@ -244,10 +253,3 @@ def open_source(path: Path, backend: CpuBackend, *, root_file: str = ROOT_FILE) 
         yield Source(files, placement, version, backend)
     finally:
         files.close()
-
-
-def undone_text(source: Source) -> str:
-    """Say what was rolled back in memory, if anything."""
-    if not source.undone_slots:
-        return "no batch was in progress"
-    return f"a batch was in progress: {counted(source.undone_slots, 'slot')} taken as before it"

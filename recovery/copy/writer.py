@@ -6,17 +6,18 @@ import errno
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.batch import U8, U64
-from gpkvs.config import Sizes
 from gpkvs.errors import NoSpaceError, StoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import (
     COPYING_FILE,
+    DATA_FILE,
     FIRST_DESCRIPTOR,
     HEAP_FILE,
     LOCK_FILE,
@@ -24,18 +25,16 @@ from gpkvs.media.directory import (
     ROOT_FILE,
     finish_creation,
     first_log,
-    first_root,
     reserve_file,
     root_file,
-    segment_bytes_for,
     sync_path,
     write_file,
     write_unnamed,
 )
-from gpkvs.media.layout import BLOCK_BYTES, DESCRIPTOR_OFFSETS, PAGE_BYTES, UNIT_BYTES, Descriptor
+from gpkvs.media.layout import BLOCK_BYTES, FIRST_CHECKPOINT, PAGE_BYTES, UNIT_BYTES, Checkpoint, Descriptor, Root
 
 # What a copy makes before the root; only this may be removed when a copy begins again.
-_MADE = re.compile(r"(log|heap|index-\d+-0|catalog-0\.json|catalog-0\.json\.tmp|root\.tmp)")
+_MADE = re.compile(r"(log|heap|data|index-\d+-0|catalog-0\.json|catalog-0\.json\.tmp|root\.tmp)")
 
 
 def require_no_store(path: Path) -> None:
@@ -51,8 +50,8 @@ def require_no_store(path: Path) -> None:
         raise StoreError(f"{path} {what}: a copy needs an empty directory, or one that is not there yet")
 
 
-class UndoStoreWriter:
-    """Fills an empty store of the commit kind undo.
+class StoreWriter:
+    """Fills an empty store, of either commit kind.
 
     Until `publish` renames the root's file there is no store. A mark in the directory says that a copy was cut short:
     an opening then refuses, and the next copy begins anew.
@@ -61,25 +60,24 @@ class UndoStoreWriter:
     ----------
     path
         A directory that `require_no_store` found fit, locked.
-    sizes
-        Of log and heap.
+    root
+        Of the new store.
     catalog
         The tables, each with the blocks that it will have.
-    hash_key
-        The key of the fingerprints.
     """
 
-    def __init__(self, path: Path, sizes: Sizes, catalog: Catalog, hash_key: bytes) -> None:
+    def __init__(self, path: Path, root: Root, catalog: Catalog) -> None:
         self._path = path
-        self._sizes = sizes
+        self._root = root
         self._catalog = catalog
-        self._root = first_root(sizes, catalog, hash_key)
-        self.segment_bytes = segment_bytes_for(sizes.heap_bytes)
 
     def _reserved(self) -> dict[str, int]:
         """Return the size of each file whose space is reserved."""
+        root = self._root
         indexes = {table.file_name: table.blocks * BLOCK_BYTES for table in self._catalog.tables}
-        return {LOG_FILE: self._sizes.log_bytes, HEAP_FILE: self._sizes.heap_bytes, **indexes}
+        if root.has_journal:
+            return {DATA_FILE: root.journal_bytes + root.heap_bytes, **indexes}
+        return {LOG_FILE: root.log_bytes, HEAP_FILE: root.heap_bytes, **indexes}
 
     def reserve(self) -> None:
         """Make all files, their space reserved.
@@ -96,7 +94,8 @@ class UndoStoreWriter:
         files = self._reserved()
         try:
             for name, size in files.items():
-                reserve_file(self._path / name, size, b"")
+                zeroed = self._root.journal_bytes if name == DATA_FILE else 0
+                reserve_file(self._path / name, size, b"", zeroed=zeroed)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -105,12 +104,15 @@ class UndoStoreWriter:
                 "disk",
                 f"the new store takes {sum(files.values()):,} bytes in {self._path}; "
                 f"{disk.f_bavail * disk.f_frsize:,} are free beside what was made of it: choose smaller --index-bytes, "
-                "--heap-bytes, --log-bytes, or another disk",
+                f"--heap-bytes, {'--journal-bytes' if self._root.has_journal else '--log-bytes'}, or another disk",
             ) from error
 
     def write_records(self, offset: int, data: U8) -> None:
         """Write a run of records at a byte of the heap."""
-        self._write(HEAP_FILE, [(offset, data)])
+        if self._root.has_journal:
+            self._write(DATA_FILE, [(self._root.journal_bytes + offset, data)])
+        else:
+            self._write(HEAP_FILE, [(offset, data)])
 
     def write_blocks(self, entry: TableEntry, first_block: int, words: U64) -> None:
         """Write blocks of a table's index. Pages of zeros are left out: the file has them already."""
@@ -146,9 +148,9 @@ class UndoStoreWriter:
             The unit after the last record.
         """
         failpoint.hit("before_copy_durable")
-        segment_units = self.segment_bytes // UNIT_BYTES
+        segment_units = self._root.segment_bytes // UNIT_BYTES
         segment = max(heap_end - 1, 0) // segment_units
-        descriptor = FIRST_DESCRIPTOR._replace(
+        first = FIRST_DESCRIPTOR._replace(
             tail_segment=segment,
             tail_bytes=(heap_end - segment * segment_units) * UNIT_BYTES,
             first_sequence=current.next_sequence,
@@ -156,12 +158,16 @@ class UndoStoreWriter:
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
         )
-        self._write(LOG_FILE, [(DESCRIPTOR_OFFSETS[0], np.frombuffer(first_log(descriptor), np.uint8))])
+        root = self._root
+        if root.has_journal:
+            root = replace(root, checkpoint=_checkpoint_of(first))
+        else:
+            self._write(LOG_FILE, [(0, np.frombuffer(first_log(first), np.uint8))])
         for name in self._reserved():
             _sync_and_forget(self._path / name)
         write_file(self._path / catalog_file_name(0), self._catalog.pack())
         failpoint.hit("before_copy_root")
-        return write_unnamed(self._path / ROOT_FILE, root_file(self._root)).name
+        return write_unnamed(self._path / ROOT_FILE, root_file(root)).name
 
     def publish(self) -> None:
         """Make it a store: all of it is durable, now the root gets its name."""
@@ -181,6 +187,17 @@ class UndoStoreWriter:
         for entry in self._path.iterdir():
             if _MADE.fullmatch(entry.name):
                 entry.unlink()
+
+
+def _checkpoint_of(descriptor: Descriptor) -> Checkpoint:
+    """Return the checkpoint that says what a first descriptor says."""
+    return FIRST_CHECKPOINT._replace(
+        tail_segment=descriptor.tail_segment,
+        tail_bytes=descriptor.tail_bytes,
+        next_sequence=descriptor.next_sequence,
+        time_horizon_ms=descriptor.time_horizon_ms,
+        applied_sequence=descriptor.applied_sequence,
+    )
 
 
 def _sync_and_forget(path: Path) -> None:

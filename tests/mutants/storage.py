@@ -91,7 +91,7 @@ MUTANTS = (
         "pending = pending[~placed]",
         "break",
         "keys that find no way in the first round are lost",
-        (f"{_COPY}test_copy.py",),
+        (f"{_COPY}test_copy.py::test_an_index_that_is_nearly_full",),
     ),
     Mutant(
         "salvage-old-tail",

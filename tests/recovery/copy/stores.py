@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
+from gpkvs.config import CommitName
 from gpkvs.media.layout import ROOT_OFFSETS, STRUCTURE_BYTES
 from gpkvs.native import crc32c
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
@@ -17,6 +18,7 @@ from tests.conftest import assert_clean
 DATA = Path(__file__).parents[2] / "data"
 _GETS_AT_ONCE = 1000
 
+AFTER = b"after the copy"  # a key that `assert_holds` stores
 Records = dict[bytes, tuple[bytes, int]]  # value and version by key
 
 
@@ -55,8 +57,7 @@ def assert_holds(path: Path, expected: Expected) -> None:
             assert table.records == len(expected.tables[table.name]), table.name
         for name, records in expected.tables.items():
             assert read_all(store, name, list(records)) == records, name
-        assert store.set(b"after the copy", b"x") == expected.next_sequence
-        store.delete(b"after the copy")
+        assert store.set(AFTER, b"x") == expected.next_sequence
     assert_clean(path)
 
 
@@ -71,9 +72,10 @@ def read_all(store: gpkvs.Store, table: str, keys: list[bytes]) -> Records:
     return found
 
 
-def copy(old: Path, new: Path, **sizes: object) -> CopyReport:
-    """Copy a store."""
-    return copy_store(old, new, CopySizes(**sizes), lambda step, share: None)  # type: ignore[arg-type]
+def copy(old: Path, new: Path, commit: CommitName = "auto", **sizes: object) -> CopyReport:
+    """Copy a store; a journal is small."""
+    given = CopySizes(**{"journal_bytes": 1 << 20, **sizes})  # type: ignore[arg-type]
+    return copy_store(old, new, given, lambda step, share: None, commit=commit)
 
 
 def snapshot(path: Path) -> dict[str, tuple[bytes, int]]:

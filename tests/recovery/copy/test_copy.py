@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.config import CommitName
 from gpkvs.errors import FormatError, InvalidArgumentError, NoSpaceError, StoreError, StoreLockedError
 from gpkvs.media.directory import DirectoryLock
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.recovery.copy import copy as copying
 from gpkvs.recovery.copy import records
+from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.conftest import assert_clean
-from tests.recovery.copy.stores import Expected, Records, assert_holds, copy, format1, snapshot
+from tests.recovery.copy.stores import AFTER, Expected, Records, assert_holds, copy, format1, read_all, snapshot
 from tests.recovery.startup.harness import run_child
 
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 128 << 10}
 
 
 @pytest.mark.parametrize("name", ["clean", "active"])
-def test_a_store_of_format_1(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_store_of_format_1(name: str, commit: CommitName, tmp_path: Path) -> None:
     old, expected = format1(name, tmp_path)
     before = snapshot(old)
-    report = copy(old, tmp_path / "new")
+    report = copy(old, tmp_path / "new", commit)
     assert snapshot(old) == before, "the old store was changed"
     assert report.old_format == 1
     assert ("taken as before it" in report.recovery) == (name == "active")
     assert report.keys == sum(len(records) for records in expected.tables.values())
     assert_holds(tmp_path / "new", expected)
-    # The copy is of today's format, and can be copied as well. It was opened three times and written to.
-    with gpkvs.open(tmp_path / "new") as store:
-        expected = Expected(expected.tables, expected.ids, store.info().next_version, expected.next_table_id)
-    assert copy(tmp_path / "new", tmp_path / "again").old_format == 2
-    assert_holds(tmp_path / "again", expected)
+    # The copy is of today's format, and can be copied as well, into either kind.
+    expected.tables["default"][AFTER] = (b"x", expected.next_sequence)
+    expected = replace(expected, next_sequence=expected.next_sequence + 1)
+    for kind in get_args(CommitName):
+        before = snapshot(tmp_path / "new")
+        assert copy(tmp_path / "new", tmp_path / kind, kind).old_format == 2
+        assert snapshot(tmp_path / "new") == before
+        assert_holds(tmp_path / kind, expected)
 
 
 def test_a_store_of_format_1_is_not_opened(tmp_path: Path) -> None:
@@ -48,7 +56,8 @@ def test_a_store_of_format_1_is_not_opened(tmp_path: Path) -> None:
     assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
 
 
-def test_a_batch_in_progress_is_taken_back_in_memory(tmp_path: Path) -> None:
+def test_a_batch_in_progress_is_taken_back_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COMMIT_VARIABLE, "undo")
     old = tmp_path / "old"
     first = [["set", f"key{i}", "first"] for i in range(50)]
     second = [["set", f"key{i}", "second"] for i in range(25, 75)] + [["delete", f"key{i}"] for i in range(10)]
@@ -59,6 +68,22 @@ def test_a_batch_in_progress_is_taken_back_in_memory(tmp_path: Path) -> None:
     assert "60 slots" in report.recovery
     with gpkvs.open(tmp_path / "new") as store:
         assert [store.get(b"key%d" % i) for i in range(75)] == [b"first"] * 50 + [None] * 25
+
+
+def test_a_journal_is_replayed_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COMMIT_VARIABLE, "journal")
+    old = tmp_path / "old"
+    batches = [[["set", f"key{i}", f"batch {batch}"] for i in range(batch, 50)] for batch in range(4)]
+    assert run_child(old, batches, "before_reply:4").killed
+    before = snapshot(old)
+    report = copy(old, tmp_path / "new", "undo")
+    assert snapshot(old) == before
+    assert "of the journal replayed in memory" in report.recovery
+    with gpkvs.open(tmp_path / "new") as store:
+        found = [store.get(b"key%d" % i) for i in range(50)]
+    # The last batch was not acknowledged; it is there whole or not at all.
+    assert found[:3] == [b"batch 0", b"batch 1", b"batch 2"]
+    assert found[3:] in ([b"batch 2"] * 47, [b"batch 3"] * 47)
 
 
 def test_nothing_of_the_old_store_is_opened_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +140,7 @@ def test_other_sizes(index_blocks: int, heap_bytes: int, tmp_path: Path) -> None
         index_bytes=size,
         heap_bytes=heap_bytes,
         log_bytes=1 << 20,
+        commit="undo",
         table_index_bytes={"wide": size, "other": size + 1},
     )
     sizes = {table.name: table.index_bytes for table in report.tables}
@@ -142,6 +168,25 @@ def test_sizes_that_are_too_small(sizes: dict[str, object], text: str, tmp_path:
     with pytest.raises(NoSpaceError, match=text):
         copy(old, new, **sizes)
     assert not new.exists()
+
+
+@pytest.mark.parametrize("layout", ["bytes", "u64"])
+def test_an_index_that_is_nearly_full(layout: str, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    choose = np.random.default_rng()
+    with gpkvs.open(old, **SIZES) as store:
+        table = store.create_table("full", layout=layout, index_bytes=4 * BLOCK_BYTES)
+        keys = choose.integers(0, 1 << 64, int(0.84 * table.slots), np.uint64)
+        for part in np.array_split(keys, 20):
+            pairs = [(Op.SET, int(key).to_bytes(8, "little"), bytes(8)) for key in part]
+            store.execute(Batch.of(pairs), table="full")
+        records = store.info().tables[1].records
+    copy(old, new)
+    assert_clean(new)
+    with gpkvs.open(new) as store:
+        assert store.info().tables[1].records == records
+        found = read_all(store, "full", [int(key).to_bytes(8, "little") for key in keys])
+        assert len(found) == records
 
 
 def test_an_index_that_fills_up_while_it_is_written(tmp_path: Path) -> None:
@@ -199,7 +244,8 @@ def test_a_directory_that_cannot_be_the_new_one(tmp_path: Path) -> None:
     assert (tmp_path / "used" / "mine").read_text() == "precious"
 
 
-def test_only_what_is_live_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_only_what_is_live_is_written(commit: CommitName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     with gpkvs.open(old, index_bytes=32 << 20, heap_bytes=64 << 20) as store:
         for i in range(10):
@@ -207,9 +253,10 @@ def test_only_what_is_live_is_written(tmp_path: Path, monkeypatch: pytest.Monkey
     written = []
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda *arguments: written.append(pwrite(*arguments)) or written[-1])
-    copy(old, new)
+    copy(old, new, commit)
     assert sum(written) < 20 * 4096
-    assert (new / "heap").stat().st_blocks * 512 >= 64 << 20, "the space is reserved"
+    heap = new / ("heap" if commit == "undo" else "data")
+    assert heap.stat().st_blocks * 512 >= 64 << 20, "the space is reserved"
     assert_clean(new)
 
 

@@ -14,7 +14,7 @@ from gpkvs.batch import U8, U64, Batch, Op
 from gpkvs.errors import CorruptStoreError, FormatError, GpkvsError, StoreError, StoreMissingError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.layout import LOG_ENTRIES_OFFSET, ROOT_OFFSETS
-from gpkvs.recovery.copy.writer import UndoStoreWriter
+from gpkvs.recovery.copy.writer import StoreWriter
 from tests.recovery.copy.stores import assert_holds, change_root, copy, flip, format1, snapshot
 
 
@@ -128,16 +128,16 @@ def test_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def write_wrong_records(_writer: UndoStoreWriter, _offset: int, data: U8) -> None:
+def write_wrong_records(_writer: StoreWriter, _offset: int, data: U8) -> None:
     data[50] ^= 1
 
 
-def lose_a_key(_writer: UndoStoreWriter, entry: TableEntry, _block: int, words: U64) -> None:
+def lose_a_key(_writer: StoreWriter, entry: TableEntry, _block: int, words: U64) -> None:
     if entry.name == "default":
         words[int(np.flatnonzero(words.any(axis=1))[0])] = 0
 
 
-def change_a_number(_writer: UndoStoreWriter, entry: TableEntry, _block: int, words: U64) -> None:
+def change_a_number(_writer: StoreWriter, entry: TableEntry, _block: int, words: U64) -> None:
     if entry.name == "numbers":
         words[int(np.flatnonzero(words[:, 1])[0]), 1] ^= np.uint64(1)
 
@@ -150,13 +150,13 @@ def test_what_was_written_is_read_back(
     method: str, mistake: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, expected = format1("clean", tmp_path)
-    write = getattr(UndoStoreWriter, method)
+    write = getattr(StoreWriter, method)
 
-    def wrong(writer: UndoStoreWriter, *arguments: object) -> None:
+    def wrong(writer: StoreWriter, *arguments: object) -> None:
         mistake(writer, *arguments)
         write(writer, *arguments)
 
-    monkeypatch.setattr(UndoStoreWriter, method, wrong)
+    monkeypatch.setattr(StoreWriter, method, wrong)
     with pytest.raises(StoreError, match=r"record-checksum|read back"):
         copy(old, tmp_path / "new")
     assert not (tmp_path / "new").exists()
