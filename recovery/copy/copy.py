@@ -208,6 +208,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
         root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
         writer = StoreWriter(new, root, copy.catalog)
         try:
+            copy.on_progress("reserving space", 0.15)
             writer.reserve()
             heap_end = copy.write(writer)
             copy.verify(new, writer.make_durable(source.current, heap_end))
@@ -246,7 +247,7 @@ class _Copy:
         self._backend = backend
         self.catalog = catalog
         self.sizes = sizes
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self._segment_units = segment_bytes_for(sizes.heap_bytes) // UNIT_BYTES
         self._contents = {table.id: _Contents() for table in catalog.tables}
         self._blocks = sum(table.blocks for table in catalog.tables)
@@ -270,7 +271,7 @@ class _Copy:
         done = 0
         for entry in self.catalog.tables:
             for first, last, rows in self._windows(entry):
-                self._on_progress(f"{step} table {entry.name}", begin + (end - begin) * done / self._blocks)
+                self.on_progress(f"{step} table {entry.name}", begin + (end - begin) * done / self._blocks)
                 yield entry, first, last, rows
                 done += last - first
 
@@ -391,7 +392,7 @@ class _Copy:
         with open_source(new, self._backend, root_file=root_file) as written:
             done = 0
             for entry in self.catalog.tables:
-                self._on_progress(f"verifying table {entry.name}", 0.8 + 0.2 * done / self._blocks)
+                self.on_progress(f"verifying table {entry.name}", 0.8 + 0.2 * done / self._blocks)
                 done += entry.blocks
                 wanted, found = self._contents[entry.id], _audited_contents(self._backend, written, entry)
                 live_units = np.zeros(written.files.segments, np.uint64)
