@@ -203,8 +203,8 @@ def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str,
 
         text = refusal(range(10 * slots))
         assert f"table 'other' holds 0 records in {slots:,} slots, a load of 0%; of {10 * slots:,} new keys one" in text
-        assert f"{int(10 * slots / 0.7):,} slots or more (--index-bytes 1MiB)" in text
+        assert f"{int(10 * slots / 0.7):,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text
         store.execute(Batch.of([(Op.SET, b"%08d" % key, bytes(8)) for key in range(slots // 2)]), table="other")
         text = refusal(range(slots // 2, slots))
         assert f"holds {slots // 2:,} records in {slots:,} slots, a load of 50%" in text
-        assert f"{2 * slots:,} slots or more (--index-bytes 1MiB)" in text
+        assert f"{2 * slots:,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text

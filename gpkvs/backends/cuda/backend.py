@@ -142,7 +142,7 @@ class CudaBackend:
             raise BackendError(
                 f"{region.path.name}: its mirror needs {region.bytes:,} bytes of GPU memory and the columns of a batch "
                 f"{_SPARE_BYTES:,}; {free:,} of {total:,} are free on {self.device}: use --backend cpu, a smaller "
-                "--index-bytes, or a GPU with more memory"
+                "index (gpkvs copy OLD NEW), or a GPU with more memory"
             )
         return Mirror(index, cupy.empty(region.bytes, np.uint8))
 
