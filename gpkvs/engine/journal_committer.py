@@ -70,6 +70,7 @@ class JournalCommitter:
         self._heap = heap
         self._meter = meter
         self.journal = journal
+        journal.on_new_memory = backend.attach_memory
         self.ended: Written = journal.last
         self.begun = self.ended.epoch
         self._stores = ImageStores(backend, files)
@@ -139,7 +140,7 @@ class JournalCommitter:
             tail_bytes=write_set.tail.units * UNIT_BYTES,
             first_sequence=before.next_sequence,
             next_sequence=before.next_sequence + write_set.operations,
-            log_digest=sum(writes.log_digest for writes in write_set.tables) % (1 << 64),
+            log_digest=sum(self._stores.entries_digest(writes) for writes in write_set.tables) % (1 << 64),
         )
 
     def _count(self, write_set: WriteSet, epoch: int, durable: int, freed_units: U64) -> None:

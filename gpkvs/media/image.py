@@ -46,7 +46,7 @@ class Image:
     """
 
     is_paged = False
-    takes_gpu_stores = False
+    takes_gpu_stores = True  # it is ordinary memory
     needs_ddio_off = False
 
     def __init__(self, path: Path, *, write: bool) -> None:

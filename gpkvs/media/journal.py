@@ -10,6 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +127,11 @@ class Journal:
         The last batch that was recovered. It is durable.
     flushes
         Whether a block is durable only when the file was flushed.
+
+    Attributes
+    ----------
+    on_new_memory
+        Called with memory that will hold blocks, before it is used.
     """
 
     def __init__(self, data: DataFile, root: Root, last: Written, *, flushes: bool) -> None:
@@ -140,6 +146,7 @@ class Journal:
         self._covered = 0
         self._stable_sequence = last.descriptor.next_sequence
         self._spare: list[NDArray[np.uint8]] = []
+        self.on_new_memory: Callable[[NDArray[np.uint8]], None] = lambda memory: None
         words = (
             *(data.file, data.direct, flushes),
             *self.ring,
@@ -203,9 +210,10 @@ class Journal:
         for at, memory in enumerate(self._spare):
             if len(memory) >= pages * PAGE_BYTES:
                 return self._spare.pop(at)
-        self._spare.clear()  # all are too small: batches have grown
         with memory_refused():
-            return map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
+            memory = map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
+            self.on_new_memory(memory)
+        return memory
 
     @property
     def kept_bytes(self) -> int:

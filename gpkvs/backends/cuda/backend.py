@@ -113,6 +113,12 @@ class CudaBackend:
             self._warn_of_ddio()
 
     @explained
+    def attach_memory(self, memory: U8, /) -> None:
+        """See `Backend.attach_memory`."""
+        address = int(memory.ctypes.data)
+        self._registered[address] = HostMemory(address, len(memory))
+
+    @explained
     def attach_index(self, index: Index, /) -> None:
         """See `Backend.attach_index`; a `BackendError` if the GPU has no memory for the mirror."""
         mirror = self._new_mirror(index)
