@@ -63,7 +63,16 @@ JOURNAL = (
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When a store is created.
 CREATION = ("before_creation_ends",)
-ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION
+# When a store is copied, in the order in which a copy passes them; `mid_copy` once for each part of an index.
+COPY = (
+    "before_copy_files",
+    "mid_copy",
+    "before_copy_durable",
+    "before_copy_root",
+    "before_copy_publish",
+    "after_copy_publish",
+)
+ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION + COPY
 # Those that a server passes whatever its clients ask for: a drill visits each.
 SERVING = ENGINE + RECOVERY
 

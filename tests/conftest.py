@@ -84,13 +84,20 @@ def pytest_make_collect_report(
 
 pytest_plugins = ["tests.serving"]
 
-SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
+SMALL = {"index_bytes": 1 << 20, "heap_bytes": 16 << 20, "log_bytes": 4 << 20, "journal_bytes": 8 << 20}
 
 
 def assert_clean(path: Path) -> None:
     """Fail unless every invariant of the store holds."""
     report = check(path)
     assert report.is_clean, report
+
+
+@pytest.fixture(autouse=True)
+def _commit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give tests of the undo log stores that have one, whatever the others get."""
+    if request.node.get_closest_marker("undo"):
+        monkeypatch.setenv(COMMIT_VARIABLE, "undo")
 
 
 @pytest.fixture

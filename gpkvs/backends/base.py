@@ -95,6 +95,9 @@ class Backend(Protocol):
     def attach(self, region: Region | Image, /) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address."""
 
+    def attach_memory(self, memory: U8, /) -> None:
+        """Make memory of the host reachable for kernels by its address, until the backend is closed."""
+
     def attach_index(self, index: Index, /) -> None:
         """Make an index reachable for kernels; a backend may keep a read image of its own."""
 

@@ -35,6 +35,10 @@ class Gpkvs(LazyGroup):
             "gpkvs.cli.check:recover_command",
             "Roll back the batch that a crash interrupted, if any, and say what was done.",
         ),
+        "copy": (
+            "gpkvs.cli.copy:copy_command",
+            "Copy a store into a new one: of other sizes, or of an older format into today's.",
+        ),
         "drill": (
             "gpkvs.cli.drill:drill_command",
             "Kill a real server under load, restart it, and check its store, again and again.",

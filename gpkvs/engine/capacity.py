@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
-from gpkvs.config import MIB
+from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.plan import Plan
 from gpkvs.errors import GpkvsError, NoSpaceError
@@ -42,11 +42,12 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
     """Return why new keys are refused, with the size of an index that would take them."""
     slots = max(2 * table.slots, int((records + new_keys) / _LOAD_PLANNED))
     mib = -(-slots * table.slot_layout.slot_bytes // MIB)
+    option = "--index-bytes " if table.name == DEFAULT_TABLE else f"--table-index-bytes {table.name}="
     return NoSpaceError(
         "index",
         f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
         f"{records / table.slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full: delete "
-        f"keys, or copy the data to a table of {slots:,} slots or more (--index-bytes {mib}MiB)",
+        f"keys, or stop the server and give the table {slots:,} slots or more: gpkvs copy OLD NEW {option}{mib}MiB",
     )
 
 
@@ -56,8 +57,8 @@ def heap_full(heap: Heap) -> NoSpaceError:
     return NoSpaceError(
         "heap",
         f"no free segment left for new records ({heap.live_bytes:,} of {total:,} bytes are live; a segment is free "
-        "again when nothing in it is live): delete keys, or create a store with a larger --heap-bytes and copy the "
-        "data",
+        "again when nothing in it is live): delete keys, or stop the server and run gpkvs copy OLD NEW with a larger "
+        "--heap-bytes",
     )
 
 

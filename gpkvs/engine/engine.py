@@ -102,12 +102,21 @@ class Engine:
         planned = self._plan(batch)
         if self._lacks_heap(planned) and self.committer.release_waiting():
             planned = self._plan(batch)
-        gate = self.committer.commit(planned.write_set) if planned.write_set else self.committer.read_gate()
+        gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
         return planned.result, gate
 
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
         return self.committer.is_durable(gate)
+
+    def _read_gate(self, batch: Batch) -> int:
+        """Return the gate of a batch that was planned just now and changed nothing."""
+        newest = self.committer.read_gate()
+        stable_sequence = self.committer.stable_sequence(newest)
+        if stable_sequence is None or not self._was_planned_natively:
+            return newest
+        table = self.tables[int(batch.request_tables[0])]
+        return min(newest, self._native.read_gate(table, stable_sequence))
 
     def wait(self, result: BatchResult, gate: int) -> None:
         """Return when the result of a batch may be seen, from any thread.
@@ -119,7 +128,9 @@ class Engine:
             failpoint.hit("before_reply")
 
     def _plan(self, batch: Batch) -> Planned:
-        return self._plan_natively(batch) or self._plan_by_phases(batch)
+        planned = self._plan_natively(batch)
+        self._was_planned_natively = planned is not None
+        return planned or self._plan_by_phases(batch)
 
     def _lacks_heap(self, planned: Planned) -> bool:
         """Whether a request was refused for want of room in the heap."""

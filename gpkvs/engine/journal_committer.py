@@ -25,6 +25,7 @@ from gpkvs.engine.stores import ImageStores
 from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
+from gpkvs.engine.zeroed_space import ZeroedSpace
 from gpkvs.fatal import stop_process
 from gpkvs.media.block import HEADER_BYTES, block_pages
 from gpkvs.media.files import StoreFiles
@@ -69,9 +70,11 @@ class JournalCommitter:
         self._heap = heap
         self._meter = meter
         self.journal = journal
+        journal.on_new_memory = backend.attach_memory
         self.ended: Written = journal.last
         self.begun = self.ended.epoch
         self._stores = ImageStores(backend, files)
+        self._space = ZeroedSpace(files)
         self._appending = threading.Lock()
         self._is_empty = True  # the last block: then nothing is to be covered
         self.checkpointer = Checkpointer(files, journal, self)
@@ -101,6 +104,8 @@ class JournalCommitter:
     def _store(self, write_set: WriteSet, block: Block) -> None:
         lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
         lap("persist_log")  # waiting for room
+        freed_units = np.zeros_like(self._heap.live_units)
+        self._space.prepare(self._heap.start, write_set.tail)
         failpoint.hit("before_record")
         for writes in tables:
             if writes.records:
@@ -124,7 +129,7 @@ class JournalCommitter:
         lap("apply")
         # Nothing but assignments from here on: the next batch must know of this one.
         self.ended = written
-        self._count(write_set, epoch, durable, block)
+        self._count(write_set, epoch, durable, freed_units)
 
     def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
         before = self.ended.descriptor
@@ -135,14 +140,13 @@ class JournalCommitter:
             tail_bytes=write_set.tail.units * UNIT_BYTES,
             first_sequence=before.next_sequence,
             next_sequence=before.next_sequence + write_set.operations,
-            log_digest=sum(writes.log_digest for writes in write_set.tables) % (1 << 64),
+            log_digest=sum(self._stores.entries_digest(writes) for writes in write_set.tables) % (1 << 64),
         )
 
-    def _count(self, write_set: WriteSet, epoch: int, durable: int, block: Block) -> None:
+    def _count(self, write_set: WriteSet, epoch: int, durable: int, freed_units: U64) -> None:
         """Take a batch into account; cannot fail."""
         self._heap.tail = write_set.tail
         user_bytes = heap_units = index_bytes = 0
-        freed_units = np.zeros_like(self._heap.live_units)
         for writes in write_set.tables:
             index = writes.index
             if index.has_records:
@@ -164,6 +168,11 @@ class JournalCommitter:
     def is_durable(self, gate: int) -> bool:
         """See `Committer.is_durable`."""
         return gate <= self.journal.durable
+
+    def stable_sequence(self, gate: int) -> int | None:
+        """See `Committer.stable_sequence`."""
+        durable = self.journal.durable
+        return None if durable >= gate else self.journal.stable_sequence(durable)
 
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""

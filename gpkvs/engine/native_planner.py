@@ -24,6 +24,7 @@ from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
 from gpkvs.media.layout import LAYOUTS, SlotLayout
 from gpkvs.native import native_step
 
@@ -42,7 +43,9 @@ _OF_BATCH = (
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment and its units.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2, "filled_segment": 2}
-_PLANNED_COUNT = 6  # `Planned` in kernels/native_planner.hpp
+# `Planned` in kernels/native_planner.hpp.
+_PLANNED_COUNT = 6
+_PLANNED_GATE = 6
 # The columns that the committer reads.
 _OF_WRITES = (
     *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
@@ -105,6 +108,18 @@ class NativePlanner:
             write_set = WriteSet([planner.writes], len(batch), runs, planner.tail, (planner.tail.segment,))
         return Planned(BatchResult(parts, {}, requests), write_set)
 
+    def read_gate(self, table: Table, stable_sequence: int) -> int:
+        """Return the newest epoch that may have supplied anything that the batch planned last has read.
+
+        Parameters
+        ----------
+        table
+            What it read; its index is an image with marks.
+        stable_sequence
+            Records with lower versions are durable.
+        """
+        return self._of_layout[table.entry.layout].read_gate(table, stable_sequence)
+
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
         tables = batch.request_tables
@@ -147,6 +162,7 @@ class _LayoutPlanner:
         )
         plan, values = f"plan_{layout.name}", f"values_{layout.name}"
         self._plan = [native_step(plan, keeps_lock=keeps) for keeps in (False, True)]
+        self._gate = native_step(f"gate_{layout.name}", keeps_lock=False)
         self._values = [native_step(values, keeps_lock=keeps) for keeps in (False, True)]
         self._make_columns(_OPS_MIN)
 
@@ -220,6 +236,13 @@ class _LayoutPlanner:
             columns["length"][:gets].copy(),
             values,
         )
+
+    def read_gate(self, table: Table, stable_sequence: int) -> int:
+        image = table.index.region
+        assert isinstance(image, Image)
+        self._set(marks=address_of(image.marks), stable_sequence=stable_sequence)
+        self._gate(ctypes.addressof(self._words), 0, 1)
+        return int(self._columns["planned"][_PLANNED_GATE])
 
     def _is_short(self, payload: int) -> bool:
         return self._keeps_lock and self.writes.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX

@@ -264,7 +264,8 @@ class PhasePlanner:
         reason = NoSpaceError(
             "log",
             f"one transaction would log {8 * needed:,} bytes, there is room for {8 * capacity:,}: send smaller "
-            f"requests, or create a store with a larger {'--journal-bytes' if self._files.data else '--log-bytes'}",
+            "requests, or stop the server and run gpkvs copy OLD NEW with a larger "
+            f"{'--journal-bytes' if self._files.data else '--log-bytes'}",
         )
         raise DoesNotFitError({0: reason})
 

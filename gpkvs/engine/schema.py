@@ -46,12 +46,17 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) 
         raise InvalidArgumentError(f"{quoted(name)}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
     if layout not in LAYOUTS:
         raise InvalidArgumentError(f"{quoted(layout)}: there are {', '.join(LAYOUTS)}", field="layout")
+    check_index_bytes(index_bytes)
+    if any(table.name == name for table in catalog.tables):
+        raise TableExistsError(f"there is a table {quoted(name)} already", field="name")
+
+
+def check_index_bytes(index_bytes: int) -> None:
+    """Raise `InvalidArgumentError` unless a table's index can have this size."""
     if not BLOCK_BYTES <= index_bytes <= INDEX_BYTES_MAX:
         raise InvalidArgumentError(
             f"{index_bytes:,} bytes, allowed are {BLOCK_BYTES:,} to {INDEX_BYTES_MAX:,}", field="index_bytes"
         )
-    if any(table.name == name for table in catalog.tables):
-        raise TableExistsError(f"there is a table {quoted(name)} already", field="name")
 
 
 def check_drop(entry: TableEntry) -> None:

@@ -142,23 +142,55 @@ class ImageStores:
         """Write the new records `first` to `last - 1` to the file of the heap. A failure ends the process."""
         if first == 0:
             writes.keep(pages=self._pages)
-            writes.set(file=self._file, heap_offset=self._heap_offset, records_digest=0)
+            writes.set(file=self._file, heap_offset=self._heap_offset)
         self._by_lock[False][writes.index.layout.name].records(writes.address, first, last)
 
     def entries(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """Store the entries `first` to `last - 1` of the run that begins at an address."""
         writes.begin_log(epoch, address)
+        if columns := writes.device:
+            self._backend.launch_unawaited(
+                f"log_redo_{writes.index.layout.name}",
+                last - first,
+                changed_slot=columns.slot[first:last],
+                contents=columns.contents[first:last],
+                epoch=epoch,
+                first=first,
+                log=address,
+                digest=columns.digest[first:last],
+            )
+            return
         self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
 
+    def entries_digest(self, writes: TableWrites) -> int:
+        """Return the sum of the digests of all entries; those that a GPU stored are complete then."""
+        return self._backend.total(writes.device.digest) if writes.device else writes.log_digest
+
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
-        """Store the changed slots `first` to `last - 1` to the image, and mark their pages."""
-        image = writes.index.region
+        """Store the changed slots `first` to `last - 1` to the image, and mark their pages after."""
+        image, layout = writes.index.region, writes.index.layout.name
         assert isinstance(image, Image)
+        if columns := writes.device:
+            slot, contents = columns.slot[first:last], columns.contents[first:last]
+            self._backend.launch(
+                f"apply_{layout}", last - first, changed_slot=slot, contents=contents, index=writes.index
+            )
+            self._backend.host.launch(
+                f"mark_pages_{layout}",
+                last - first,
+                changed_slot=self._backend.download(slot),
+                epoch=writes.epoch,
+                marks=image.marks,
+            )
+            return
         writes.keep(marks=image.marks)
-        self._by_lock[writes.is_short][writes.index.layout.name].slots(writes.address, first, last)
+        self._by_lock[writes.is_short][layout].slots(writes.address, first, last)
+        self._backend.host_stored(writes.index, writes.changed_slot[first:last])
 
     def count_live(self, writes: TableWrites, freed_units: U64) -> None:
         """Count in the heap what is live now; gather what is free later."""
+        if writes.device and writes.device.freed_units is not None:
+            freed_units += writes.device.freed_units
         writes.keep(freed_units=freed_units)
         self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
 

@@ -89,6 +89,9 @@ class UndoCommitter:
         """See `Committer.is_durable`."""
         return True
 
+    def stable_sequence(self, gate: int) -> None:
+        """See `Committer.stable_sequence`."""
+
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 

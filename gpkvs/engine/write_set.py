@@ -116,6 +116,11 @@ class TableWrites:
         self.words[_LOG] = address
 
     @property
+    def epoch(self) -> int:
+        """The epoch of `begin_log`."""
+        return self.words[_EPOCH]
+
+    @property
     def log_digest(self) -> int:
         """The sum of the digests of all entries that the host's threads stored."""
         return self.words[_LOG_DIGEST]

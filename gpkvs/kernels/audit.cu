@@ -1,9 +1,9 @@
-// Checking a whole index, slot by slot, for `gpkvs check` and for salvage.
+// Checking an index, slot by slot, for `gpkvs check`, for salvage and for a copy.
 #include "probe.cuh"
 #include "record.cuh"
 
-// audit: the first invariant that a slot breaks, by its number; 0 if none. One item a slot. The names are those of
-// gpkvs/media/layout.py; the host asks the library for this list.
+// audit: the first invariant that a slot breaks, by its number; 0 if none. One item a slot, from `first` on. The names are
+// those of gpkvs/media/layout.py; the host asks the library for this list.
 #define AUDITS(F)                                                                           \
     F(KIND, "slot-kind") F(BUCKET, "slot-bucket") F(DUPLICATE, "slot-unique") F(REFERENCE, "slot-reference") \
     F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version")
@@ -16,8 +16,8 @@ GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, cons
 }
 
 #define AUDIT_BYTES_ARGS(F)                                                                 \
-    F(const BytesBucket*, index) F(u64, buckets) F(const u8*, heap) F(u64, heap_bytes) F(u64, segment_units) \
-    F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) F(u8*, broken)
+    F(const BytesBucket*, index) F(u64, buckets) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
+    F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
@@ -45,11 +45,12 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
 }
 
 GPKVS_GROUP_KERNEL(audit_bytes, AUDIT_BYTES_ARGS) {
-    const u8 broken = audit_bytes_slot(a, i);
+    const u8 broken = audit_bytes_slot(a, a.first + i);
     if (leader()) a.broken[i] = broken;
 }
 
-#define AUDIT_U64_ARGS(F) F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u8*, broken)
+#define AUDIT_U64_ARGS(F)                                                                   \
+    F(const U64Bucket*, index) F(u64, buckets) F(u64, first) F(u64, hash_key0) F(u64, hash_key1) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_u64_slot(const Args& a, u64 i) {
@@ -62,6 +63,6 @@ GPKVS_DEVICE u8 audit_u64_slot(const Args& a, u64 i) {
 }
 
 GPKVS_GROUP_KERNEL(audit_u64, AUDIT_U64_ARGS) {
-    const u8 broken = audit_u64_slot(a, i);
+    const u8 broken = audit_u64_slot(a, a.first + i);
     if (leader()) a.broken[i] = broken;
 }

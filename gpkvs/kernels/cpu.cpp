@@ -9,6 +9,7 @@
 
 #include "audit.cu"
 #include "change.cu"
+#include "copy.cu"
 #include "find.cu"
 #include "fold.cu"
 #include "mark_empty.cu"

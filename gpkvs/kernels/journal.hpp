@@ -50,14 +50,10 @@ public:
         writer_ = std::thread([this] { write_blocks(); });
     }
 
-    ~Journal() {
-        end();
-        munmap(head_, PAGE);
-    }
+    ~Journal() { munmap(head_, PAGE); }
 
-    // Writes what was submitted, then ends the thread. Others may still ask and wait: all is durable.
+    // Writes what was submitted, then ends the thread. Others may still ask what is durable.
     void end() {
-        if (!writer_.joinable()) return;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_ending_ = true;
@@ -149,6 +145,7 @@ void* gpkvs_journal_new(const u64* given) {
     }
 }
 void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
+// Gives the memory back, after the end, and when no thread waits any more.
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
 void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
     static_cast<Journal*>(journal)->submit({epoch, position, pages, data});

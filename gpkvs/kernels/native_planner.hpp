@@ -18,7 +18,7 @@
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
     F(u64, table_id) F(Buckets*, index) F(u64, buckets) F(u8*, out)                         \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
-    F(u64, result_bytes_max) F(TableWrites*, writes)
+    F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
@@ -52,6 +52,7 @@ enum Planned {
     PLANNED_RESULT_BYTES,
     PLANNED_TAIL_SEGMENT,
     PLANNED_TAIL_UNITS,
+    PLANNED_GATE,  // after `gate`
     PLANNED_COUNT
 };
 
@@ -235,7 +236,8 @@ static bool plan_writes(const Args& a, u64 chains) {
 template <class Args>
 static bool plan_batch(const Args& a) {
     TableWrites& w = *a.writes;
-    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.log_digest = w.freed = w.filled = 0;
+    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
+    w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_COUNT; number++) a.planned[number] = 0;
     write_columns(a);
     const u64 chains = read_index(a);
@@ -262,6 +264,26 @@ static void values_run(const void* args, u64, u64) {
     else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
 }
 
+// The gate of a planned batch that only reads: the newest epoch that may have supplied anything it saw. A found record tells
+// by its version: those below `stable_sequence` are durable. Whatever else was seen, or was not there, is in two pages.
+template <class Args>
+static void gate_run(const void* args, u64, u64) {
+    typedef typename Args::Slot Slot;
+    const Args& a = *(const Args*)args;
+    u64& gate = a.planned[PLANNED_GATE];
+    gate = 0;
+    for (u64 i = 0; i < a.n; i++) {
+        if (has_records<Slot> && a.status[i] == STATUS_OK) {
+            if (a.versions[i] >= a.stable_sequence) gate = ~0ull;
+            continue;
+        }
+        const Candidates at = candidate_buckets<Slot>({a.fingerprint0[i], a.fingerprint1[i]}, a.buckets);
+        gate = std::max({gate, a.marks[page_of<Slot>(at.bucket0 * WAYS)], a.marks[page_of<Slot>(at.bucket1 * WAYS)]});
+    }
+}
+
+GPKVS_STEP(gate_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, gate_run<PlannerBytes>, 0);
+GPKVS_STEP(gate_u64, PlannerU64, PLANNER_U64_FIELDS, gate_run<PlannerU64>, 0);
 GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>, 0);
 GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>, 0);
 GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>, 0);

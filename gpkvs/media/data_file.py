@@ -22,6 +22,8 @@ class DataFile:
         The file.
     write
         Whether it is written.
+    keeps_both
+        Whether both descriptors are needed; else there is one, past the page cache if that can be.
 
     Attributes
     ----------
@@ -29,9 +31,11 @@ class DataFile:
         The descriptor through the page cache.
     direct
         The descriptor past it; the same one where the file system has only that way.
+    is_direct
+        Whether there is a way past the page cache.
     """
 
-    def __init__(self, path: Path, *, write: bool) -> None:
+    def __init__(self, path: Path, *, write: bool, keeps_both: bool = True) -> None:
         self.path = path
         access = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
         self.file = os.open(path, access)
@@ -39,17 +43,16 @@ class DataFile:
         # Some file systems refuse the flag when the file is opened, others the first read.
         with suppress(OSError):
             self.direct = os.open(path, access | os.O_DIRECT)
-        if self.is_direct:
+        if self.direct != self.file:
             try:
                 os.preadv(self.direct, [map_memory(PAGE_BYTES).data], 0)
             except OSError:
                 os.close(self.direct)
                 self.direct = self.file
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether it is written and read past the page cache."""
-        return self.direct != self.file
+        self.is_direct = self.direct != self.file
+        if self.is_direct and not keeps_both:
+            os.close(self.file)
+            self.file = self.direct
 
     def read_pages(self, into: NDArray[np.uint8], offset: int) -> None:
         """Read whole pages from the device, whatever the page cache says.
@@ -85,6 +88,6 @@ class DataFile:
 
     def close(self) -> None:
         """Close it."""
-        if self.is_direct:
-            os.close(self.direct)
         os.close(self.file)
+        if self.direct != self.file:
+            os.close(self.direct)

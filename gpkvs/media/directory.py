@@ -4,6 +4,7 @@ Files
 -----
 ``LOCK``          the pid of the process that has the store open; the directory itself is locked (flock)
 ``CREATING``      only while a store is being created: what lies beside it is worthless
+``COPYING``       the same while `gpkvs copy` makes a store; an opening refuses the directory
 ``root``          two root copies and the transaction flag
 ``log``           two descriptors and the undo log
 ``heap``          the records, in segments
@@ -59,6 +60,7 @@ from gpkvs.native import crc32c
 
 LOCK_FILE = "LOCK"
 CREATING_FILE = "CREATING"
+COPYING_FILE = "COPYING"
 ROOT_FILE = "root"
 LOG_FILE = "log"
 HEAP_FILE = "heap"
@@ -178,6 +180,11 @@ def store_exists(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()} - {LOCK_FILE}
     if ROOT_FILE in names:
         return True
+    if COPYING_FILE in names:
+        raise StoreError(
+            f"{path} holds a copy that was not finished: run the same `gpkvs copy` again, which begins anew, or remove "
+            "the directory"
+        )
     created = all(_CREATED.fullmatch(name) for name in names - {CREATING_FILE})
     if names and not (CREATING_FILE in names and created):
         raise StoreError(
@@ -257,7 +264,7 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
     sizes = checked_sizes(sizes)
     table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
     catalog = Catalog((table,), next_table_id=1)
-    root = _first_root(sizes, catalog, commit)
+    root = first_root(sizes, catalog, commit, secrets.token_bytes(16))
     marker = path / CREATING_FILE
     _remove_leftovers(path)
     marker.touch()
@@ -269,10 +276,10 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
         if root.has_journal:
             reserve_file(path / DATA_FILE, root.journal_bytes + root.heap_bytes, b"", zeroed=root.journal_bytes)
         else:
-            reserve_file(path / LOG_FILE, root.log_bytes, _first_log())
+            reserve_file(path / LOG_FILE, root.log_bytes, first_log(FIRST_DESCRIPTOR))
             reserve_file(path / HEAP_FILE, root.heap_bytes, b"")
         write_file(path / catalog_file_name(0), catalog.pack())
-        write_file(path / ROOT_FILE, _root_file(root))
+        write_file(path / ROOT_FILE, root_file(root))
     except OSError as error:
         # The root goes first: it may be there already, and beside it nothing may be missing.
         (path / ROOT_FILE).unlink(missing_ok=True)
@@ -294,14 +301,15 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
     on_progress("created", 1.0)
 
 
-def _first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind) -> Root:
+def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, hash_key: bytes) -> Root:
+    """Return the root of a new store, with an id of its own."""
     packed = catalog.pack()
     journal_bytes = sizes.journal_bytes if commit is CommitKind.JOURNAL else 0
     return Root(
         sequence=0,
         incarnation=0,
         store_id=secrets.token_bytes(16),
-        hash_key=secrets.token_bytes(16),
+        hash_key=hash_key,
         flags=0,
         catalog_generation=0,
         catalog_bytes=len(packed),
@@ -317,7 +325,8 @@ def _first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind) -> Root:
     )
 
 
-def _root_file(root: Root) -> bytes:
+def root_file(root: Root) -> bytes:
+    """Return the bytes of the root's file: both copies, and a flag that is IDLE with epoch 0."""
     data = bytearray(ROOT_FILE_BYTES)
     for offset in ROOT_OFFSETS:
         data[offset : offset + len(root.pack())] = root.pack()
@@ -325,11 +334,15 @@ def _root_file(root: Root) -> bytes:
     return bytes(data)
 
 
-def _first_log() -> bytes:
-    """Descriptors of the empty store: epoch 0 is current, and versions begin at 1."""
-    first = Descriptor(0, (), 0, 0, 1, 1, 0, 0, 0).pack()
+# Of the empty store: epoch 0 is current, and versions begin at 1.
+FIRST_DESCRIPTOR = Descriptor(0, (), 0, 0, 1, 1, 0, 0, 0)
+
+
+def first_log(descriptor: Descriptor) -> bytes:
+    """Return the beginning of a new store's log: the current descriptor, whose epoch is 0, and room for the other."""
+    packed = descriptor.pack()
     data = bytearray(LOG_ENTRIES_OFFSET)
-    data[DESCRIPTOR_OFFSETS[0] : DESCRIPTOR_OFFSETS[0] + len(first)] = first
+    data[DESCRIPTOR_OFFSETS[0] : DESCRIPTOR_OFFSETS[0] + len(packed)] = packed
     return bytes(data)
 
 
@@ -346,12 +359,13 @@ def finish_creation(path: Path) -> None:
     A process killed before may have left the root's name in memory only: it is durable before the marker goes. If a
     crash brings the marker back, the next opening removes it again: beside a root it means nothing.
     """
-    marker = path / CREATING_FILE
-    if marker.exists():
+    markers = [path / name for name in (CREATING_FILE, COPYING_FILE) if (path / name).exists()]
+    if markers:
         sync_path(path)
         # Who made the directory may not have made its name durable: a kill came between, or it was an operator.
         sync_above(path)
-        marker.unlink()
+        for marker in markers:
+            marker.unlink()
 
 
 def make_directory(path: Path) -> None:
@@ -381,6 +395,12 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file so that it is there whole or not at all, durably; in the room of `reserve_next`, if any."""
+    write_unnamed(path, data).rename(path)
+    sync_path(path.parent)
+
+
+def write_unnamed(path: Path, data: bytes) -> Path:
+    """Write a small file durably under the name that it has until it is whole; return that name."""
     temporary = _temporary(path)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -389,8 +409,7 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    temporary.rename(path)
-    sync_path(path.parent)
+    return temporary
 
 
 def reserve_next(path: Path, size: int) -> None:

@@ -36,7 +36,7 @@ from gpkvs.media.layout import (
     Root,
     RunKind,
 )
-from gpkvs.media.root_copies import Roots
+from gpkvs.media.root_copies import Roots, UnpackRoot
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
@@ -146,7 +146,9 @@ class StoreFiles:
             self.data.close()
 
 
-def open_files(path: Path, domain: Domain | None) -> StoreFiles:
+def open_files(
+    path: Path, domain: Domain | None, *, root_file: str = ROOT_FILE, unpack_root: UnpackRoot = Root.unpack
+) -> StoreFiles:
     """Map the files of a store, checking each one's size before it is mapped.
 
     Parameters
@@ -155,6 +157,10 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
         A directory that holds a store.
     domain
         How stores become durable; `None` maps everything read-only.
+    root_file
+        The name of the root's file, which a store that is being made has under another name.
+    unpack_root
+        Reads a root copy; an older format has its own.
 
     Raises
     ------
@@ -195,8 +201,8 @@ def open_files(path: Path, domain: Domain | None) -> StoreFiles:
         return Index(table, image, root.hash_keys)
 
     try:
-        root_region = region(ROOT_FILE, ROOT_FILE_BYTES)
-        roots = Roots(root_region)
+        root_region = region(root_file, ROOT_FILE_BYTES)
+        roots = Roots(root_region, unpack_root)
         root = roots.current
         catalog = _read_catalog(path, root)
         return StoreFiles(
@@ -230,8 +236,8 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
-                "%s=%d has no effect: the store was created with %d and keeps it; for other sizes, create a new "
-                "store and copy the records",
+                "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
+                "other sizes",
                 name,
                 getattr(wanted, name),
                 getattr(has, name),

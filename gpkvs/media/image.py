@@ -46,12 +46,12 @@ class Image:
     """
 
     is_paged = False
-    takes_gpu_stores = False
+    takes_gpu_stores = True  # it is ordinary memory
     needs_ddio_off = False
 
     def __init__(self, path: Path, *, write: bool) -> None:
         self.path = path
-        self._file = DataFile(path, write=write)
+        self._file = DataFile(path, write=write, keeps_both=False)
         try:
             self.bytes = os.fstat(self._file.file).st_size
             self._view: NDArray[np.uint8] | None = map_memory(self.bytes)

@@ -10,13 +10,13 @@ import ctypes
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import memory_refused
-from gpkvs.fork import Origin
 from gpkvs.media.block import HEADER_BYTES, BlockHeader
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
@@ -127,6 +127,11 @@ class Journal:
         The last batch that was recovered. It is durable.
     flushes
         Whether a block is durable only when the file was flushed.
+
+    Attributes
+    ----------
+    on_new_memory
+        Called with memory that will hold blocks, before it is used.
     """
 
     def __init__(self, data: DataFile, root: Root, last: Written, *, flushes: bool) -> None:
@@ -137,20 +142,21 @@ class Journal:
         self._freed_to = root.checkpoint.position
         self._is_freed = threading.Condition()
         self._in_flight: deque[tuple[int, Block]] = deque()
-        self._names: deque[tuple[int, int]] = deque()  # each block's epoch, and what it says is durable
+        self._names: deque[tuple[int, int, int]] = deque()  # of each block: epoch, durable_upto, next_sequence
         self._covered = 0
+        self._stable_sequence = last.descriptor.next_sequence
         self._spare: list[NDArray[np.uint8]] = []
+        self.on_new_memory: Callable[[NDArray[np.uint8]], None] = lambda memory: None
         words = (
             *(data.file, data.direct, flushes),
             *self.ring,
             *self._key,
             *(root.incarnation, last.epoch),
         )
-        self._writer = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words))
+        self._writer: int = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words)) or 0
         if not self._writer:
             raise MemoryError("no thread for the journal")
-        # Other threads may be waiting when the journal is closed: its memory goes when nobody can call it any more.
-        weakref.finalize(self, _delete, self._writer, Origin("the journal")).atexit = False
+        self._is_closed = False
 
     @property
     def durable(self) -> int:
@@ -170,8 +176,13 @@ class Journal:
     def covered_by(self, durable: int) -> int:
         """Return the newest epoch that the blocks up to a durable one name as durable (W6)."""
         while self._names and self._names[0][0] <= durable:
-            self._covered = self._names.popleft()[1]
+            _, self._covered, self._stable_sequence = self._names.popleft()
         return self._covered
+
+    def stable_sequence(self, durable: int) -> int:
+        """Return the version below which the blocks up to a durable one gave all."""
+        self.covered_by(durable)
+        return self._stable_sequence
 
     def wait(self, epoch: int) -> None:
         """Return when the block of an epoch is durable. A failure of the disk ends the process."""
@@ -199,9 +210,10 @@ class Journal:
         for at, memory in enumerate(self._spare):
             if len(memory) >= pages * PAGE_BYTES:
                 return self._spare.pop(at)
-        self._spare.clear()  # all are too small: batches have grown
         with memory_refused():
-            return map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
+            memory = map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
+            self.on_new_memory(memory)
+        return memory
 
     @property
     def kept_bytes(self) -> int:
@@ -219,7 +231,7 @@ class Journal:
         ctypes.memmove(block.entries - HEADER_BYTES, header, HEADER_BYTES)
         position = self.last.position
         self._in_flight.append((descriptor.epoch, block))
-        self._names.append((descriptor.epoch, durable_upto))
+        self._names.append((descriptor.epoch, durable_upto, descriptor.next_sequence))
         self.last = Written(descriptor, digest, position + block.count)
         library.gpkvs_journal_submit(
             self._writer, descriptor.epoch, position, block.count, block.entries - HEADER_BYTES
@@ -233,11 +245,9 @@ class Journal:
             self._is_freed.notify_all()
 
     def close(self) -> None:
-        """Write what was appended, then end the writer."""
-        library.gpkvs_journal_end(self._writer)
-
-
-def _delete(writer: int, origin: Origin) -> None:
-    """Give the writer's memory back; a forked child has not its thread, and leaves it alone."""
-    if origin.is_here:
-        library.gpkvs_journal_delete(writer)
+        """Write what was appended, then end the writer. Threads may still wait for what is durable by now."""
+        if not self._is_closed:
+            self._is_closed = True
+            library.gpkvs_journal_end(self._writer)
+            # Its memory goes with this object, which every thread that waits holds.
+            weakref.finalize(self, library.gpkvs_journal_delete, self._writer).atexit = False

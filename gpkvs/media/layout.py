@@ -127,6 +127,13 @@ class BadFormatError(BadBytesError):
     """A structure is whole, but of another format version or byte order."""
 
 
+def _other_version(version: int) -> str:
+    """Return what to do with a store of another format version."""
+    if version < FORMAT_VERSION:
+        return "run `gpkvs copy OLD NEW`, which makes a new store of what it holds"
+    return "a newer gpkvs made it"
+
+
 def _seal(body: bytes) -> bytes:
     """Pad a structure to 504 bytes and append its checksum word."""
     assert len(body) <= STRUCTURE_BYTES - 8
@@ -253,7 +260,9 @@ class Root:
             raise BadFormatError("the store was written on a machine of another byte order")
         # The version is looked at before the checksum: a later format may seal its root in another way.
         if version != FORMAT_VERSION and byte_order == BYTE_ORDER:
-            raise BadFormatError(f"the store has format version {version}, this gpkvs reads {FORMAT_VERSION}")
+            raise BadFormatError(
+                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION}: {_other_version(version)}"
+            )
         fields = _ROOT.unpack_from(_unseal(data, "the root"))[len(_ROOT_PREFIX.unpack_from(data)) :]
         checkpoint = Checkpoint._make(fields[-len(Checkpoint._fields) :])
         return Root(*(*fields[: -len(checkpoint)], checkpoint))

@@ -6,6 +6,7 @@ copy is whole and durable while the other one is stored over, and no batch start
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from gpkvs.pm.region import Region
 
 COPY_NAMES = ("A", "B")
 
+UnpackRoot = Callable[[bytes], Root]  # of one copy; raises `BadBytesError` if it is damaged
+
 
 @dataclass(frozen=True)
 class RootCopies:
@@ -24,12 +27,12 @@ class RootCopies:
     copies: tuple[Root | BadBytesError, Root | BadBytesError]
 
     @staticmethod
-    def read(region: Region) -> RootCopies:
+    def read(region: Region, unpack: UnpackRoot = Root.unpack) -> RootCopies:
         """Read both copies; damage is kept, not raised."""
 
         def one(offset: int) -> Root | BadBytesError:
             try:
-                return Root.unpack(region.read(offset, STRUCTURE_BYTES))
+                return unpack(region.read(offset, STRUCTURE_BYTES))
             except BadBytesError as error:
                 return error
 
@@ -78,6 +81,8 @@ class Roots:
     ----------
     region
         The file of the root copies.
+    unpack
+        Reads a copy; an older format has its own.
 
     Attributes
     ----------
@@ -92,9 +97,9 @@ class Roots:
         As `RootCopies.current` does.
     """
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, unpack: UnpackRoot = Root.unpack) -> None:
         self._region = region
-        self.found = RootCopies.read(region)
+        self.found = RootCopies.read(region, unpack)
         self.current = self.found.current(region)
 
     def change(self, **fields: Any) -> None:

@@ -12,7 +12,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.config import CommitName, StoreConfig
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
-from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
     DirectoryLock,
     Progress,
@@ -85,11 +85,14 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         undo.callback(files.close)
         undo.callback(backend.close)  # first: a GPU must let go of the files
         warn_of_sizes(files, config)
-        require_commit(files, domain, backend)
-        _attach(backend, files)
-        recovered = recover(
-            files, backend, on_progress, accept_loss=config.accept_loss, flushes=domain.name is not DomainName.PROCESS
-        )
+        require_commit(files, domain)
+        if files.data:
+            # The host's threads replay. A GPU mirrors the images when they are whole.
+            recovered = recover(files, backend.host, on_progress, flushes=domain.name is not DomainName.PROCESS)
+            _attach(backend, files)
+        else:
+            _attach(backend, files)
+            recovered = recover(files, backend, on_progress, accept_loss=config.accept_loss)
         remove_orphans(files)
         reserve_catalog(files)
         undo.pop_all()
@@ -105,7 +108,7 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
         If a journal is asked for where nothing is to be durable.
     """
     if wanted == "auto":
-        wanted = _asked() or "undo"
+        wanted = (_asked() if domain.is_logged else None) or "undo"
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:
@@ -121,20 +124,10 @@ def _asked() -> CommitName | None:
     return cast(CommitName, asked) if asked not in ("", "auto") else None
 
 
-def require_commit(files: StoreFiles, domain: Domain, backend: Backend) -> None:
-    """Check that a store can be opened so.
-
-    Raises
-    ------
-    InvalidArgumentError, BackendError
-        If it has a journal, and nothing is to be durable, or the backend cannot serve it.
-    """
-    if not files.root.has_journal:
-        return
-    if not domain.is_logged:
+def require_commit(files: StoreFiles, domain: Domain) -> None:
+    """Raise `InvalidArgumentError` if the store has a journal, and nothing is to be durable."""
+    if files.root.has_journal and not domain.is_logged:
         raise InvalidArgumentError("the store has a journal, which is never off: leave it out", field="durability")
-    if backend.host is not backend:
-        raise BackendError(f"the store has a journal, which the backend {backend.name} does not serve yet: use cpu")
 
 
 def _attach(backend: Backend, files: StoreFiles) -> None:

@@ -16,7 +16,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
+from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
 
@@ -114,27 +114,39 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
     )
 
 
-def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence: int) -> NDArray[np.uint8]:
+def audit(
+    files: StoreFiles,
+    backend: Backend,
+    table: TableEntry,
+    next_sequence: int,
+    *,
+    blocks: tuple[int, int] | None = None,
+) -> NDArray[np.uint8]:
     """Return for each slot of a table the number of the first invariant that it breaks, 0 if none.
 
     Parameters
     ----------
     next_sequence
         Versions from here on are not given yet.
+    blocks
+        The first and last + 1 of those to audit; without it all are.
     """
-    broken = np.zeros(table.slots, np.uint8)
+    first, last = blocks or (0, table.blocks)
+    broken = np.zeros((last - first) * table.slot_layout.block_slots, np.uint8)
     index = files.indexes[table.id]
-    index.region.prefetch(0, index.region.bytes)
+    index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
     key0, key1 = files.root.hash_keys
     arguments: dict[str, Argument] = {
         "index": index,
         "buckets": table.buckets,
+        "first": first * table.slot_layout.block_slots,
         "hash_key0": key0,
         "hash_key1": key1,
         "broken": broken,
     }
     if table.slot_layout.has_records:
-        _prefetch_heap(files)
+        if blocks is None:
+            _prefetch_heap(files)
         arguments |= {
             "heap": files.heap.address,
             "heap_bytes": files.heap.bytes,
@@ -142,7 +154,7 @@ def audit(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence:
             "table_id": table.id,
             "next_sequence": next_sequence,
         }
-    backend.launch(f"audit_{table.layout}", table.slots, keys_per_item=1, **arguments)
+    backend.launch(f"audit_{table.layout}", len(broken), keys_per_item=1, **arguments)
     return broken
 
 

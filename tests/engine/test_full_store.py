@@ -142,6 +142,7 @@ def test_overwriting_forever_does_not_fill_the_heap(store_path: Path) -> None:
         assert store.get(b"one key") == b"1999" * 1000
 
 
+@pytest.mark.undo
 def test_log_that_a_batch_does_not_fit_cuts_it_between_requests(store_path: Path) -> None:
     with gpkvs.open(store_path, index_bytes=4 << 20, heap_bytes=16 << 20, log_bytes=128 << 10) as store:
         entries_max = store.limits.request_ops_max
@@ -190,7 +191,8 @@ def test_small_heap_lowers_the_value_limit_and_says_so(store_path: Path) -> None
 
 @pytest.mark.parametrize(("layout", "slots"), [("bytes", 2048), ("u64", 4096)])
 def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str, slots: int) -> None:
-    with gpkvs.open(store_path, index_bytes=64 << 10, heap_bytes=4 << 20, log_bytes=4 << 20) as store:
+    sizes = {"index_bytes": 64 << 10, "heap_bytes": 4 << 20, "log_bytes": 4 << 20, "journal_bytes": 16 << 20}
+    with gpkvs.open(store_path, **sizes) as store:
         store.create_table("other", layout=layout, index_bytes=64 << 10)
 
         def refusal(keys: range) -> str:
@@ -201,8 +203,8 @@ def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str,
 
         text = refusal(range(10 * slots))
         assert f"table 'other' holds 0 records in {slots:,} slots, a load of 0%; of {10 * slots:,} new keys one" in text
-        assert f"{int(10 * slots / 0.7):,} slots or more (--index-bytes 1MiB)" in text
+        assert f"{int(10 * slots / 0.7):,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text
         store.execute(Batch.of([(Op.SET, b"%08d" % key, bytes(8)) for key in range(slots // 2)]), table="other")
         text = refusal(range(slots // 2, slots))
         assert f"holds {slots // 2:,} records in {slots:,} slots, a load of 50%" in text
-        assert f"{2 * slots:,} slots or more (--index-bytes 1MiB)" in text
+        assert f"{2 * slots:,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text

@@ -53,6 +53,7 @@ def keys(prefix: bytes, count: int) -> list[bytes]:
     return [prefix + b"%05d" % i for i in range(count)]
 
 
+@pytest.mark.undo
 @pytest.mark.parametrize("freed_by", [Op.SET, Op.DELETE], ids=["overwritten", "deleted"])
 def test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees(tiny: gpkvs.Store, freed_by: Op) -> None:
     """I7: until the batch is durable, a crash brings back what it frees."""
@@ -108,6 +109,7 @@ def test_a_batch_that_goes_round_the_heap_stops_at_its_own_records(tiny: gpkvs.S
     assert tiny.get(b"first000") == b"v"
 
 
+@pytest.mark.undo
 def test_free_bytes_are_those_that_records_can_take(tiny: gpkvs.Store) -> None:
     whole = tiny.info().heap_bytes
     assert tiny.info().heap_free_bytes == whole

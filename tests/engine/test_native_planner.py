@@ -69,6 +69,7 @@ def outcome(result: BatchResult) -> list[object]:
     return seen
 
 
+@pytest.mark.undo
 @pytest.mark.parametrize("keys", [30, 600, 20_000])
 @pytest.mark.parametrize("table", ["default", "numbers"])
 def test_at_once_and_by_phases_make_the_same_files(
@@ -98,7 +99,8 @@ def test_at_once_and_by_phases_make_the_same_files(
 
 
 def test_the_largest_batch_that_is_planned_natively(store_path: Path) -> None:
-    with gpkvs.open(store_path, index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
+    sizes = {"index_bytes": 8 << 20, "heap_bytes": 32 << 20, "log_bytes": 32 << 20, "journal_bytes": 32 << 20}
+    with gpkvs.open(store_path, **sizes) as store:
         for count in (512, 513, OPS_MAX, OPS_MAX + 1):
             keys = [b"%d" % number for number in range(count)]
             store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
@@ -121,6 +123,7 @@ def test_records_that_cross_segments_are_placed_at_once(twins: tuple[gpkvs.Store
     assert len(segments) > 2
 
 
+@pytest.mark.undo
 def test_the_tail_is_the_same_whatever_table_a_batch_is_on(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
     """A batch of numbers appends no record; a tail segment in which nothing is live begins again all the same."""
     for store in twins:
@@ -133,6 +136,7 @@ def test_the_tail_is_the_same_whatever_table_a_batch_is_on(twins: tuple[gpkvs.St
         assert np.array_equal(left.words(0, left.bytes // 8), right.words(0, left.bytes // 8)), left.path
 
 
+@pytest.mark.undo
 def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkvs.Store]) -> None:
     for store in twins:
         for _ in range(3):

@@ -87,6 +87,7 @@ def test_what_fits_by_a_few_bytes_is_read(large: gpkvs.Store) -> None:
         large.execute(Batch.of([(Op.GET, b"exact")] * 64 + [(Op.GET, b"key1")]))
 
 
+@pytest.mark.undo  # it damages the mapped index
 def test_a_damaged_reference_is_told_as_damage_and_not_as_too_much(large: gpkvs.Store) -> None:
     """A length that leaves the segment says nothing about a value."""
     path = large.path

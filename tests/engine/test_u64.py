@@ -156,6 +156,7 @@ def test_tables_do_not_share_keys(counters: gpkvs.Store) -> None:
     assert counters.get_many(numbers(5), table="counters")[0].tolist() == [9]
 
 
+@pytest.mark.undo
 def test_one_transaction_on_several_tables(counters: gpkvs.Store) -> None:
     counters.create_table("names")
     requests = [

@@ -31,6 +31,8 @@ from tests.conftest import SMALL, assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import apply, contents, run_child
 
+pytestmark = pytest.mark.undo
+
 BATCH = [["set", f"key{i}", "value"] for i in range(100)]
 
 

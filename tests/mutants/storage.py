@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
+_COPY = "recovery/copy/"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -56,6 +57,41 @@ MUTANTS = (
         "if planner.writes.slots:",
         "a version that was given is given again",
         ("store/test_store.py::test_versions_are_never_reused",),
+    ),
+    Mutant(
+        "copy-undoes-nothing",
+        "recovery/copy/source.py",
+        "self._undone = {run.table_id: _entries(files, run) for run in descriptor.runs}",
+        "self._undone = {}",
+        "half of a batch that was in progress is copied",
+        (
+            f"{_COPY}test_copy.py::test_a_store_of_format_1",
+            f"{_COPY}test_copy.py::test_a_batch_in_progress_is_taken_back_in_memory",
+        ),
+    ),
+    Mutant(
+        "copy-audits-nothing",
+        "recovery/copy/copy.py",
+        "            self._audit(entry, image, rows)\n",
+        "",
+        "a damaged record is copied before it is noticed",
+        (f"{_COPY}test_refusals.py::test_a_damaged_store[record]",),
+    ),
+    Mutant(
+        "copy-compares-nothing",
+        "recovery/copy/copy.py",
+        "if found != wanted or counted != wanted.keys",
+        "if counted != found.keys",
+        "keys that were lost on the way, and numbers that changed, are not noticed",
+        (f"{_COPY}test_refusals.py::test_what_was_written_is_read_back",),
+    ),
+    Mutant(
+        "copy-places-once",
+        "recovery/copy/image.py",
+        "pending = pending[~placed]",
+        "break",
+        "keys that find no way in the first round are lost",
+        (f"{_COPY}test_copy.py::test_an_index_that_is_nearly_full",),
     ),
     Mutant(
         "salvage-old-tail",

@@ -18,6 +18,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Sizes
 from gpkvs.engine.engine import Engine
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.errors import (
@@ -75,7 +76,8 @@ def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, mon
         kernels.append("record")
         store_records(*_)
 
-    stores = store._engine._committer._host
+    committer = store._engine.committer
+    stores = committer._stores if isinstance(committer, JournalCommitter) else committer._host
     store_records = stores.records
     monkeypatch.setattr(stores, "records", stored)
     monkeypatch.setattr(store._backend, "launch", listed)

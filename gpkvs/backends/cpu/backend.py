@@ -181,6 +181,9 @@ class CpuBackend:
     def attach(self, region: Region | Image, /) -> None:
         """See `Backend.attach`; the CPU's kernels need mapped memory only."""
 
+    def attach_memory(self, memory: U8, /) -> None:
+        """See `Backend.attach_memory`."""
+
     def attach_index(self, index: Index, /) -> None:
         """See `Backend.attach_index`."""
 

@@ -113,6 +113,12 @@ class CudaBackend:
             self._warn_of_ddio()
 
     @explained
+    def attach_memory(self, memory: U8, /) -> None:
+        """See `Backend.attach_memory`."""
+        address = int(memory.ctypes.data)
+        self._registered[address] = HostMemory(address, len(memory))
+
+    @explained
     def attach_index(self, index: Index, /) -> None:
         """See `Backend.attach_index`; a `BackendError` if the GPU has no memory for the mirror."""
         mirror = self._new_mirror(index)
@@ -142,7 +148,7 @@ class CudaBackend:
             raise BackendError(
                 f"{region.path.name}: its mirror needs {region.bytes:,} bytes of GPU memory and the columns of a batch "
                 f"{_SPARE_BYTES:,}; {free:,} of {total:,} are free on {self.device}: use --backend cpu, a smaller "
-                "--index-bytes, or a GPU with more memory"
+                "index (gpkvs copy OLD NEW), or a GPU with more memory"
             )
         return Mirror(index, cupy.empty(region.bytes, np.uint8))
 

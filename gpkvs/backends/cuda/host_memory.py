@@ -20,7 +20,7 @@ class HostMemory:
     Parameters
     ----------
     address, size
-        Of a shared mapping, in whole pages.
+        Of a mapping, in whole pages.
 
     Raises
     ------

@@ -51,11 +51,7 @@ class KilledServers:
         Raises
         ------
         ServerProcessError
-        <<<<<<< HEAD:recovery/proof/servers/lives.py
-            If a server did not die, or not of what was planned.
-        =======
             If a server did not die as planned.
-        >>>>>>> cliproof:recovery/proof/servers/killed_servers.py
         """
         kills = [round.engine_point or SIGKILL]
         if round.kind == SIGKILL:

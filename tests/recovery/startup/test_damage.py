@@ -27,6 +27,8 @@ from tests.conftest import assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import run_child
 
+pytestmark = pytest.mark.undo
+
 ROOT_A, ROOT_B = ROOT_OFFSETS
 SLOT_BYTES, BUCKET_BYTES = BYTES_LAYOUT.slot_bytes, BYTES_LAYOUT.bucket_bytes
 

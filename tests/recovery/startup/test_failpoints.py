@@ -12,6 +12,8 @@ from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
 from tests.recovery.startup.harness import Operation, apply, contents, run_child
 
+pytestmark = pytest.mark.undo
+
 FIRST: list[Operation] = [["set", f"key{i}", f"first{i}"] for i in range(200)]
 SECOND: list[Operation] = [
     *[["set", f"key{i}", f"second{i}"] for i in range(0, 100)],

@@ -16,6 +16,8 @@ from tests.conftest import assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import Operation, apply, contents, run_child
 
+pytestmark = pytest.mark.undo
+
 OLD: list[Operation] = [["set", f"key{i}", f"old{i}"] for i in range(10)]
 # The flag is ACTIVE, and none, half, or all of the slots are overwritten.
 IN_PROGRESS = ["before_apply", "mid_apply", "before_apply_persist", "before_idle_flag"]

@@ -44,6 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 # Phases pass their failpoint once a table, the transaction's own once a batch.
+@pytest.mark.undo
 @pytest.mark.parametrize(
     "point",
     [

@@ -21,6 +21,8 @@ from tests.conftest import assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import kill_at
 
+pytestmark = pytest.mark.undo
+
 KEYS = np.arange(3000, dtype=np.uint64)
 WRITE = """
 import sys, numpy as np, gpkvs

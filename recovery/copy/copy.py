@@ -1,0 +1,446 @@
+"""`gpkvs copy`: every key of a store that no process has open, in a new store, with its version.
+
+The steps: survey the old store, which finds what is damaged in its indexes and whether all of it fits; write the new
+store, block by block; read it back and compare; give it its root. Until the last step there is no new store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import U64
+from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, Sizes
+from gpkvs.engine.recount import recount
+from gpkvs.engine.schema import check_index_bytes
+from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
+from gpkvs.media.catalog import Catalog, TableEntry
+from gpkvs.media.directory import (
+    DirectoryLock,
+    Progress,
+    access_errors,
+    checked_sizes,
+    first_root,
+    make_directory,
+    require_store,
+    round_up,
+    segment_bytes_for,
+)
+from gpkvs.media.layout import BLOCK_BYTES, UNIT_BYTES, reference_length
+from gpkvs.native import audits
+from gpkvs.pm.domain import find_domain
+from gpkvs.recovery.copy.image import FullError, Image
+from gpkvs.recovery.copy.placement import PLACEMENT
+from gpkvs.recovery.copy.records import (
+    copied_runs,
+    digest_numbers,
+    digest_records,
+    in_heap_order,
+    pack,
+    prefetch_records,
+    references,
+)
+from gpkvs.recovery.copy.source import Rows, Source, open_source
+from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
+from gpkvs.recovery.startup.opening import choose_commit
+from gpkvs.recovery.startup.salvage import audit
+from gpkvs.text import no_such, quoted
+
+_BLOCKS_AT_ONCE = 256
+_REFERENCE = 2  # word of a slot
+_LOAD_SUGGESTED = 0.65
+_HEAP_LOAD_SUGGESTED = 0.7
+
+
+@dataclass(frozen=True)
+class CopySizes:
+    """Sizes of the new store; what is not given is as in the old one."""
+
+    index_bytes: int | None = None  # of the default table
+    heap_bytes: int | None = None
+    log_bytes: int | None = None
+    journal_bytes: int | None = None
+    table_index_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CopiedTable:
+    """What was copied of one table."""
+
+    name: str
+    layout: str
+    keys: int
+    index_bytes: int
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What was copied."""
+
+    old: Path
+    new: Path
+    old_format: int
+    recovery: str  # of the old store, in memory
+    tables: tuple[CopiedTable, ...]
+    keys: int
+    record_bytes: int
+    seconds: float
+
+
+@dataclass
+class _Contents:
+    """What a table holds: a count, the bytes of its records, and a digest that is the same in any order."""
+
+    keys: int = 0
+    units: int = 0
+    digest: int = 0
+
+    def add(self, keys: int, units: int, digest: int) -> None:
+        """Count some more keys."""
+        self.keys += keys
+        self.units += units
+        self.digest = (self.digest + digest) % (1 << 64)
+
+
+def copy_store(
+    old: Path, new: Path, sizes: CopySizes, on_progress: Progress, *, commit: CommitName = "auto"
+) -> CopyReport:
+    """Copy a store into a new one, which has the same tables, keys and versions, and an id of its own.
+
+    Parameters
+    ----------
+    old
+        The store's directory. No byte in it is changed: a batch in progress is rolled back in memory.
+    new
+        A directory that is empty or not there yet. It holds a store when this returns, and none if this raises.
+    sizes
+        Of the new store.
+    on_progress
+        Called with the name of a step and the share of the work done, 0 to 1.
+    commit
+        How the batches of the new store become durable; ``auto`` as for any new store there.
+
+    Raises
+    ------
+    StoreLockedError, StoreMissingError, StoreAccessError, FormatError, UnsafeStoreError, CorruptStoreError
+        If the old store cannot be read, or is damaged.
+    InvalidArgumentError, NoSpaceError
+        If a size is wrong, or too small.
+    StoreError
+        If the new directory cannot be used, or what was read back is not what was written.
+    """
+    begin = time.perf_counter()
+    with access_errors(old), ExitStack() as undo:
+        require_store(old)
+        _require_apart(old, new)
+        require_no_store(new)
+        undo.callback(DirectoryLock(old, write=False).release)
+        backend = CpuBackend()
+        undo.callback(backend.close)
+        source = undo.enter_context(open_source(old, backend))
+        catalog = _new_catalog(source, sizes)
+        copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), on_progress)
+        copy.survey()
+        with access_errors(new):
+            _write_new(copy, new, source, commit)
+        on_progress("copied", 1.0)
+        return copy.report(old, new, time.perf_counter() - begin)
+
+
+def _require_apart(old: Path, new: Path) -> None:
+    old, new = old.resolve(), new.resolve()
+    if new == old or old in new.parents or (new.exists() and new.samefile(old)):
+        raise InvalidArgumentError(f"{new} is the old store or lies in it: name another directory", field="NEW")
+
+
+def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
+    """Return the tables with the blocks that they will have; ids and names stay."""
+    catalog = source.files.catalog
+    wanted = dict(sizes.table_index_bytes)
+    if sizes.index_bytes is not None:
+        wanted.setdefault(DEFAULT_TABLE, sizes.index_bytes)
+    names = [table.name for table in catalog.tables]
+    for name, size in wanted.items():
+        if name not in names:
+            raise UnknownTableError(no_such("table", name, names), field="table_index_bytes")
+        check_index_bytes(size)
+    return Catalog(
+        tuple(
+            replace(
+                table,
+                generation=0,
+                blocks=round_up(wanted.get(table.name, table.blocks * BLOCK_BYTES), BLOCK_BYTES) // BLOCK_BYTES,
+            )
+            for table in catalog.tables
+        ),
+        catalog.next_table_id,
+    )
+
+
+def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
+    root = source.files.root
+    return checked_sizes(
+        Sizes(
+            index_bytes=sum(table.blocks for table in catalog.tables) * BLOCK_BYTES,
+            heap_bytes=root.heap_bytes if sizes.heap_bytes is None else sizes.heap_bytes,
+            # A store has one of these two; where the new one has the other, it is as in any new store.
+            log_bytes=root.log_bytes or Sizes.log_bytes if sizes.log_bytes is None else sizes.log_bytes,
+            journal_bytes=root.journal_bytes if sizes.journal_bytes is None else sizes.journal_bytes,
+        )
+    )
+
+
+def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> None:
+    """Make the new store; whatever fails, nothing of it stays."""
+    was_there = new.exists()
+    make_directory(new)
+    lock = DirectoryLock(new, write=True)
+    try:
+        require_no_store(new)  # nobody else can make one from here on
+        kind = choose_commit(commit, find_domain(new, "auto"))
+        root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
+        writer = StoreWriter(new, root, copy.catalog)
+        try:
+            copy.on_progress("reserving space", 0.15)
+            writer.reserve()
+            heap_end = copy.write(writer)
+            copy.verify(new, writer.make_durable(source.current, heap_end))
+            writer.publish()
+        except BaseException:
+            writer.discard()
+            raise
+    except BaseException:
+        (new / "LOCK").unlink(missing_ok=True)
+        if not was_there:
+            new.rmdir()
+        raise
+    finally:
+        lock.release()
+
+
+class _Copy:
+    """One copy on its way.
+
+    Parameters
+    ----------
+    source
+        The old store.
+    backend
+        Runs the kernels.
+    catalog, sizes
+        Of the new store.
+    on_progress
+        Called with the name of a step and the share of the work done.
+    """
+
+    def __init__(
+        self, source: Source, backend: CpuBackend, catalog: Catalog, sizes: Sizes, on_progress: Progress
+    ) -> None:
+        self._source = source
+        self._backend = backend
+        self.catalog = catalog
+        self.sizes = sizes
+        self.on_progress = on_progress
+        self._segment_units = segment_bytes_for(sizes.heap_bytes) // UNIT_BYTES
+        self._contents = {table.id: _Contents() for table in catalog.tables}
+        self._blocks = sum(table.blocks for table in catalog.tables)
+
+    def _windows(self, entry: TableEntry) -> Iterator[tuple[int, int, Rows]]:
+        """Yield the first and last + 1 of some blocks of a new table, and the rows that go there.
+
+        Rows come in the order of their fingerprints, so a part of the old index fills a part of the new one.
+        """
+        old = self._source.files.table(entry.id)
+        step = max(1, min(_BLOCKS_AT_ONCE, _BLOCKS_AT_ONCE * entry.blocks // old.blocks))
+        for first in range(0, entry.blocks, step):
+            last = min(first + step, entry.blocks)
+            old_first, old_last = first * old.blocks // entry.blocks, -(-last * old.blocks // entry.blocks)
+            rows = self._source.rows(old, old_first, old_last)
+            block = PLACEMENT.block(rows.fingerprint0, entry)
+            yield first, last, rows.take((block >= first) & (block < last))
+
+    def _each_window(self, step: str, begin: float, end: float) -> Iterator[tuple[TableEntry, int, int, Rows]]:
+        """Yield the windows of all tables, and report progress."""
+        done = 0
+        for entry in self.catalog.tables:
+            for first, last, rows in self._windows(entry):
+                self.on_progress(f"{step} table {entry.name}", begin + (end - begin) * done / self._blocks)
+                yield entry, first, last, rows
+                done += last - first
+
+    def survey(self) -> None:
+        """Count what there is, before anything is written.
+
+        Raises
+        ------
+        CorruptStoreError
+            If an index of the old store is damaged.
+        NoSpaceError
+            If it is known already that the new sizes are too small.
+        """
+        heap_end, live_units, longest = 0, 0, 0
+        keys = dict.fromkeys(self._contents, 0)
+        for entry, _, _, rows in self._each_window("surveying", 0.0, 0.15):
+            keys[entry.id] += len(rows)
+            if keys[entry.id] > entry.slots:
+                raise self._index_full(entry)
+            if entry.slot_layout.has_records and len(rows):
+                units = reference_length(in_heap_order(rows.words[:, _REFERENCE]))
+                longest = max(longest, int(units.max()))
+                if longest <= self._segment_units:
+                    _, heap_end = pack(units, heap_end, self._segment_units)
+                live_units += int(units.sum(dtype=np.uint64))
+        if longest > self._segment_units or heap_end * UNIT_BYTES > self.sizes.heap_bytes:
+            raise self._heap_full(max(heap_end, live_units), longest)
+
+    def _index_full(self, entry: TableEntry) -> NoSpaceError:
+        old = self._source.files.table(entry.id)
+        keys = sum(len(self._source.rows(old, *blocks)) for blocks in _parts(old))
+        slots = max(int(keys / _LOAD_SUGGESTED), entry.slots * 5 // 4)
+        mib = -(-slots * entry.slot_layout.slot_bytes // MIB)
+        option = "--index-bytes " if entry.name == DEFAULT_TABLE else f"--table-index-bytes {entry.name}="
+        return NoSpaceError(
+            "index",
+            f"table {quoted(entry.name)} holds {keys:,} keys, and an index of {entry.blocks * BLOCK_BYTES:,} bytes has "
+            f"{entry.slots:,} slots, which cannot take all of them: use {option}{mib}MiB or more",
+        )
+
+    def _heap_full(self, units: int, longest: int) -> NoSpaceError:
+        # A segment is a sixteenth of the heap, rounded down to a power of two.
+        needed = max(int(units * UNIT_BYTES / _HEAP_LOAD_SUGGESTED), 16 << (longest * UNIT_BYTES - 1).bit_length())
+        return NoSpaceError(
+            "heap",
+            f"the records take {units * UNIT_BYTES:,} bytes in segments of {self._segment_units * UNIT_BYTES:,}, the "
+            f"longest one {longest * UNIT_BYTES:,}; a heap of {self.sizes.heap_bytes:,} bytes cannot take them: use "
+            f"--heap-bytes {-(-needed // MIB)}MiB or more",
+        )
+
+    def write(self, writer: StoreWriter) -> int:
+        """Write all tables and records; return the unit of the heap after the last record.
+
+        Raises
+        ------
+        CorruptStoreError
+            If a record of the old store is damaged.
+        NoSpaceError
+            If a table is too small.
+        """
+        heap_end = 0
+        for entry, first, last, rows in self._each_window("copying", 0.15, 0.8):
+            failpoint.hit("mid_copy")
+            if not len(rows) and entry.slot_layout.has_records:
+                continue
+            image = Image(self._backend, entry, self._source.files.root.hash_keys, first, last)
+            try:
+                place = image.place(rows)
+            except FullError:
+                raise self._index_full(entry) from None
+            self._audit(entry, image, rows)
+            if entry.slot_layout.has_records:
+                order = np.argsort(rows.words[:, _REFERENCE])
+                image.words[place[order], _REFERENCE], heap_end = self._write_records(
+                    writer, entry, rows.words[order, _REFERENCE], heap_end
+                )
+            else:
+                digest = digest_numbers(self._backend, rows.words, entry.id)
+                self._contents[entry.id].add(len(rows), 0, digest)
+            writer.write_blocks(entry, first, image.words)
+        return heap_end
+
+    def _audit(self, entry: TableEntry, image: Image, rows: Rows) -> None:
+        """Check each slot, and its record in the old heap, before they are written."""
+        source = self._source
+        of_records = {
+            "heap": source.files.heap.address,
+            "heap_bytes": source.files.heap.bytes,
+            "segment_units": source.files.segment_units,
+            "table_id": entry.id,
+            "next_sequence": source.current.next_sequence,
+        }
+        if entry.slot_layout.has_records:
+            prefetch_records(source.files, in_heap_order(rows.words[:, _REFERENCE]))
+        wrong = image.audit(**(of_records if entry.slot_layout.has_records else {}))
+        if wrong is not None:
+            row, invariant = wrong
+            source.refuse(source.files.table(entry.id), int(rows.slot[row]), audits()[invariant])
+
+    def _write_records(self, writer: StoreWriter, entry: TableEntry, reference: U64, heap_end: int) -> tuple[U64, int]:
+        """Copy the records of a window, in heap order; return where they are now, and the new end of the heap."""
+        files, units = self._source.files, reference_length(reference)
+        offset, heap_end = pack(units, heap_end, self._segment_units)
+        for at, run in copied_runs(self._backend, files, reference, offset, self._segment_units):
+            writer.write_records(at, run)
+        digest = digest_records(self._backend, files, reference)
+        self._contents[entry.id].add(len(units), int(units.sum(dtype=np.uint64)), digest)
+        return references(offset, units), heap_end
+
+    def verify(self, new: Path, root_file: str) -> None:
+        """Read the new store back: every slot and record is audited, and each table holds what was read before.
+
+        Raises
+        ------
+        StoreError
+            If anything is different.
+        """
+        with open_source(new, self._backend, root_file=root_file) as written:
+            done = 0
+            for entry in self.catalog.tables:
+                self.on_progress(f"verifying table {entry.name}", 0.8 + 0.2 * done / self._blocks)
+                done += entry.blocks
+                wanted, found = self._contents[entry.id], _audited_contents(self._backend, written, entry)
+                live_units = np.zeros(written.files.segments, np.uint64)
+                counted = recount(written.files, self._backend, written.files.indexes[entry.id], live_units)
+                if found != wanted or counted != wanted.keys or int(live_units.sum()) != wanted.units:
+                    raise StoreError(
+                        f"table {quoted(entry.name)} was read back from {new} with {found.keys:,} keys, and is not "
+                        f"what was written ({wanted.keys:,} keys): check the disk; nothing was kept"
+                    )
+
+    def report(self, old: Path, new: Path, seconds: float) -> CopyReport:
+        """Say what was copied."""
+        contents = self._contents
+        return CopyReport(
+            old=old,
+            new=new,
+            old_format=self._source.version,
+            recovery=self._source.recovery,
+            tables=tuple(
+                CopiedTable(table.name, table.layout, contents[table.id].keys, table.blocks * BLOCK_BYTES)
+                for table in self.catalog.tables
+            ),
+            keys=sum(content.keys for content in contents.values()),
+            record_bytes=sum(content.units for content in contents.values()) * UNIT_BYTES,
+            seconds=seconds,
+        )
+
+
+def _parts(entry: TableEntry) -> Iterator[tuple[int, int]]:
+    """Yield the first and last + 1 of some blocks of a table at a time."""
+    for first in range(0, entry.blocks, _BLOCKS_AT_ONCE):
+        yield first, min(first + _BLOCKS_AT_ONCE, entry.blocks)
+
+
+def _audited_contents(backend: CpuBackend, source: Source, entry: TableEntry) -> _Contents:
+    """Audit every slot and record of a table; return what it holds."""
+    contents = _Contents()
+    for first, last in _parts(entry):
+        rows = source.rows(entry, first, last)
+        reference = in_heap_order(rows.words[:, _REFERENCE]) if entry.slot_layout.has_records else rows.slot[:0]
+        prefetch_records(source.files, reference)
+        broken = audit(source.files, backend, entry, source.current.next_sequence, blocks=(first, last))
+        if broken.any():
+            slot = int(broken.argmax())
+            source.refuse(entry, first * entry.slot_layout.block_slots + slot, audits()[int(broken[slot])])
+        if entry.slot_layout.has_records:
+            units = int(reference_length(reference).sum(dtype=np.uint64))
+            contents.add(len(rows), units, digest_records(backend, source.files, reference))
+        else:
+            contents.add(len(rows), 0, digest_numbers(backend, rows.words, entry.id))
+    return contents

@@ -1,0 +1,114 @@
+"""Records one after the other in a new heap: none crosses the end of a segment, as in the heap of any store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import U8, U64
+from gpkvs.config import MIB
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import REFERENCE_LENGTH_BITS, UNIT_BYTES, reference_length, reference_offset
+
+_WRITTEN_AT_ONCE = 8 * MIB
+_GAP_READ = 64 << 10  # bytes between two records that are read with them rather than skipped
+
+
+def pack(units: U64, begin: int, segment_units: int) -> tuple[U64, int]:
+    """Give records their places, from the unit `begin` of the heap on.
+
+    Parameters
+    ----------
+    units
+        The length of each, not above that of a segment.
+
+    Returns
+    -------
+    offset
+        The first unit of each.
+    end
+        The unit after the last one.
+    """
+    offset, ends = np.empty(len(units), np.uint64), np.cumsum(units, dtype=np.uint64)
+    at, first, done = begin, 0, 0
+    while first < len(units):
+        room = segment_units - at % segment_units
+        last = int(np.searchsorted(ends, np.uint64(done + room), side="right"))
+        offset[first:last] = ends[first:last] - units[first:last] + np.uint64(at) - np.uint64(done)
+        if last == first:  # it does not fit what is left of the segment
+            assert room < segment_units, "a record is longer than a segment"
+            at += room
+            continue
+        at += int(ends[last - 1]) - done
+        first, done = last, int(ends[last - 1])
+    return offset, at
+
+
+def in_heap_order(reference: U64) -> U64:
+    """Return references in the order in which their records lie: so they are read from the disk in one direction."""
+    return np.sort(reference)  # the offset is in the upper bits
+
+
+def prefetch_records(files: StoreFiles, reference: U64) -> None:
+    """Begin to read records, which come in heap order."""
+    if not len(reference):
+        return
+    begin = reference_offset(reference).astype(np.int64) * UNIT_BYTES
+    end = begin + reference_length(reference).astype(np.int64) * UNIT_BYTES
+    first = np.flatnonzero(np.diff(begin, prepend=-2 * _GAP_READ) > _GAP_READ)
+    for start, stop in zip(begin[first].tolist(), np.maximum.reduceat(end, first).tolist(), strict=True):
+        files.heap.prefetch(start, min(stop, files.heap.bytes) - start)
+
+
+def digest_records(backend: CpuBackend, files: StoreFiles, reference: U64) -> int:
+    """Return the sum of the digests of some records, which were checked."""
+    digest = np.empty(len(reference), np.uint64)
+    backend.launch("digest_records", len(reference), reference=reference, heap=files.heap.address, digest=digest)
+    return int(digest.sum(dtype=np.uint64))
+
+
+def digest_numbers(backend: CpuBackend, words: U64, table_id: int) -> int:
+    """Return the sum of the digests of some slots of a u64 table."""
+    digest = np.empty(len(words), np.uint64)
+    backend.launch("digest_numbers", len(words), slots=np.ascontiguousarray(words), table_id=table_id, digest=digest)
+    return int(digest.sum(dtype=np.uint64))
+
+
+def copied_runs(
+    backend: CpuBackend, files: StoreFiles, reference: U64, offset: U64, segment_units: int
+) -> Iterator[tuple[int, U8]]:
+    """Copy records out of a heap in runs; yield where each run begins in the new one, in bytes, and its bytes.
+
+    Parameters
+    ----------
+    reference
+        Where the records are.
+    offset
+        Where each will be, ascending, in units.
+    segment_units
+        Of the new heap; a run lies in one segment, and is copied before the next one.
+    """
+    part = offset // np.uint64(min(segment_units, _WRITTEN_AT_ONCE // UNIT_BYTES))
+    bounds = np.append(np.flatnonzero(np.diff(part, prepend=~part[:1])), len(offset)).tolist()
+    for first, last in pairwise(bounds):
+        begin = int(offset[first])
+        end = int(offset[last - 1]) + int(reference_length(reference[last - 1]))
+        run: U8 = np.empty((end - begin) * UNIT_BYTES, np.uint8)
+        backend.launch(
+            "copy_records",
+            last - first,
+            reference=np.ascontiguousarray(reference[first:last]),
+            heap=files.heap.address,
+            offset=(offset[first:last] - np.uint64(begin)) * np.uint64(UNIT_BYTES),
+            out=run,
+        )
+        yield begin * UNIT_BYTES, run
+
+
+def references(offset: U64, units: U64) -> U64:
+    """Join offsets and lengths."""
+    joined: U64 = offset << np.uint64(REFERENCE_LENGTH_BITS) | units
+    return joined
