@@ -17,6 +17,9 @@ class RecoveryReport:
 
     undone: bool  # a batch in progress was rolled back
     undone_entries: int
+    replayed_batches: int  # of a journal, after its last checkpoint
+    replayed_slots: int
+    cut_batches: int  # at the journal's end, not whole: nobody was told of them
     dropped_slots: int  # of a store that was in use without an undo log: what could not be read
     root_copy_repaired: str  # "", "A" or "B"
     records: int
@@ -39,6 +42,19 @@ class TableInfo:
 
 
 @dataclass(frozen=True)
+class JournalInfo:
+    """The journal of a store, and the checkpoints that make room in it."""
+
+    is_direct: bool  # whether blocks are written past the page cache
+    used_bytes: int  # between the last checkpoint and the last batch
+    capacity_bytes: int  # what may be in use: a segment less than the journal has
+    batches_in_flight: int  # that are not durable yet
+    room_seconds: float  # that batches have waited for room
+    checkpoints: int  # that are complete
+    checkpoint_bytes: int  # that all checkpoints have written
+
+
+@dataclass(frozen=True)
 class StoreInfo:
     """A store as it is now."""
 
@@ -53,7 +69,8 @@ class StoreInfo:
     heap_free_bytes: int  # where records can be appended: in segments in which nothing is live, and the tail
     commit: str  # ``undo`` or ``journal``
     log_bytes: int  # of the undo log, if there is one
-    journal_bytes: int
+    journal_bytes: int  # of the journal, if there is one
+    journal: JournalInfo | None
     limits: Limits
     next_version: int
     tables: tuple[TableInfo, ...]

@@ -388,6 +388,7 @@ class Store:
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes,
+            journal=self._engine.committer.journal_info(),
             limits=self.limits,
             next_version=self._engine.next_sequence,
             tables=tuple(_describe(table, record_bytes) for table in tables),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
@@ -108,9 +109,15 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
             undone_entries=info.recovery.undone_entries,
             seconds=info.recovery.seconds,
             report=info.recovery.text,
+            replayed_batches=info.recovery.replayed_batches,
+            replayed_slots=info.recovery.replayed_slots,
+            cut_batches=info.recovery.cut_batches,
         ),
         process_written_bytes=info.process_io.written_bytes if info.process_io else None,
         process_read_bytes=info.process_io.read_bytes if info.process_io else None,
+        commit=info.commit,
+        journal_bytes=info.journal_bytes,
+        journal=admin_pb2.JournalInfo(**asdict(info.journal)) if info.journal else None,
     )
 
 

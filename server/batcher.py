@@ -140,7 +140,7 @@ class Batcher:
 
     @property
     def queue_requests(self) -> int:
-        """Requests that wait for the transaction in progress to end."""
+        """Requests that wait to get into a batch."""
         return len(self._queue)
 
     @property

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.engine.meter import Meter
-from gpkvs.info import StoreInfo
+from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
 
@@ -53,7 +53,10 @@ class Metrics:
             "gpkvs_batch_requests", "Requests in a transaction", buckets=_OPERATIONS, registry=self.registry
         )
         self._batch_seconds = Histogram(
-            "gpkvs_batch_seconds", "Time of a transaction in the engine", buckets=SECONDS, registry=self.registry
+            "gpkvs_batch_seconds",
+            "Time of a transaction from its start in the engine until it is durable",
+            buckets=SECONDS,
+            registry=self.registry,
         )
         self._refused = Counter(
             "gpkvs_requests_refused",
@@ -66,12 +69,12 @@ class Metrics:
         )
         self._store: _StoreCollector | None = None
         self._queue_requests = Gauge(
-            "gpkvs_queue_requests", "Requests that wait for the transaction in progress", registry=self.registry
+            "gpkvs_queue_requests", "Requests that wait to get into a transaction", registry=self.registry
         )
         self._memory_bytes = Gauge(
             "gpkvs_memory_bytes",
             "Memory that clients make the server take, by kind: open calls, requests from their receipt to the end of "
-            "their transaction, answers until they are sent, the transaction in progress",
+            "their transaction, answers until they are sent, the transactions in progress",
             ["kind"],
             registry=self.registry,
         )
@@ -157,6 +160,7 @@ class _StoreCollector(Collector):
                 "backend": info.backend,
                 "domain": info.domain,
                 "domain_found": info.domain_found,
+                "commit": info.commit,
             },
         )
         yield GaugeMetricFamily("gpkvs_heap_bytes", "Size of the heap", value=info.heap_bytes)
@@ -164,7 +168,11 @@ class _StoreCollector(Collector):
         yield GaugeMetricFamily(
             "gpkvs_heap_free_bytes", "Bytes that records can be appended to", value=info.heap_free_bytes
         )
-        yield GaugeMetricFamily("gpkvs_log_bytes", "Size of the undo log", value=info.log_bytes)
+        yield GaugeMetricFamily(
+            "gpkvs_log_bytes", "Size of the undo log; 0 where there is a journal", value=info.log_bytes
+        )
+        if info.journal:
+            yield from _journal_families(info.journal, info.journal_bytes)
         for name, text in (
             ("records", "Records in a table"),
             ("slots", "Slots of a table"),
@@ -185,7 +193,31 @@ class _StoreCollector(Collector):
         yield GaugeMetricFamily(
             "gpkvs_recovery_undone_entries", "Slots that it restored", value=info.recovery.undone_entries
         )
+        if info.journal:
+            yield GaugeMetricFamily(
+                "gpkvs_recovery_replayed_batches",
+                "Batches after the last checkpoint that it replayed",
+                value=info.recovery.replayed_batches,
+            )
         yield from _meter_families(self._meter)
+
+
+def _journal_families(journal: JournalInfo, size: int) -> Iterator[Metric]:
+    for name, text, value in (
+        ("bytes", "Size of the journal", size),
+        ("used_bytes", "Bytes of the journal from the last checkpoint to the last batch", journal.used_bytes),
+        ("capacity_bytes", "What may be in use; a batch that finds no room waits", journal.capacity_bytes),
+        ("batches_in_flight", "Batches that are stored and not durable yet", journal.batches_in_flight),
+        ("direct", "1 if the journal is written past the page cache", int(journal.is_direct)),
+    ):
+        yield GaugeMetricFamily(f"gpkvs_journal_{name}", text, value=value)
+    counters: tuple[tuple[str, str, float], ...] = (
+        ("journal_wait_seconds", "Time that batches waited for room in the journal", journal.room_seconds),
+        ("checkpoints", "Checkpoints that are complete", journal.checkpoints),
+        ("checkpoint_written_bytes", "Bytes of index pages that checkpoints wrote", journal.checkpoint_bytes),
+    )
+    for name, text, count in counters:
+        yield CounterMetricFamily(f"gpkvs_{name}", text, count)
 
 
 def _meter_families(meter: Meter) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ It counts by connection, by kind and in all:
 - ``calls``: each open call, with what gRPC holds for it;
 - ``requests``: each request, from its receipt to the end of its transaction;
 - ``answers``: each response, from the moment it is planned until gRPC has sent it, or the call has ended;
-- ``batch``: the working memory of the transaction in progress.
+- ``batch``: the working memory of the transactions in progress.
 
 A connection may hold as much as it leaves free: one alone gets half, several share it, and a connection that holds
 little always finds room. The server refuses a request beyond this before it is executed, and where it can before it is

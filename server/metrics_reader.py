@@ -122,6 +122,7 @@ def summarize(interval: Interval) -> dict[str, object]:
         **_engine(interval),
         **_written(interval),
         **_sizes(now),
+        "journal": _journal(interval),
         "tables": _tables(now),
     }
 
@@ -180,6 +181,21 @@ def _sizes(now: Scrape) -> dict[str, object]:
         "heap_live_bytes": int(now.value("gpkvs_heap_live_bytes")),
         "heap_free_bytes": int(now.value("gpkvs_heap_free_bytes")),
         "resident_bytes": int(now.value("process_resident_memory_bytes")),
+    }
+
+
+def _journal(interval: Interval) -> dict[str, float] | None:
+    """Return how full the journal is and what waits for it; None if there is none."""
+    now = interval.after
+    if not now.has("gpkvs_journal_bytes"):
+        return None
+    return {
+        "used_bytes": int(now.value("gpkvs_journal_used_bytes")),
+        "capacity_bytes": int(now.value("gpkvs_journal_capacity_bytes")),
+        "batches_in_flight": int(now.value("gpkvs_journal_batches_in_flight")),
+        "waiting": interval.growth("gpkvs_journal_wait_seconds_total") / interval.seconds,
+        "checkpoints": int(now.value("gpkvs_checkpoints_total")),
+        "checkpoint_written_bytes": interval.growth("gpkvs_checkpoint_written_bytes_total") / interval.seconds,
     }
 
 

@@ -50,6 +50,7 @@ def log_store(store: Store, message_bytes_max: int) -> None:
         info.domain_note,
         extra={"event": "domain", "domain": info.domain, "domain_found": info.domain_found},
     )
+    _log_commit(info)
     _log_limits(info.limits, message_bytes_max)
 
 
@@ -74,12 +75,26 @@ def _log_opening(info: StoreInfo, *, is_new: bool) -> None:
     recovery = info.recovery
     fields: dict[str, object] = {"path": str(info.path), "seconds": recovery.seconds}
     if is_new:
-        reserved_bytes = info.heap_bytes + info.log_bytes + sum(table.index_bytes for table in info.tables)
+        reserved_bytes = (
+            info.heap_bytes + info.log_bytes + info.journal_bytes + sum(table.index_bytes for table in info.tables)
+        )
         fields |= {"event": "created", "reserved_bytes": reserved_bytes}
         _log.info("store %s: created, %s MiB reserved", info.path, f"{reserved_bytes / MIB:,.0f}", extra=fields)
     else:
         fields |= {"event": "opened", "undone": recovery.undone, "undone_entries": recovery.undone_entries}
         _log.info("store %s: opened; %s", info.path, recovery.text, extra=fields)
+
+
+def _log_commit(info: StoreInfo) -> None:
+    fields: dict[str, object] = {"event": "commit", "commit": info.commit}
+    if info.journal:
+        fields |= {"journal_bytes": info.journal_bytes, "journal_is_direct": info.journal.is_direct}
+        how = "past" if info.journal.is_direct else "through"
+        text = f"a journal of {info.journal_bytes / MIB:,.0f} MiB, written {how} the page cache"
+    else:
+        fields |= {"log_bytes": info.log_bytes}
+        text = f"an undo log of {info.log_bytes / MIB:,.0f} MiB"
+    _log.info("batches commit by %s", text, extra=fields)
 
 
 def _log_limits(limits: Limits, message_bytes_max: int) -> None:

@@ -53,7 +53,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ("backend", info.backend),
         ("durability", f"{info.domain}: {info.domain_note}"),
         ("heap", f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"),
-        ("log", _mib(info.log_bytes)),
+        ("commit", _commit(info)),
         (
             "limits",
             f"key {info.key_bytes_max:,} B, value {info.value_bytes_max:,} B, "
@@ -84,6 +84,14 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
         )
     return view
+
+
+def _commit(info: admin_pb2.InfoResponse) -> str:
+    if not info.HasField("journal"):
+        return f"undo log, {_mib(info.log_bytes)}"
+    journal = info.journal
+    how = "direct: past the page cache" if journal.is_direct else "through the page cache"
+    return f"journal ({how}), {_mib(journal.used_bytes)} in use of {_mib(info.journal_bytes)}"
 
 
 def _device(info: admin_pb2.InfoResponse) -> str:

@@ -124,6 +124,11 @@ def _facts(summary: dict[str, Any]) -> Table:
         ("resident memory", _bytes(summary["resident_bytes"])),
     ):
         facts.add_row(name, text)
+    if journal := summary["journal"]:
+        share = journal["used_bytes"] / journal["capacity_bytes"]
+        style = "red" if journal["waiting"] else "default"
+        used = f"{_bytes(journal['used_bytes'])}, {100 * share:.0f} % full"
+        facts.add_row("journal in use", f"[{style}]{used}[/]")
     return facts
 
 

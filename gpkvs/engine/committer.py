@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gpkvs.batch import U64
 from gpkvs.engine.write_set import WriteSet
+from gpkvs.info import JournalInfo
 
 
 class Committer(Protocol):
@@ -50,6 +51,9 @@ class Committer(Protocol):
 
     def release_waiting(self) -> bool:
         """Make space usable that is free but not yet to be used again; return whether there was some."""
+
+    def journal_info(self) -> JournalInfo | None:
+        """Describe the journal as it is now, if there is one."""
 
     def close(self) -> None:
         """End what runs in the background. Nothing is committed any more."""

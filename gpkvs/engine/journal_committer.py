@@ -27,10 +27,11 @@ from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.engine.zeroed_space import ZeroedSpace
 from gpkvs.fatal import stop_process
+from gpkvs.info import JournalInfo
 from gpkvs.media.block import HEADER_BYTES, block_pages
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.journal import Block, Journal, Written
-from gpkvs.media.layout import UNIT_BYTES, Descriptor
+from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES, Descriptor
 
 
 class JournalCommitter:
@@ -222,6 +223,19 @@ class JournalCommitter:
         with self._appending:
             self.wait(self._append_empty())
         self.checkpointer.start()
+
+    def journal_info(self) -> JournalInfo:
+        """See `Committer.journal_info`."""
+        journal, checkpointer = self.journal, self.checkpointer
+        return JournalInfo(
+            is_direct=journal.is_direct,
+            used_bytes=journal.used_pages * PAGE_BYTES,
+            capacity_bytes=journal.ring.capacity * PAGE_BYTES,
+            batches_in_flight=max(self.begun - journal.durable, 0),
+            room_seconds=journal.room_seconds,
+            checkpoints=checkpointer.checkpoints,
+            checkpoint_bytes=checkpointer.pages * PAGE_BYTES,
+        )
 
     def close(self) -> None:
         """See `Committer.close`."""

@@ -103,6 +103,9 @@ class UndoCommitter:
         """See `Committer.release_waiting`: no space waits."""
         return False
 
+    def journal_info(self) -> None:
+        """See `Committer.journal_info`."""
+
     def close(self) -> None:
         """See `Committer.close`."""
 

@@ -222,7 +222,7 @@ def open_files(
 
 
 def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
-    """Say which sizes were given and have no effect: an existing store keeps those of its creation.
+    """Say which sizes and commit were given and have no effect: an existing store keeps those of its creation.
 
     Raises
     ------
@@ -232,7 +232,15 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
     has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes, files.root.journal_bytes)
-    of_commit = "journal_bytes" if files.root.has_journal else "log_bytes"
+    commit, of_commit = ("journal", "journal_bytes") if files.root.has_journal else ("undo", "log_bytes")
+    if config.commit not in ("auto", commit):
+        _log.warning(
+            "commit=%s has no effect: the store was created with %s and keeps it; gpkvs copy OLD NEW --commit %s makes "
+            "the other one",
+            config.commit,
+            commit,
+            config.commit,
+        )
     for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(

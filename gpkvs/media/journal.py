@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -130,6 +131,10 @@ class Journal:
 
     Attributes
     ----------
+    is_direct
+        Whether blocks are written past the page cache.
+    room_seconds
+        How long batches have waited for room in the journal.
     on_new_memory
         Called with memory that will hold blocks, before it is used.
     """
@@ -139,6 +144,8 @@ class Journal:
         self._key = root.hash_keys
         self._incarnation = root.incarnation
         self.last = last
+        self.is_direct = data.is_direct
+        self.room_seconds = 0.0
         self._freed_to = root.checkpoint.position
         self._is_freed = threading.Condition()
         self._in_flight: deque[tuple[int, Block]] = deque()
@@ -201,9 +208,14 @@ class Journal:
             self.wait(self._in_flight[0][0])
             self._spare.append(self._in_flight.popleft()[1].memory)
         memory = self._memory(pages)
+        self._wait_for_room(pages)
+        return Block(memory, pages)
+
+    def _wait_for_room(self, pages: int) -> None:
+        began = time.perf_counter()
         with self._is_freed:
             self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)
-        return Block(memory, pages)
+        self.room_seconds += time.perf_counter() - began
 
     def _memory(self, pages: int) -> NDArray[np.uint8]:
         """Return memory for so many pages: some that was used before, if it is large enough."""

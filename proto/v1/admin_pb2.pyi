@@ -29,19 +29,43 @@ class TableInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ...) -> None: ...
 
 class RecoveryInfo(_message.Message):
-    __slots__ = ("undone", "undone_entries", "seconds", "report")
+    __slots__ = ("undone", "undone_entries", "seconds", "report", "replayed_batches", "replayed_slots", "cut_batches")
     UNDONE_FIELD_NUMBER: _ClassVar[int]
     UNDONE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CUT_BATCHES_FIELD_NUMBER: _ClassVar[int]
     undone: bool
     undone_entries: int
     seconds: float
     report: str
-    def __init__(self, undone: bool = ..., undone_entries: _Optional[int] = ..., seconds: _Optional[float] = ..., report: _Optional[str] = ...) -> None: ...
+    replayed_batches: int
+    replayed_slots: int
+    cut_batches: int
+    def __init__(self, undone: bool = ..., undone_entries: _Optional[int] = ..., seconds: _Optional[float] = ..., report: _Optional[str] = ..., replayed_batches: _Optional[int] = ..., replayed_slots: _Optional[int] = ..., cut_batches: _Optional[int] = ...) -> None: ...
+
+class JournalInfo(_message.Message):
+    __slots__ = ("is_direct", "used_bytes", "capacity_bytes", "batches_in_flight", "room_seconds", "checkpoints", "checkpoint_bytes")
+    IS_DIRECT_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    ROOM_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    is_direct: bool
+    used_bytes: int
+    capacity_bytes: int
+    batches_in_flight: int
+    room_seconds: float
+    checkpoints: int
+    checkpoint_bytes: int
+    def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes")
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +84,9 @@ class InfoResponse(_message.Message):
     LAST_RECOVERY_FIELD_NUMBER: _ClassVar[int]
     PROCESS_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
     version: str
     backend: str
     path: str
@@ -78,7 +105,10 @@ class InfoResponse(_message.Message):
     last_recovery: RecoveryInfo
     process_written_bytes: int
     process_read_bytes: int
-    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ...) -> None: ...
+    commit: str
+    journal_bytes: int
+    journal: JournalInfo
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "layout", "index_bytes")

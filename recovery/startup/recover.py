@@ -161,7 +161,8 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
     repaired = files.roots.found.repaired
     did = "no batch was in progress"
-    if replayed := restored.replayed:
+    replayed = restored.replayed
+    if replayed:
         did = f"{counted(replayed.blocks, 'transaction')} replayed: {counted(replayed.entries, 'slot')}"
         if replayed.cut:
             did += f"; {counted(replayed.cut, 'transaction')} of which nobody was told dropped"
@@ -172,6 +173,9 @@ def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, se
     return RecoveryReport(
         undone=restored.undone,
         undone_entries=restored.undone_entries,
+        replayed_batches=replayed.blocks if replayed else 0,
+        replayed_slots=replayed.entries if replayed else 0,
+        cut_batches=replayed.cut if replayed else 0,
         dropped_slots=restored.dropped_slots,
         root_copy_repaired=repaired,
         records=records,

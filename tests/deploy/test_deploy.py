@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
 from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import DELETE, GET, SET, Refused, batch
-from tests.serving import SIZES, Server
+from tests.serving import SIZES, Server, StartServer
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/gpkvs.json").read_text())
@@ -141,6 +141,15 @@ class Prometheus:
         self._process.wait(30)
 
 
+def empty_queries(prometheus: Prometheus) -> list[str]:
+    """Return the dashboard's queries that find nothing."""
+    return [
+        query
+        for query in QUERIES
+        if not prometheus.query(query.replace("$instance", ".*").replace("$__rate_interval", "5s"))
+    ]
+
+
 @pytest.fixture
 def prometheus(server: Server, tmp_path: Path) -> Iterator[Prometheus]:
     folder = tmp_path / "prometheus"
@@ -152,7 +161,9 @@ def prometheus(server: Server, tmp_path: Path) -> Iterator[Prometheus]:
         started.stop()
 
 
-def test_metrics_of_dashboard_and_alerts_exist(server: Server) -> None:
+def test_metrics_of_dashboard_and_alerts_exist(start_server: StartServer) -> None:
+    """With a journal: it has some more."""
+    server = start_server("--commit", "journal")
     server.kv.Set(kv_pb2.SetRequest(key=b"key"))
     refuse_one(server)
     exported = exported_names(server)
@@ -179,6 +190,7 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @needs_prometheus
+@pytest.mark.undo
 def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prometheus) -> None:
     refuse_one(server)
     with Load(server):
@@ -202,17 +214,31 @@ def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prom
         # A 4- to 5-byte key and value make a record of 48 bytes, an undo entry of 48 and a slot of 32.
         amplification = "sum(rate(gpkvs_written_bytes_total[5s])) / sum(rate(gpkvs_user_bytes_total[5s]))"
         assert 5 < prometheus.value(amplification) < 50
-        empty = [
-            expression
-            for expression in QUERIES
-            if not prometheus.query(expression.replace("$instance", ".*").replace("$__rate_interval", "5s"))
-        ]
-        assert not empty, "these queries of the dashboard find nothing"
+        assert all("journal" in query or "checkpoint" in query for query in empty_queries(prometheus))
     rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == ALERTS.count("- alert: ")
     assert {rule["health"] for rule in rules} == {"ok"}, rules
     firing = {rule["name"] for rule in rules if rule["state"] == "firing"}
     assert not firing, rules
+
+
+@needs_prometheus
+def test_prometheus_scrapes_a_server_with_a_journal(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server("--commit", "journal")
+    refuse_one(server)
+    prometheus = Prometheus(server, tmp_path)
+    try:
+        with Load(server):
+            wait_for("Prometheus saw no batches", lambda: prometheus.query("rate(gpkvs_batch_seconds_count[5s]) > 0"))
+            time.sleep(2)
+            assert not empty_queries(prometheus), "these queries of the dashboard find nothing"
+            assert 0 < prometheus.value("gpkvs_journal_used_bytes / gpkvs_journal_capacity_bytes") < 0.9
+            # The flush is no phase of the engine: it may run the next batch meanwhile.
+            assert prometheus.value("rate(gpkvs_batch_seconds_sum[5s])") > prometheus.value(
+                "sum(rate(gpkvs_phase_seconds_total[5s]))"
+            )
+    finally:
+        prometheus.stop()
 
 
 @needs_prometheus
