@@ -240,5 +240,6 @@ class JournalCommitter:
     def close(self) -> None:
         """See `Committer.close`."""
         self.checkpointer.stop()
+        self.cover()  # a record that rots from now on is damage of its key, not the end of the journal
         with self._appending:
             self.journal.close()
