@@ -72,9 +72,20 @@ COPY = (
     "before_copy_publish",
     "after_copy_publish",
 )
+# Those that a server passes whatever its clients ask for, by the store's commit: a drill visits each. Of a batch or a
+# checkpoint, and of a start after a kill.
+SERVING_BY_COMMIT = {
+    "undo": (ENGINE, RECOVERY),
+    "journal": (
+        (
+            *ENGINE[: ENGINE.index("before_descriptor")],
+            *("before_block", "before_apply", "mid_apply", "before_reply"),
+            *("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root"),
+        ),
+        ("before_settle", "mid_replay", "before_incarnation", "between_roots", "before_first_block", "before_recount"),
+    ),
+}
 ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION + COPY
-# Those that a server passes whatever its clients ask for: a drill visits each.
-SERVING = ENGINE + RECOVERY
 
 _armed = ""
 _remaining = 0

@@ -67,7 +67,8 @@ class EmbeddedGpkvs:
         self.store = Store(directory, config)
         if shape.is_numbers:
             self.store.create_table(TABLE, layout="u64", index_bytes=index)
-        self.settings = f"domain {promise}, layout {shape.name}, load factor {LOAD_FACTOR}"
+        commit = self.store.info().commit
+        self.settings = f"domain {promise}, commit {commit}, layout {shape.name}, load factor {LOAD_FACTOR}"
 
     def load(self, workload: Workload) -> None:
         """Store all records."""

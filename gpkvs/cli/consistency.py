@@ -14,13 +14,14 @@ from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.config import BackendName, DurabilityName
+from gpkvs.config import BackendName, CommitName, DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, ConsistencyReport, check_consistency
 from gpkvs.recovery.proof.consistency.history import History
 from gpkvs.recovery.proof.consistency.serializability import judge
 from gpkvs.recovery.proof.servers.kill_plan import SIGKILL
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
+from gpkvs.recovery.startup.opening import usual_commit
 from gpkvs.text import counted
 
 
@@ -45,6 +46,7 @@ def consistency_command(
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
+    commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Prove that the responses to clients are strictly serializable, while the server is killed under them.
@@ -68,7 +70,13 @@ def consistency_command(
             faults,
             secrets.randbelow(1 << 32) if seed is None else seed,
             directory,
-            ServerOptions(backend=backend, durability=durability, index="4MiB", heap="512MiB"),
+            ServerOptions(
+                backend=backend,
+                durability=durability,
+                commit=usual_commit(directory, durability, commit),
+                index="4MiB",
+                heap="512MiB",
+            ),
         )
         report = _check(options, console)
     if as_json:

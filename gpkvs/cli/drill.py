@@ -15,17 +15,20 @@ from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.config import BackendName, DurabilityName
-from gpkvs.failpoint import SERVING
+from gpkvs.config import BackendName, CommitName, DurabilityName
+from gpkvs.failpoint import SERVING_BY_COMMIT
 from gpkvs.recovery.proof.drill.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
+from gpkvs.recovery.startup.opening import usual_commit
 from gpkvs.text import counted
+
+_POINTS_MAX = max(len(batch) + len(start) for batch, start in SERVING_BY_COMMIT.values())
 
 
 @exits({0: "nothing was lost", 1: "something was lost (the data is then kept)"})
 def drill_command(
     rounds: Annotated[
-        int, typer.Option(help=f"Kills of a server; from {len(SERVING)} on every failpoint is visited.", min=1)
+        int, typer.Option(help=f"Kills of a server; from {_POINTS_MAX} on every failpoint is visited.", min=1)
     ] = 30,
     seed: Annotated[
         int | None,
@@ -40,6 +43,7 @@ def drill_command(
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the stores.")] = "auto",
+    commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Kill a real server under load, restart it, and check its store, again and again.
@@ -59,7 +63,12 @@ def drill_command(
             rounds=rounds,
             seed=secrets.randbelow(1 << 32) if seed is None else seed,
             directory=directory,
-            server=ServerOptions(backend=backend, durability=durability, index="128KiB"),
+            server=ServerOptions(
+                backend=backend,
+                durability=durability,
+                commit=usual_commit(directory, durability, commit),
+                index="128KiB",
+            ),
         )
         console.print(f"seed {options.seed}, {rounds} rounds, data in {directory}", markup=False)
         try:
@@ -126,11 +135,12 @@ def _failure(error: DrillError) -> dict[str, object]:
 def _print(report: DrillReport) -> None:
     console = Console(highlight=False, soft_wrap=True)
     counts, kills = report.counts, report.kills
+    points = [point for points in SERVING_BY_COMMIT[report.commit] for point in points]
     rows = (
         ("kills", sum(kills.values())),
         ("  by SIGKILL at a random moment", kills["sigkill"]),
         (
-            f"  at failpoints ({sum(name in kills for name in SERVING)} of {len(SERVING)} visited)",
+            f"  at failpoints ({sum(name in kills for name in points)} of {len(points)} visited)",
             kills.total() - kills["sigkill"],
         ),
         ("writes acknowledged, none lost", counts.writes),

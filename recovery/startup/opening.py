@@ -10,10 +10,11 @@ from typing import cast, get_args
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.config import CommitName, StoreConfig
+from gpkvs.config import CommitName, DurabilityName, StoreConfig
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
+    LOCK_FILE,
     DirectoryLock,
     Progress,
     access_errors,
@@ -114,6 +115,16 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
     if not domain.is_logged:
         raise InvalidArgumentError("a journal cannot be had with durability=none: choose undo", field="commit")
     return CommitKind.JOURNAL
+
+
+def usual_commit(directory: Path, durability: DurabilityName, wanted: CommitName) -> str:
+    """Return the commit that a new store in an existing directory would have: ``undo`` or ``journal``."""
+    lock = directory / LOCK_FILE
+    lock.touch()  # `find_domain` looks at it
+    try:
+        return choose_commit(wanted, find_domain(directory, durability)).name.lower()
+    finally:
+        lock.unlink()
 
 
 def _asked() -> CommitName | None:

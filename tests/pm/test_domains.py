@@ -87,9 +87,9 @@ def test_regions_are_mapped_synchronously_where_the_domain_was_found_so(
     flags: list[int] = []
     real = region.map_file
 
-    def note(file: int, size: int, given: int, access: int) -> NDArray[np.uint8]:
+    def note(file: int, size: int, given: int, access: int, offset: int) -> NDArray[np.uint8]:
         flags.append(given)
-        return real(file, size, mmap.MAP_SHARED, access)
+        return real(file, size, mmap.MAP_SHARED, access, offset)
 
     monkeypatch.setattr(region, "map_file", note)
     for found in (DomainName.FENCE, DomainName.FLUSH, DomainName.MSYNC, DomainName.PROCESS):

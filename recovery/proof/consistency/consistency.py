@@ -129,7 +129,7 @@ async def _kill_and_read_back(
     """Let the clients work while servers die; return the kills, and how many keys were read back at the end."""
     servers = KilledServers(options.directory / "store", options.server, clients)
     kills: Counter[str] = Counter()
-    for round in plan(options.faults, options.seed) if options.faults else []:
+    for round in plan(options.faults, options.seed, options.server.commit) if options.faults else []:
         if kills.total() >= options.faults:
             break
         kills.update(await servers.run_and_kill(round))

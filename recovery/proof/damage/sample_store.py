@@ -75,7 +75,9 @@ class SampleStore:
 
 def open_sample(path: Path) -> Store:
     """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
-    return open_store(path, threads=1, index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10)
+    return open_store(
+        path, threads=1, commit="undo", index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10
+    )
 
 
 def contents(image: str) -> Contents:

@@ -36,7 +36,7 @@ class DrillOptions:
     Parameters
     ----------
     rounds
-        How many rounds; from 27 on, one for each failpoint, all are visited.
+        How many rounds; from one for each failpoint on, all are visited.
     seed
         Of all choices.
     directory
@@ -75,6 +75,7 @@ class DrillReport:
     """The sum of all rounds."""
 
     seed: int
+    commit: str  # ``undo`` or ``journal``
     rounds: list[RoundResult] = field(default_factory=list)
     seconds: float = 0.0
     domain: str = ""  # the persistence domain, and what it survives
@@ -139,9 +140,9 @@ async def drill(options: DrillOptions, on_round: Callable[[RoundResult], None] |
     DrillError
         At the first round that finds anything wrong. The directory is left as it is.
     """
-    report = DrillReport(options.seed)
+    report = DrillReport(options.seed, options.server.commit)
     begin = time.monotonic()
-    for round in plan(options.rounds, options.seed):
+    for round in plan(options.rounds, options.seed, options.server.commit):
         if (round.number - 1) % options.rounds_per_store == 0:
             store = _StoreDrill(options, round.number)
         try:

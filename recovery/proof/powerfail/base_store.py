@@ -72,6 +72,7 @@ def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = 
             backend="cpu",
             threads=1,
             durability=durability,
+            commit="undo",
             index_bytes=BLOCK_BYTES,
             heap_bytes=128 * KIB,
             log_bytes=128 * KIB,

@@ -11,6 +11,8 @@ SIGKILL = "sigkill"
 
 # A kill at these leaves the flag ACTIVE, so the next start has a batch to undo.
 LEAVES_ACTIVE = ("before_active_persist", "before_apply", "mid_apply", "before_apply_persist", "before_idle_flag")
+# With a journal, a kill at these leaves batches to replay.
+LEAVES_BATCHES = ("before_apply", "mid_apply", "before_reply")
 # After a kill at these, in a start that undoes a batch, the flag is still ACTIVE.
 WHILE_UNDOING = ("before_settle", "before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag")
 
@@ -38,6 +40,8 @@ class Round:
         The server dies when it reaches the failpoint for the `hit`-th time.
     recovery_kills
         How many starts, one after the other, die at the recovery failpoint.
+    commit
+        Of the store: ``undo`` or ``journal``.
     """
 
     number: int
@@ -46,6 +50,7 @@ class Round:
     engine_point: str
     hit: int
     recovery_kills: int
+    commit: str
 
     def __str__(self) -> str:
         if self.kind == SIGKILL:
@@ -58,19 +63,21 @@ class Round:
     @property
     def undoes(self) -> bool | None:
         """Whether the start after the last kill must find a batch to undo; None if that is up to chance."""
+        if self.commit != "undo":
+            return False
         if self.kind == SIGKILL:
             return None
         return self.kind in LEAVES_ACTIVE or self.kind in WHILE_UNDOING
 
 
-def plan(rounds: int, seed: int) -> list[Round]:
-    """Choose all rounds.
+def plan(rounds: int, seed: int, commit: str) -> list[Round]:
+    """Choose all rounds for stores of a commit, ``undo`` or ``journal``.
 
-    With at least one round for each failpoint (`gpkvs.failpoint.SERVING`), all are visited, and most other rounds are
-    SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
+    With at least one round for each failpoint (`gpkvs.failpoint.SERVING_BY_COMMIT`), all are visited, and most other
+    rounds are SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
     """
     choice = random.Random(seed)
-    points = list(failpoint.SERVING)
+    points = [*failpoint.SERVING_BY_COMMIT[commit][0], *failpoint.SERVING_BY_COMMIT[commit][1]]
     choice.shuffle(points)
     if rounds < len(points):
         kinds = [SIGKILL if i % 3 == 2 else points[i] for i in range(rounds)]
@@ -80,17 +87,18 @@ def plan(rounds: int, seed: int) -> list[Round]:
             for i in range(rounds - len(points))
         ]
         choice.shuffle(kinds)
-    return [_round(number, kind, choice) for number, kind in enumerate(kinds, 1)]
+    return [_round(number, kind, choice, commit) for number, kind in enumerate(kinds, 1)]
 
 
-def _round(number: int, kind: str, choice: random.Random) -> Round:
-    in_recovery = kind in failpoint.RECOVERY
-    leaves_active = choice.choice(LEAVES_ACTIVE)
+def _round(number: int, kind: str, choice: random.Random, commit: str) -> Round:
+    in_recovery = kind in failpoint.SERVING_BY_COMMIT[commit][1]
+    leaves_work = choice.choice(LEAVES_ACTIVE if commit == "undo" else LEAVES_BATCHES)
     return Round(
         number,
         kind,
         load_seconds=choice.uniform(*_LOAD_SECONDS),
-        engine_point=leaves_active if in_recovery else "" if kind == SIGKILL else kind,
+        engine_point=leaves_work if in_recovery else "" if kind == SIGKILL else kind,
         hit=choice.randint(1, _HITS_MAX),
         recovery_kills=choice.randint(1, 2) if in_recovery else 0,
+        commit=commit,
     )

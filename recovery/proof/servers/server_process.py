@@ -37,6 +37,8 @@ class ServerOptions:
     index: str = "1MiB"
     heap: str = "64MiB"
     log: str = "4MiB"
+    commit: str = "undo"
+    journal: str = "1MiB"  # so small that checkpoints come often
 
     def arguments(self) -> list[str]:
         """Return them as command-line options."""
@@ -46,6 +48,8 @@ class ServerOptions:
             f"--index-bytes={self.index}",
             f"--heap-bytes={self.heap}",
             f"--log-bytes={self.log}",
+            f"--commit={self.commit}",
+            f"--journal-bytes={self.journal}",
         ]
 
 

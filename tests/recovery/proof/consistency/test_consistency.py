@@ -50,11 +50,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
     return asyncio.run(run())
 
 
-def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path, commit: str) -> None:
     seed = secrets.randbelow(1 << 32)
-    done = run_gpkvs(
-        "consistency", "--operations=20000", "--faults=4", f"--seed={seed}", f"--data={tmp_path / 'l'}", "--json"
-    )
+    options = [f"--commit={commit}", f"--seed={seed}", f"--data={tmp_path / 'l'}", "--json"]
+    done = run_gpkvs("consistency", "--operations=20000", "--faults=4", *options)
     assert done.returncode == 0, f"seed {seed}: {done.stderr.decode()}"
     report = json.loads(done.stdout)
     assert report["seed"] == seed

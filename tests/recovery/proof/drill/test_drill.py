@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.failpoint import RECOVERY, SERVING
+from gpkvs.failpoint import SERVING_BY_COMMIT
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
-from gpkvs.recovery.proof.servers.kill_plan import LEAVES_ACTIVE, SIGKILL, plan
+from gpkvs.recovery.proof.servers.kill_plan import LEAVES_ACTIVE, LEAVES_BATCHES, SIGKILL, plan
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
 from tests.conftest import assert_clean
 
@@ -24,15 +24,22 @@ def run_drill(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*GPKVS, "drill", *arguments], capture_output=True, text=True, timeout=280, check=False)
 
 
-def test_every_failpoint(tmp_path: Path) -> None:
-    seed = secrets.randbelow(1 << 32)
-    done = run_drill(f"--rounds={len(SERVING) + 1}", f"--seed={seed}", f"--data={tmp_path / 'drill'}", "--json")
+def points_of(commit: str) -> tuple[str, ...]:
+    in_batches, in_starts = SERVING_BY_COMMIT[commit]
+    return in_batches + in_starts
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_every_failpoint(tmp_path: Path, commit: str) -> None:
+    seed, points = secrets.randbelow(1 << 32), points_of(commit)
+    options = [f"--seed={seed}", f"--commit={commit}", f"--data={tmp_path / 'drill'}", "--json"]
+    done = run_drill(f"--rounds={len(points) + 1}", *options)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["seed"] == seed
-    assert report["kills"].keys() == {SIGKILL, *SERVING}
-    assert report["writes_acknowledged"] > len(SERVING)
-    assert report["batches_undone"] >= len(LEAVES_ACTIVE)
+    assert report["kills"].keys() == {SIGKILL, *points}
+    assert report["writes_acknowledged"] > len(points)
+    assert report["batches_undone"] >= (len(LEAVES_ACTIVE) if commit == "undo" else 0)
     for store in (tmp_path / "drill").glob("store-*/root"):
         assert_clean(store.parent)
 
@@ -113,15 +120,18 @@ def test_a_store_that_nobody_touched_has_no_violations(tmp_path: Path) -> None:
     assert_clean(drill.path)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5, len(SERVING) - 1, len(SERVING), len(SERVING) + 1, 100])
-def test_plan(rounds: int) -> None:
-    chosen = plan(rounds, seed=3)
-    assert chosen == plan(rounds, seed=3)
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+@pytest.mark.parametrize("beyond", [-100, -1, 0, 1, 70])
+def test_plan(beyond: int, commit: str) -> None:
+    points = points_of(commit)
+    rounds = max(2, len(points) + beyond)
+    chosen = plan(rounds, 3, commit)
+    assert chosen == plan(rounds, 3, commit)
     assert [round.number for round in chosen] == list(range(1, rounds + 1))
     kinds = [round.kind for round in chosen]
-    assert (set(SERVING) <= set(kinds)) == (rounds >= len(SERVING))
-    assert (SIGKILL in kinds) == (rounds > len(SERVING) or 3 <= rounds < len(SERVING))
+    assert (set(points) <= set(kinds)) == (rounds >= len(points))
+    assert (SIGKILL in kinds) == (rounds > len(points) or 3 <= rounds < len(points))
     for round in chosen:
-        if round.kind in RECOVERY:
-            assert round.engine_point in LEAVES_ACTIVE
+        if round.kind in SERVING_BY_COMMIT[commit][1]:
+            assert round.engine_point in (LEAVES_ACTIVE if commit == "undo" else LEAVES_BATCHES)
             assert round.recovery_kills >= 1
