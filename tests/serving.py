@@ -19,7 +19,7 @@ from gpkvs.proto.v1 import admin_pb2_grpc, kv_pb2_grpc
 from tests.conftest import assert_clean
 
 COMMAND = [sys.executable, "-m", "gpkvs.cli.main"]
-SIZES = ("--index-bytes", "1MiB", "--heap-bytes", "16MiB", "--log-bytes", "4MiB", "--journal-bytes", "16MiB")
+SIZES = ("--index-bytes", "1MiB", "--heap-bytes", "16MiB", "--log-bytes", "4MiB", "--journal-bytes", "18MiB")
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
 

@@ -91,7 +91,7 @@ private:
                 taken.swap(waiting_);
             }
             for (const Block& block : taken) write(block);
-            if (given_.flushes && fdatasync((int)given_.file)) end_after_failed_write("a flush of the store", errno);
+            if (given_.flushes) flush();
             {
                 std::lock_guard<std::mutex> lock(mutex_);
                 durable_.store(taken.back().epoch, std::memory_order_release);
@@ -99,6 +99,11 @@ private:
             published_.notify_all();
             taken.clear();
         }
+    }
+
+    void flush() {
+        while (fdatasync((int)given_.file))
+            if (errno != EINTR) end_after_failed_write("a flush of the store", errno);
     }
 
     // A block goes on in the next segment where one ends.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ NOTHING_DONE = (
 )
 
 
-def models(answer: Answer) -> list[Model]:
+def models(answer: Answer, life: Sequence[str] = STEPS) -> list[Model]:
     """Return what the store may hold: what was done, with or without what the process was at when it stopped."""
     model: Model = {"": {}}
     steps = answer["steps"]
@@ -49,10 +49,10 @@ def models(answer: Answer) -> list[Model]:
         assert step["error"] != "unexpected", step["text"]
         assert step["error"] in ("", *NOTHING_DONE), step
         if not step["error"]:
-            model = apply(model, STEPS[step["step"]], step["step"])
-    if len(steps) == len(STEPS):
+            model = apply(model, life[step["step"]], step["step"])
+    if len(steps) == len(life):
         return [model]
-    return [model, apply(model, STEPS[len(steps)], len(steps))]
+    return [model, apply(model, life[len(steps)], len(steps))]
 
 
 def held(path: Path) -> Model:

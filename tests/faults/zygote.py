@@ -11,17 +11,22 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.engine import checkpoint as checkpoints
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import GpkvsError
+from gpkvs.fatal import stop_process
 from gpkvs.store import Store
 
-SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "log_bytes": 128 << 10}
+SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "log_bytes": 128 << 10, "journal_bytes": 1 << 20}
 NUMBERS = "numbers"
 KEYS = 40
 HUNG_SECONDS = 5
@@ -66,10 +71,32 @@ def apply(model: Model, step: str, number: int) -> Model:
     return after
 
 
-def run_step(step: str, number: int, store: Store | None, path: Path, durability: str) -> Store | None:
+def checkpoint(store: Store) -> None:
+    """Write a checkpoint, of a store with a journal; as its thread does, but now."""
+    committer = store._engine.committer
+    assert isinstance(committer, JournalCommitter)
+    try:
+        committer.checkpointer.write(paced=False)
+    except OSError as error:
+        stop_process("a checkpoint could not be written", error)
+
+
+def await_checkpoint(store: Store) -> None:
+    """Have the thread write a checkpoint."""
+    committer = store._engine.committer
+    assert isinstance(committer, JournalCommitter)
+    checkpoints._BEGIN_SHARE = 0.0
+    before = committer.checkpointer.checkpoints
+    while committer.checkpointer.checkpoints == before:
+        time.sleep(0.001)
+    checkpoints._BEGIN_SHARE = 1.0
+
+
+def run_step(step: str, number: int, store: Store | None, case: dict[str, Any]) -> Store | None:
     """Do one step; return the store that is open after it."""
     if step == "open":
-        return gpkvs.open(path, threads=1, durability=durability, **SIZES)
+        how = {"durability": case["durability"], "commit": case.get("commit", "undo")}
+        return gpkvs.open(Path(case["path"]), threads=1, **how, **SIZES)
     if store is None:
         raise GpkvsError("the store is not open")
     actions: dict[str, Callable[[], None]] = {
@@ -77,13 +104,15 @@ def run_step(step: str, number: int, store: Store | None, path: Path, durability
         "numbers": lambda: write(store, number, NUMBERS),
         "create_table": lambda: store.create_table(NUMBERS, layout="u64", index_bytes=64 << 10),
         "drop_table": lambda: store.drop_table(NUMBERS),
+        "checkpoint": lambda: checkpoint(store),
+        "await_checkpoint": lambda: await_checkpoint(store),
         "close": store.close,
     }
     actions[step]()
     return None if step == "close" else store
 
 
-def live(case: dict[str, object], report: Callable[[dict[str, object]], None]) -> None:
+def live(case: dict[str, Any], report: Callable[[dict[str, object]], None]) -> None:
     """Do all steps; each may end well or with an error that gpkvs means, after which the next one is tried."""
     store: Store | None = None
     steps = case["steps"]
@@ -92,7 +121,7 @@ def live(case: dict[str, object], report: Callable[[dict[str, object]], None]) -
         if number == case.get("arm_at", 0):
             shim.shim_arm(str(case["fault"]).encode())
         try:
-            store = run_step(step, number, store, Path(str(case["path"])), str(case["durability"]))
+            store = run_step(step, number, store, case)
         except GpkvsError as error:
             outcome = {"step": number, "error": type(error).__name__, "text": str(error)}
         except (MemoryError, SystemError) as error:
@@ -107,9 +136,12 @@ def live(case: dict[str, object], report: Callable[[dict[str, object]], None]) -
         report(outcome)
 
 
-def run_case(case: dict[str, object]) -> dict[str, object]:
-    """Run one case in a child; return how it ended and what it reported."""
-    shim.shim_path(str(case["path"]).encode())
+def run_case(case: dict[str, Any]) -> dict[str, object]:
+    """Run one case in a child; return how it ended and what it reported.
+
+    ``file`` is what the names of the files begin with whose calls count; all do without it.
+    """
+    shim.shim_path(f"{case['path']}{case.get('file', '')}".encode())
     shim.shim_arm(b"")
     read_end, write_end = os.pipe()
     child = os.fork()
