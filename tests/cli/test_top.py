@@ -46,6 +46,7 @@ def top(server: Server, *options: str) -> str:
     return result.stdout.decode()
 
 
+@pytest.mark.undo
 def test_json(server: Server) -> None:
     seen = json.loads(top(server, "--json"))
     assert seen["serving"] is True

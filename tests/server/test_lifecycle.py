@@ -37,7 +37,9 @@ def test_ready_file_and_log_name_the_addresses(server: Server) -> None:
     assert re.search(r"created, \d\d MiB reserved", log)
     assert "0 records in 1 table, heap 0.0 of 16 MiB, backend cpu" in log
     assert re.search(r"batches commit by an? (undo log|journal) of \d+ MiB", log)
-    assert re.search(r"limits: key 4,096 B, value 1,044,448 B, \d\d,\d+ operations a request, message 67,108,864 B", log)
+    assert re.search(
+        r"limits: key 4,096 B, value 1,044,448 B, \d\d,\d+ operations a request, message 67,108,864 B", log
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
