@@ -8,6 +8,7 @@ slots again (W5).
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from typing import Protocol
@@ -71,8 +72,17 @@ class Checkpointer:
         self.pages = self.checkpoints = 0
 
     def start(self) -> None:
-        """Begin to look after the journal."""
-        self._thread.start()
+        """Begin to look after the journal.
+
+        Raises
+        ------
+        OSError
+            If the system gives no thread.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, "the system gives no thread for checkpoints") from error
 
     def stop(self) -> None:
         """Return when the thread has ended; a checkpoint that is under way is given up."""

@@ -163,6 +163,7 @@ def access_errors(path: Path) -> Iterator[None]:
             errno.EPERM: "give this user read and write permission",
             errno.EROFS: "the file system is read-only",
             errno.ENOTDIR: "a store is a directory",
+            errno.EAGAIN: "raise the limit on threads (ulimit -u), or on memory",
             errno.EMFILE: "raise the limit on open files (ulimit -n); each table needs one",
             errno.ENFILE: "the system has no more open files to give",
         }.get(error.errno or 0, "check the file system")

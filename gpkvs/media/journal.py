@@ -7,6 +7,7 @@ page for its head, which is not numbered. Space is used again when both root cop
 from __future__ import annotations
 
 import ctypes
+import errno
 import threading
 import time
 import weakref
@@ -162,7 +163,7 @@ class Journal:
         )
         self._writer: int = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words)) or 0
         if not self._writer:
-            raise MemoryError("no thread for the journal")
+            raise OSError(errno.EAGAIN, "the system gives no thread for the journal")
         self._is_closed = False
 
     @property

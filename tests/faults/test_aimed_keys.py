@@ -90,6 +90,7 @@ def test_the_keys_are_aimed_well() -> None:
     assert not (multiples_of_a_table_size() % np.uint64(1 << 32)).any()
 
 
+@pytest.mark.undo  # the file of an index is read
 @pytest.mark.parametrize("layout", ["u64", "bytes"])
 def test_aimed_keys_load_buckets_as_random_ones_do(tmp_path: Path, layout: str) -> None:
     aims: tuple[Callable[[], U64Array], ...] = (one_crc32, multiples_of_a_table_size)

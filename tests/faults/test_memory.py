@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gpkvs
 from gpkvs.fatal import EXIT_FATAL
 from tests.conftest import assert_clean
 from tests.faults.conftest import ROOT, Answer
@@ -55,12 +56,14 @@ def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path,
     assert refused > 10
 
 
-def test_a_system_that_gives_no_threads(tmp_path: Path) -> None:
-    """A pool of kernels' threads is then smaller, and works."""
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_system_that_gives_no_threads(tmp_path: Path, commit: str) -> None:
+    """A pool of kernels' threads is then smaller, and works. A journal needs a thread: the store is not opened."""
     program = (
         "import resource, sys, gpkvs\n"
         "resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)\n"
-        "store = gpkvs.open(sys.argv[1], threads=400, index_bytes=1 << 16, heap_bytes=1 << 20, log_bytes=1 << 18)\n"
+        "store = gpkvs.open(sys.argv[1], threads=400, index_bytes=1 << 16, heap_bytes=1 << 20, log_bytes=1 << 18, \n"
+        "    commit=sys.argv[3])\n"
         "store.set(b'key', b'value')\n"
         "print(store.get(b'key'))\n"
         "store.close()\n"
@@ -68,13 +71,19 @@ def test_a_system_that_gives_no_threads(tmp_path: Path) -> None:
     # A thread takes 8 MiB of address space for its stack: of 400, most are refused.
     limit = 1 << 30
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store"), str(limit)],
+        [sys.executable, "-c", program, str(tmp_path / "store"), str(limit), commit],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20)),
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "b'value'\n"
+    if commit == "undo":
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "b'value'\n"
+    else:
+        assert "StoreAccessError" in done.stderr.splitlines()[-1], done.stderr
+        assert "the system gives no thread" in done.stderr
+        with gpkvs.open(tmp_path / "store", create=False) as store:
+            assert store.get(b"key") is None
     assert_clean(tmp_path / "store")

@@ -86,7 +86,7 @@ MUTANTS = (
         "            self._queue.put_back(batch.waiting[covered:])\n",
         "            for left in batch.waiting[covered:]:\n                self._queue.append(left)\n",
         "what the engine leaves over runs after what came later",
-        (f"{_TESTS}test_what_the_engine_leaves_over_keeps_the_order_of_arrival",),
+        (f"{_TESTS}test_what_the_engine_leaves_over_starts_before_what_came_later",),
     ),
     Mutant(
         "idle-one-call-early",

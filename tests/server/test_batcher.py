@@ -409,6 +409,8 @@ async def test_what_the_engine_leaves_over_starts_before_what_came_later(store: 
         requests = [codec.decode(wire.batch([*operations, (2, b"k", b"%d" % i)]), LIMITS) for i in range(150)]
         responses = [batcher.submit(request) for request in requests]
         watched.go.set()
+        await watched.wait_entered()
+        responses.append(batcher.submit(set_one(b"k", b"late")))
         await until(lambda: batcher.batches_in_flight == 3)
         watched.flushes.release(3)
         await busy
@@ -416,7 +418,7 @@ async def test_what_the_engine_leaves_over_starts_before_what_came_later(store: 
     versions = [int.from_bytes(version, "little") for version in last]
     assert len(watched.batches) == 3, "nothing was left over"
     assert versions == sorted(versions)
-    assert store.get(b"k") == b"149"
+    assert store.get(b"k") == b"late"
 
 
 @asynchronous
