@@ -29,23 +29,46 @@ def main() -> int:
     parser.add_argument("--choices", type=int, default=6, help="states of each crash point")
     parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
     parser.add_argument("--stop-early", action="store_true", help="end at the first violation")
-    parser.add_argument("--mutant", default="", help="run with a mistake")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="plant mistakes, all of them or some: are they seen?")
     parser.add_argument("--keep", type=Path, default=Path("build/diskfail"), help="where violations are kept")
     parser.add_argument("--state", type=Path, help="judge one kept state again")
     given = parser.parse_args()
+    if given.mutants is not None:
+        return _plant(given)
     if str(LIBRARY) not in os.environ.get("LD_PRELOAD", ""):
         environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
         return subprocess.run([sys.executable, "-m", _MODULE, *sys.argv[1:]], env=environment, check=False).returncode
-    if given.mutant:
-        from gpkvs.recovery.proof.diskfail.mutants import plant
-
-        plant(given.mutant)
     memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="gpkvs-diskfail-", dir=memory if memory.is_dir() else None))
     try:
         return _judge_again(given.state, directory) if given.state else _explore(given, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _plant(given: argparse.Namespace) -> int:
+    """Explore with one mistake at a time; return whether one was not seen."""
+    from gpkvs.recovery.proof.diskfail import mutants
+
+    names = given.mutants or [mutant.name for mutant in mutants.MUTANTS]
+    unseen = []
+    for name in names:
+        began = time.monotonic()
+        command = [sys.executable, mutants.__file__, name, "--seed", str(given.seed or 1), "--seconds", str(given.seconds)]
+        done = subprocess.run(
+            [*command, "--stop-early", "--points", "20", "--choices", "5", "--keep", str(given.keep / name)],
+            env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = done.stdout.splitlines() or done.stderr.splitlines()[-1:]
+        if done.returncode == 0:
+            unseen.append(name)
+        how = f"seen ({done.returncode})" if done.returncode else "NOT SEEN"
+        print(f"{name}: {how} in {time.monotonic() - began:.0f} s: {lines[0][:300]}", flush=True)
+    print(f"{len(names)} mutants, not seen: {', '.join(unseen) or 'none'}")
+    return bool(unseen)
 
 
 def _judge_again(path: Path, directory: Path) -> int:

@@ -28,7 +28,7 @@ Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 _KIB, _MIB = 1 << 10, 1 << 20
 KEYS = {
     BYTES_LAYOUT.name: tuple(b"key-%03d" % number + b"-" * (number % 40) for number in range(160)),
-    U64_LAYOUT.name: tuple((number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(1, 161)),
+    U64_LAYOUT.name: tuple((number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)),  # key 0 too
 }
 _TABLES_MAX = 4
 
@@ -69,11 +69,11 @@ class Shape:
             value_bytes=random.choice((8, 100, 700, 3000)),
             delay_us=random.choice((200, 1000, 4000)),
             is_checkpointed_by_hand=random.random() < 0.25,
-            begin_share=random.choice((0.0, 0.02, 0.1, 0.25, 0.6)),
+            begin_share=random.choice((0.0, 0.02, 0.1, 0.25, 0.75)),
             step_pages=random.choice((1, 2, 4, 16)),
             idle_seconds=random.choice((0.001, 0.003, 0.02)),
-            look_seconds=random.choice((0.0005, 0.002, 0.01)),
-            large_share=random.choice((0.0, 0.05, 0.4)),
+            look_seconds=random.choice((0.0005, 0.002, 0.03)),
+            large_share=random.choice((0.0, 0.05, 0.4, 0.8)),
             schema_share=random.choice((0.0, 0.02, 0.08)),
             pause_share=random.choice((0.0, 0.03, 0.2)),
         )
@@ -280,6 +280,8 @@ class Life:
             return [(Op.DELETE, key) for key in random.sample(keys, random.randint(1, len(keys)))]
         count = random.choice((1, 2, 5, 12))
         if random.random() < self._shape.large_share:
+            if random.random() < 0.5:  # every key: a block of several pages
+                return [(Op.SET, key, self._value(random, table)) for key in random.sample(keys, len(keys))]
             count = random.choice((60, 200, 400))
         hot = keys[: random.choice((3, 20, len(keys)))]
         return [self._operation(random, table, random.choice(hot)) for _ in range(count)]
