@@ -56,7 +56,7 @@ def _plant(given: argparse.Namespace) -> int:
         began = time.monotonic()
         command = [sys.executable, mutants.__file__, name, "--seed", str(given.seed or 1), "--seconds", str(given.seconds)]
         done = subprocess.run(
-            [*command, "--stop-early", "--points", "20", "--choices", "5", "--keep", str(given.keep / name)],
+            [*command, "--stop-early", "--points", "12", "--choices", "5", "--keep", str(given.keep / name)],
             env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
             capture_output=True,
             text=True,

@@ -238,11 +238,15 @@ class Disk:
         """Return the extremes, and random choices."""
         if not self.pending:
             return [{}]
-        chosen = [self.nothing(), self.everything()]
-        makers = (self._one, self._by_unit, self._by_sector, self._mixed, self._by_file)
+        chosen = [self.nothing(), self.everything()] if random.random() < 0.5 else []
+        files = {unit.file for unit in self.pending}
+        if len(files) > 1:
+            some = random.choice(sorted(files))
+            chosen += [self._of_files({some}), self._of_files(files - {some})]
+        makers = (self._one, self._by_unit, self._by_unit, self._by_sector, self._mixed)
         while len(chosen) < count:
             chosen.append(random.choice(makers)(random))
-        return chosen[:count] if count > 1 else [random.choice(chosen)]
+        return chosen[:count]
 
     def _one(self, random: Random) -> Choice:
         """All but one sector, or but one unit; or only it."""
@@ -275,7 +279,6 @@ class Disk:
             number: random.choice((mask, np.ones_like(mask), np.zeros_like(mask))) for number, mask in some.items()
         }
 
-    def _by_file(self, random: Random) -> Choice:
-        """Some files lose all, others nothing."""
-        kept = {file: random.random() < 0.5 for file in [0, *self.files]}
-        return {number: np.full(unit.parts, kept[unit.file]) for number, unit in enumerate(self.pending)}
+    def _of_files(self, kept: set[int]) -> Choice:
+        """Some files keep all, others nothing; the names are one of them."""
+        return {number: np.full(unit.parts, unit.file in kept) for number, unit in enumerate(self.pending)}

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -112,7 +112,8 @@ class Explorer:
             if start is None:
                 return
             # The sizes stay, the use changes.
-            shape = deepcopy(shape) if life == 0 else Shape(*[*vars(shape).values()][:2], *[*vars(Shape.of(random)).values()][2:])
+            if life:
+                shape = replace(Shape.of(random), index_bytes=shape.index_bytes, heap_bytes=shape.heap_bytes)
             start = self._live(f"{seed}/{life}", start, shape, random)
             if self.options.stop_early and self.totals.violations:
                 return
@@ -213,14 +214,21 @@ class Explorer:
 
 def _points(events: list[Event], count: int, random: Random) -> list[int]:
     """Choose after how many events power fails: anywhere, and where most is in flight."""
-    every = range(len(events) + 1)
-    flushes = [at for at, event in enumerate(events) if event.kind in (Kind.FLUSH_END, Kind.NAMES_FLUSH_END)]
-    marks = [at + 1 for at, event in enumerate(events) if event.kind is Kind.MARK]
+    (data, _), *_ = Counter(event.inode for event in events if event.kind is Kind.WRITE).most_common(1) or [(0, 0)]
     opened = next((at for at, event in enumerate(events) if event.kind is Kind.MARK), 0)
-    chosen = set(random.sample(every, min(len(every), count // 3)))
-    chosen.update(random.sample(flushes, min(len(flushes), count // 3)))
-    chosen.update(random.sample(marks, min(len(marks), count // 6)))
-    chosen.update(random.sample(range(opened + 1), min(opened + 1, count // 6)))
+    places = (
+        range(len(events)),
+        range(opened + 1),
+        range(opened, min(opened + 60, len(events))),  # space that the opening found free is used
+        [at for at, event in enumerate(events) if event.kind in (Kind.FLUSH_END, Kind.NAMES_FLUSH_END)],
+        [at + 1 for at, event in enumerate(events) if event.kind is Kind.MARK],
+        # Pages of a checkpoint, and root copies.
+        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.inode != data],
+        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.count == 512],
+    )
+    chosen = {len(events)}
+    for some in places:
+        chosen.update(random.sample(some, min(len(some), max(count // len(places), 1))))
     return sorted(chosen)
 
 

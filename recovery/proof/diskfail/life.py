@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -16,7 +16,7 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.engine import checkpoint
+from gpkvs.engine import checkpoint, journal_committer
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
@@ -30,6 +30,7 @@ KEYS = {
     BYTES_LAYOUT.name: tuple(b"key-%03d" % number + b"-" * (number % 40) for number in range(160)),
     U64_LAYOUT.name: tuple((number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)),  # key 0 too
 }
+_READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
 
 
@@ -60,10 +61,10 @@ class Shape:
     @staticmethod
     def of(random: Random) -> Shape:
         """Draw a shape."""
-        return Shape(
+        shape = Shape(
             index_bytes=random.choice((64, 128, 256)) * _KIB,
-            heap_bytes=random.choice((1, 1, 2, 4)) * _MIB,
-            batches=random.choice((25, 60, 120, 200)),
+            heap_bytes=random.choice((512, 1024, 2048, 4096)) * _KIB,
+            batches=random.choice((10, 30, 60, 120)),
             callers=random.choice((1, 1, 2, 3)),
             in_flight=random.choice((0, 1, 3, 6)),
             value_bytes=random.choice((8, 100, 700, 3000)),
@@ -77,6 +78,14 @@ class Shape:
             schema_share=random.choice((0.0, 0.02, 0.08)),
             pause_share=random.choice((0.0, 0.03, 0.2)),
         )
+        kind = random.random()
+        if kind < 0.25:  # the journal is full most of the time
+            full = {"large_share": 0.9, "begin_share": 0.7, "look_seconds": 0.02, "value_bytes": 8, "pause_share": 0.0}
+            return replace(shape, **full, delay_us=1000, is_checkpointed_by_hand=False, batches=60, heap_bytes=1 * _MIB)
+        if kind < 0.6:  # all segments of the heap are used again within a few batches
+            churn = {"large_share": 0.6, "value_bytes": random.choice((700, 1500)), "heap_bytes": 512 * _KIB}
+            return replace(shape, **churn, in_flight=random.choice((3, 6)), batches=30, delay_us=4000)
+        return shape
 
 
 def open_store(path: Path, shape: Shape) -> Store:
@@ -98,7 +107,7 @@ def contents_of(store: Store) -> Contents:
     info, tables = store.info(), {}
     for table in info.tables:
         keys = KEYS[table.layout]
-        result = store.execute(Batch.of([(Op.GET, key) for key in keys]), table=table.name)
+        result = store.execute(_READ_ALL[table.layout], table=table.name)
         columns = zip(keys, result.status.tolist(), result.value_list(), result.versions.tolist(), strict=True)
         records: Records = {}
         for key, status, value, version in columns:
@@ -129,13 +138,22 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
         if dice.random() < 0.15:
             time.sleep(dice.random() * 0.002)
 
+    def in_halves(name: str, count: int, run: Callable[[int, int], None]) -> None:
+        half = count // 2 if dice.random() < 0.3 else count
+        run(0, half)
+        if half < count:
+            time.sleep(dice.random() * 0.002)
+            run(half, count)
+
     for name, value in settings.items():
         setattr(checkpoint, name, value)
     failpoint.hit = stumble
+    whole, journal_committer.run_in_halves = journal_committer.run_in_halves, in_halves
     try:
         yield
     finally:
         failpoint.hit = hit
+        journal_committer.run_in_halves = whole
         for name, value in before.items():
             setattr(checkpoint, name, value)
 
@@ -186,6 +204,9 @@ class Life:
             caller.join()
         if self._errors:
             raise self._errors[0]
+        if self._shape.is_checkpointed_by_hand:  # nothing is left to replay
+            self._checkpointer.write(paced=False)
+            self._checkpointer.write(paced=False)
 
     def _guarded(self, work, random: Random) -> None:  # type: ignore[no-untyped-def]
         try:
@@ -297,12 +318,14 @@ class Life:
         return b"%d." % self._values + b"x" * random.randint(0, self._shape.value_bytes)
 
     def _checkpoint(self, random: Random) -> None:
+        while not self._stops.wait(random.random() * 0.01):
+            self._checkpointer.write(paced=False)
+
+    @property
+    def _checkpointer(self) -> checkpoint.Checkpointer:
         committer = self._store._engine.committer
         assert isinstance(committer, JournalCommitter)
-        while not self._stops.wait(random.random() * 0.01):
-            committer.checkpointer.write(paced=False)
-            if random.random() < 0.3:
-                committer.cover()
+        return committer.checkpointer
 
     def _change_tables(self, random: Random) -> None:
         while not self._stops.wait(0.002):

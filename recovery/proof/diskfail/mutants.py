@@ -56,6 +56,7 @@ MUTANTS = (
         "mark-cleared",
         "gpkvs.media.image",
         "        return int(count), following.value\n",
+        "        __import__('time').sleep(0.0005)\n"
         "        self.marks[numbers[: int(count)]] = 0\n        return int(count), following.value\n",
         "a slot stored while its page was copied is never written again",
     ),
