@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from random import Random
 
+from gpkvs.recovery.proof.diskfail import mutants
+from gpkvs.recovery.proof.diskfail.explorer import Explorer, Options
+from gpkvs.recovery.proof.diskfail.judge import Judge
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
 
 _MODULE = "gpkvs.recovery.proof.diskfail"
@@ -29,7 +32,9 @@ def main() -> int:
     parser.add_argument("--choices", type=int, default=6, help="states of each crash point")
     parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
     parser.add_argument("--stop-early", action="store_true", help="end at the first violation")
-    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="plant mistakes, all of them or some: are they seen?")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="plant mistakes, all of them or some: are they seen?"
+    )
     parser.add_argument("--keep", type=Path, default=Path("build/diskfail"), help="where violations are kept")
     parser.add_argument("--state", type=Path, help="judge one kept state again")
     given = parser.parse_args()
@@ -48,13 +53,19 @@ def main() -> int:
 
 def _plant(given: argparse.Namespace) -> int:
     """Explore with one mistake at a time; return whether one was not seen."""
-    from gpkvs.recovery.proof.diskfail import mutants
-
     names = given.mutants or [mutant.name for mutant in mutants.MUTANTS]
     unseen = []
     for name in names:
         began = time.monotonic()
-        command = [sys.executable, mutants.__file__, name, "--seed", str(given.seed or 1), "--seconds", str(given.seconds)]
+        command = [
+            sys.executable,
+            mutants.__file__,
+            name,
+            "--seed",
+            str(given.seed or 1),
+            "--seconds",
+            str(given.seconds),
+        ]
         done = subprocess.run(
             [*command, "--stop-early", "--points", "12", "--choices", "5", "--keep", str(given.keep / name)],
             env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
@@ -72,8 +83,6 @@ def _plant(given: argparse.Namespace) -> int:
 
 
 def _judge_again(path: Path, directory: Path) -> int:
-    from gpkvs.recovery.proof.diskfail.judge import Judge
-
     kept = pickle.loads(path.read_bytes())
     print(f"{kept.name}: {kept.message}", *kept.lost, kept.shape, sep="\n")
     for seed in range(5):
@@ -83,8 +92,6 @@ def _judge_again(path: Path, directory: Path) -> int:
 
 
 def _explore(given: argparse.Namespace, directory: Path) -> int:
-    from gpkvs.recovery.proof.diskfail.explorer import Explorer, Options
-
     seed = Random().randrange(1 << 32) if given.seed is None else given.seed
     explorer = Explorer(directory, Options(given.depth, given.points, given.choices, given.stop_early))
     totals, began, rows = explorer.totals, time.monotonic(), 0
@@ -100,7 +107,8 @@ def _explore(given: argparse.Namespace, directory: Path) -> int:
     seconds = time.monotonic() - began
     print(
         f"{len(totals.violations)} violations in {totals.states} states ({totals.opening_states} of openings) at "
-        f"{totals.points} points of {totals.lives} lives in {rows} rows; {seconds:.1f} s, lives {totals.live_seconds:.1f} s, "
+        f"{totals.points} points of {totals.lives} lives in {rows} rows; {seconds:.1f} s, "
+        f"of which the lives took {totals.live_seconds:.1f} s, "
         f"{totals.states / max(totals.judge_seconds, 0.001):.0f} states a second; "
         f"events {dict(totals.events)}"
     )

@@ -91,6 +91,7 @@ class File:
         self.size = len(self.data)
 
     def copy(self) -> File:
+        """Return another one of the same contents."""
         other = File(self.data.copy())
         other.issued = self.issued.copy()
         other.size = self.size
@@ -105,6 +106,7 @@ class File:
             self.issued = np.concatenate([self.issued, np.zeros(grown, np.int64)])
 
     def resize(self, size: int) -> None:
+        """Change the size; what is new is zero."""
         self._grow(size)
         self.size = size
 
@@ -123,6 +125,7 @@ class File:
 
     @property
     def contents(self) -> NDArray[np.uint8]:
+        """All bytes of the file."""
         self._grow(self.size)
         return self.data[: self.size]
 
@@ -171,7 +174,7 @@ class Disk:
         elif kind is Kind.WRITE_END:
             self._open.pop(event.id).has_ended = True
         elif kind is Kind.SIZE:
-            self.pending.append(Size(self._issued, file, event.count))
+            self.pending.append(Size(self._issued, file, event.amount))
         elif kind is Kind.CREATE:
             number = self.by_inode[event.inode] = len(self.files) + 1
             self.files[number] = File()
@@ -220,7 +223,9 @@ class Disk:
         """Return what a crash leaves that keeps a choice of what is not durable."""
         names = self._names(choice)
         touched = {unit.file for number, unit in enumerate(self.pending) if unit.file and choice[number].any()}
-        files = {number: self.files[number].copy() if number in touched else self.files[number] for number in self.files}
+        files = {
+            number: self.files[number].copy() if number in touched else self.files[number] for number in self.files
+        }
         for number, unit in enumerate(self.pending):
             if unit.file:
                 self._keep(files, {}, unit, choice[number])
@@ -275,10 +280,8 @@ class Disk:
 
     def _mixed(self, random: Random) -> Choice:
         some = self._by_sector(random)
-        return {
-            number: random.choice((mask, np.ones_like(mask), np.zeros_like(mask))) for number, mask in some.items()
-        }
+        return {number: random.choice((mask, np.ones_like(mask), np.zeros_like(mask))) for number, mask in some.items()}
 
     def _of_files(self, kept: set[int]) -> Choice:
-        """Some files keep all, others nothing; the names are one of them."""
+        """Keep all of some files, and nothing of the others; file 0 is the names."""
         return {number: np.full(unit.parts, unit.file in kept) for number, unit in enumerate(self.pending)}

@@ -43,13 +43,13 @@ class Progress:
         if event.at == Mark.OPENED:
             self.is_open = True
         elif event.at == Mark.BEGUN:
-            self.begun = event.count
+            self.begun = event.amount
         elif event.at == Mark.ACKNOWLEDGED:
-            self.acknowledged = max(self.acknowledged, event.count)
+            self.acknowledged = max(self.acknowledged, event.amount)
         elif event.at == Mark.SCHEMA_BEGUN:
-            self.schema_begun = event.count
+            self.schema_begun = event.amount
         elif event.at == Mark.SCHEMA_DONE:
-            self.schema_done = event.count
+            self.schema_done = event.amount
 
     def __str__(self) -> str:
         if not self.is_open:
@@ -91,9 +91,7 @@ class Expected:
                 # A change of tables, or a batch, that had begun may have got nowhere yet.
                 if schema < len(self.schemas) and batch < len(self.batches):
                     next_version, records = self.batches[batch]
-                    yield Contents(
-                        next_version, {table: records.get(table.id, {}) for table in self.schemas[schema]}
-                    )
+                    yield Contents(next_version, {table: records.get(table.id, {}) for table in self.schemas[schema]})
 
 
 def difference(found: Contents, allowed: list[Contents]) -> str:

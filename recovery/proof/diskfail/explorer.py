@@ -19,7 +19,7 @@ from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Progress, TableName
 from gpkvs.recovery.proof.diskfail.judge import Judge, lay
-from gpkvs.recovery.proof.diskfail.life import LifeError, Shape, live, open_store
+from gpkvs.recovery.proof.diskfail.life import Shape, live, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED, Event, Kind, Recorder
 
 _EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
@@ -119,7 +119,7 @@ class Explorer:
                 return
 
     def _first(self, shape: Shape, random: Random) -> _Start:
-        """An empty directory, or a new store."""
+        """Return an empty directory, or a new store."""
         lay(self._life, {})
         if random.random() < 0.2:
             return _Start(Disk(), {}, [_EMPTY])
@@ -144,7 +144,7 @@ class Explorer:
         error = ""
         try:
             expected = live(self._life, shape, start.before, self._recorder, random)
-        except Exception as wrong:  # whatever a broken store raises
+        except Exception as wrong:  # noqa: BLE001 - whatever a broken store raises
             error = f"{type(wrong).__name__}: {wrong}"
         events = self._recorder.stop()
         faulthandler.cancel_dump_traceback_later()
@@ -173,7 +173,7 @@ class Explorer:
         return after
 
     def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], random: Random) -> _Start:
-        """What the next life begins with: the files after a power failure, or after a kill."""
+        """Return what the next life begins with: the files after a power failure, or after a kill."""
         if random.random() < 0.3:
             killed = deepcopy(disk)
             return _Start(killed, killed.state(killed.everything()), allowed)
@@ -224,7 +224,7 @@ def _points(events: list[Event], count: int, random: Random) -> list[int]:
         [at + 1 for at, event in enumerate(events) if event.kind is Kind.MARK],
         # Pages of a checkpoint, and root copies.
         [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.inode != data],
-        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.count == 512],
+        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.amount == 512],
     )
     chosen = {len(events)}
     for some in places:

@@ -30,7 +30,7 @@ def lay(directory: Path, state: State) -> dict[str, int]:
     directory.mkdir(parents=True, exist_ok=True)
     for entry in list(os.scandir(directory)):
         if entry.name not in state or entry.name in IGNORED:
-            os.unlink(entry.path)
+            Path(entry.path).unlink()
     inodes = {}
     for name, data in state.items():
         file = os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

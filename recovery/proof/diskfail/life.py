@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-
+from typing import Any
 
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.engine import checkpoint, journal_committer
+from gpkvs.engine import checkpoint, journal_committer, undo_committer
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
@@ -28,7 +28,9 @@ Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 _KIB, _MIB = 1 << 10, 1 << 20
 KEYS = {
     BYTES_LAYOUT.name: tuple(b"key-%03d" % number + b"-" * (number % 40) for number in range(160)),
-    U64_LAYOUT.name: tuple((number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)),  # key 0 too
+    U64_LAYOUT.name: tuple(
+        (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)
+    ),  # key 0 too
 }
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
@@ -80,11 +82,13 @@ class Shape:
         )
         kind = random.random()
         if kind < 0.25:  # the journal is full most of the time
-            full = {"large_share": 0.9, "begin_share": 0.7, "look_seconds": 0.02, "value_bytes": 8, "pause_share": 0.0}
-            return replace(shape, **full, delay_us=1000, is_checkpointed_by_hand=False, batches=60, heap_bytes=1 * _MIB)
+            full: dict[str, Any] = {"large_share": 0.9, "begin_share": 0.7, "look_seconds": 0.02, "batches": 60}
+            full |= {"delay_us": 1000, "is_checkpointed_by_hand": False, "pause_share": 0.0}
+            return replace(shape, value_bytes=8, heap_bytes=1 * _MIB, **full)
         if kind < 0.6:  # all segments of the heap are used again within a few batches
-            churn = {"large_share": 0.6, "value_bytes": random.choice((700, 1500)), "heap_bytes": 512 * _KIB}
-            return replace(shape, **churn, in_flight=random.choice((3, 6)), batches=30, delay_us=4000)
+            churn: dict[str, Any] = {"large_share": 0.6, "batches": 30, "delay_us": 4000}
+            churn |= {"value_bytes": random.choice((700, 1500)), "in_flight": random.choice((3, 6))}
+            return replace(shape, heap_bytes=512 * _KIB, **churn)
         return shape
 
 
@@ -138,22 +142,23 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
         if dice.random() < 0.15:
             time.sleep(dice.random() * 0.002)
 
-    def in_halves(name: str, count: int, run: Callable[[int, int], None]) -> None:
-        half = count // 2 if dice.random() < 0.3 else count
+    def in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:
+        half = items // 2 if dice.random() < 0.3 else items
         run(0, half)
-        if half < count:
+        if half < items:
             time.sleep(dice.random() * 0.002)
-            run(half, count)
+            run(half, items)
 
     for name, value in settings.items():
         setattr(checkpoint, name, value)
     failpoint.hit = stumble
-    whole, journal_committer.run_in_halves = journal_committer.run_in_halves, in_halves
+    whole = undo_committer.run_in_halves
+    setattr(journal_committer, "run_in_halves", in_halves)  # noqa: B010 - it is imported there
     try:
         yield
     finally:
         failpoint.hit = hit
-        journal_committer.run_in_halves = whole
+        setattr(journal_committer, "run_in_halves", whole)  # noqa: B010
         for name, value in before.items():
             setattr(checkpoint, name, value)
 
@@ -208,10 +213,10 @@ class Life:
             self._checkpointer.write(paced=False)
             self._checkpointer.write(paced=False)
 
-    def _guarded(self, work, random: Random) -> None:  # type: ignore[no-untyped-def]
+    def _guarded(self, work: Callable[[Random], None], random: Random) -> None:
         try:
             work(random)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
             self._errors.append(error)
 
     def _call(self, random: Random) -> None:
@@ -333,7 +338,7 @@ class Life:
                 continue
             tables = self._expected.schemas[-1]
             mine = [table for table in tables if table.name != DEFAULT_TABLE]
-            if mine and random.random() < 0.5 or len(tables) >= _TABLES_MAX:
+            if (mine and random.random() < 0.5) or len(tables) >= _TABLES_MAX:
                 self._drop(random.choice(mine))
             else:
                 self.create(random)
@@ -380,5 +385,3 @@ def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, r
             life.create(random)
         life.run()
     return expected
-
-

@@ -1,7 +1,7 @@
 """Mistakes in the journal that the explorer must see.
 
-Each is a text of the source that is replaced when the module is loaded: no copy of the checkout is made. This file is run
-by its path, since nothing of gpkvs may be loaded before::
+Each is a text of the source that is replaced when the module is loaded: no copy of the checkout is made. This file is
+run by its path, since nothing of gpkvs may be loaded before::
 
     python recovery/proof/diskfail/mutants.py NAME --seconds 60 --stop-early
 """
@@ -78,9 +78,10 @@ MUTANTS = (
     _one(
         "one-root-copy",
         _ROOTS,
-        '        self._region.store(second, root.pack())\n        self._region.persist_unlogged()\n        self.current',
+        "        self._region.store(second, root.pack())\n"
+        "        self._region.persist_unlogged()\n        self.current",
         "        self.current",
-        "W3: a crash that tears the other copy brings back an old checkpoint",
+        "W3",
     ),
     _one(
         "roots-flushed-together",
@@ -100,7 +101,10 @@ MUTANTS = (
         "late-reservation",
         _JOURNAL,
         (
-            ("            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n", "            pass\n"),
+            (
+                "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
+                "            pass\n",
+            ),
             (
                 "        position = self.last.position\n",
                 "        with self._is_freed:\n"
@@ -121,7 +125,10 @@ MUTANTS = (
         "freed-before-roots",
         _CHECKPOINT,
         (
-            ("            change_checkpoint(self._files, c)\n        self._journal.free(c.position)\n", "            change_checkpoint(self._files, c)\n"),
+            (
+                "            change_checkpoint(self._files, c)\n        self._journal.free(c.position)\n",
+                "            change_checkpoint(self._files, c)\n",
+            ),
             (
                 '            failpoint.hit("before_checkpoint_root")\n',
                 '            self._journal.free(c.position)\n            failpoint.hit("before_checkpoint_root")\n',
@@ -153,7 +160,12 @@ MUTANTS = (
     Mutant(
         "space-when-durable",
         _JOURNAL,
-        (("            self._covered = self._names.popleft()[1]\n        return self._covered", "            self._names.popleft()\n        return durable"),),
+        (
+            (
+                "            self._covered = self._names.popleft()[1]\n        return self._covered",
+                "            self._names.popleft()\n        return durable",
+            ),
+        ),
         "W6: space of e is used when e is durable but not covered",
     ),
     _one(
@@ -196,7 +208,12 @@ MUTANTS = (
     Mutant(
         "durable-ahead",
         _COMMITTER,
-        (("        durable = self.journal.durable\n        self.begun = epoch", "        durable = epoch - 1\n        self.begun = epoch"),),
+        (
+            (
+                "        durable = self.journal.durable\n        self.begun = epoch",
+                "        durable = epoch - 1\n        self.begun = epoch",
+            ),
+        ),
         "a block says that one is durable which is not",
     ),
     _one(
@@ -251,7 +268,13 @@ MUTANTS = (
         "if planned.write_set else 0",
         "a reader sees what a crash takes back",
     ),
-    _one("data-not-settled", _FILES, "            self.data.sync()\n", "            pass\n", "a kill, then a power failure"),
+    _one(
+        "data-not-settled",
+        _FILES,
+        "            self.data.sync()\n",
+        "            pass\n",
+        "a kill, then a power failure",
+    ),
     _one(
         "index-not-settled",
         _FILES,

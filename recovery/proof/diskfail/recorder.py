@@ -51,7 +51,7 @@ class Event(NamedTuple):
     id: int  # an end has the id of its begin
     inode: int
     at: int  # of a write; the `Mark`
-    count: int  # bytes of a write; the size of a file; the number of a mark
+    amount: int  # bytes of a write; the size of a file; the number of a mark
     data: bytes  # of a write; a name, and after a zero the second one
 
     @property
