@@ -100,8 +100,15 @@ def difference(found: Contents, allowed: list[Contents]) -> str:
         return ""
     if not allowed:
         return "nothing was expected"
-    texts = [_one_difference(found, one) for one in allowed]
-    return f"of {len(allowed)} allowed states the first differs: {texts[0]}; the last: {texts[-1]}"
+    nearest = min(allowed, key=lambda one: len(_facts(found) ^ _facts(one)))
+    return f"the nearest of {len(allowed)} allowed states differs: {_one_difference(found, nearest)}"
+
+
+def _facts(contents: Contents) -> set[tuple[object, ...]]:
+    facts: set[tuple[object, ...]] = {(contents.next_version,)}
+    for table, records in contents.tables.items():
+        facts |= {(table, key, *held) for key, held in records.items()}
+    return facts
 
 
 def _one_difference(found: Contents, wanted: Contents) -> str:

@@ -213,23 +213,38 @@ class Explorer:
 
 
 def _points(events: list[Event], count: int, random: Random) -> list[int]:
-    """Choose after how many events power fails: anywhere, and where most is in flight."""
+    """Choose after how many events power fails: anywhere, around the opening, and where most can be lost."""
     (data, _), *_ = Counter(event.inode for event in events if event.kind is Kind.WRITE).most_common(1) or [(0, 0)]
     opened = next((at for at, event in enumerate(events) if event.kind is Kind.MARK), 0)
+    in_flight = list(_in_flight(events, data))
     places = (
         range(len(events)),
         range(opened + 1),
         range(opened, min(opened + 60, len(events))),  # space that the opening found free is used
-        [at for at, event in enumerate(events) if event.kind in (Kind.FLUSH_END, Kind.NAMES_FLUSH_END)],
-        [at + 1 for at, event in enumerate(events) if event.kind is Kind.MARK],
+        [at for at, (most, _) in enumerate(in_flight) if most > 0],
+        [at for at, (most, _) in enumerate(in_flight) if most > 2],
+        [at for at, (most, others) in enumerate(in_flight) if most and others],
         # Pages of a checkpoint, and root copies.
         [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.inode != data],
-        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.amount == 512],
     )
     chosen = {len(events)}
     for some in places:
         chosen.update(random.sample(some, min(len(some), max(count // len(places), 1))))
     return sorted(chosen)
+
+
+def _in_flight(events: list[Event], data: int) -> Iterator[tuple[int, int]]:
+    """Return, for each place, about how many writes a crash may lose: to the file of data, and to others."""
+    pending: Counter[int] = Counter()
+    covered: dict[int, int] = {}
+    for event in events:
+        yield pending[data], pending.total() - pending[data]
+        if event.kind is Kind.WRITE:
+            pending[event.inode] += 1
+        elif event.kind is Kind.FLUSH:
+            covered[event.id] = pending[event.inode]
+        elif event.kind is Kind.FLUSH_END:
+            pending[event.inode] = max(0, pending[event.inode] - covered[event.id])
 
 
 def _walk(disk: Disk, events: list[Event], points: list[int]) -> Iterator[tuple[int, Progress]]:

@@ -18,6 +18,7 @@ from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint, journal_committer, undo_committer
 from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
@@ -59,6 +60,7 @@ class Shape:
     large_share: float
     schema_share: float
     pause_share: float
+    is_wide: bool = False  # batches change all keys of several tables
 
     @staticmethod
     def of(random: Random) -> Shape:
@@ -81,14 +83,14 @@ class Shape:
             pause_share=random.choice((0.0, 0.03, 0.2)),
         )
         kind = random.random()
-        if kind < 0.25:  # the journal is full most of the time
-            full: dict[str, Any] = {"large_share": 0.9, "begin_share": 0.7, "look_seconds": 0.02, "batches": 60}
-            full |= {"delay_us": 1000, "is_checkpointed_by_hand": False, "pause_share": 0.0}
+        if kind < 0.3:  # the journal is full most of the time: checkpoints are slow, blocks large
+            full: dict[str, Any] = {"large_share": 1.0, "begin_share": 0.7, "look_seconds": 0.02, "batches": 50}
+            full |= {"delay_us": 4000, "is_checkpointed_by_hand": False, "pause_share": 0.0, "step_pages": 1}
+            full |= {"in_flight": 6, "index_bytes": 256 * _KIB, "is_wide": True}
             return replace(shape, value_bytes=8, heap_bytes=1 * _MIB, **full)
-        if kind < 0.6:  # all segments of the heap are used again within a few batches
-            churn: dict[str, Any] = {"large_share": 0.6, "batches": 30, "delay_us": 4000}
-            churn |= {"value_bytes": random.choice((700, 1500)), "in_flight": random.choice((3, 6))}
-            return replace(shape, heap_bytes=512 * _KIB, **churn)
+        if kind < 0.65:  # all segments of the heap are used again within a few batches
+            churn: dict[str, Any] = {"large_share": 0.6, "batches": 30, "delay_us": 10000, "in_flight": 6}
+            return replace(shape, value_bytes=random.choice((700, 1500)), heap_bytes=512 * _KIB, **churn)
         return shape
 
 
@@ -227,6 +229,9 @@ class Life:
                     break
                 self._left -= 1
                 waiting.append(self._execute(random))
+            for sent in [sent for sent in waiting if sent[1] <= self._journal.durable]:
+                waiting.remove(sent)
+                self._wait(sent)
             while len(waiting) > random.randint(0, self._shape.in_flight):
                 self._wait(waiting.popleft())
             if random.random() < self._shape.pause_share:
@@ -292,21 +297,29 @@ class Life:
 
     def _requests(self, random: Random) -> list[tuple[TableName, list[Operation]]]:
         tables = [table for table in self._expected.schemas[-1] if table.id in self._store._engine.tables]
-        count = random.choice((1, 1, 1, 2, 3))
+        if random.random() < 0.08:
+            return [self._nothing(random, random.choice(tables))]
+        count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         return [(table, self._operations(random, table)) for table in random.choices(tables, k=count)]
+
+    def _nothing(self, random: Random, table: TableName) -> tuple[TableName, list[Operation]]:
+        """Return a request that changes nothing in the end."""
+        held = self._expected.batches[-1][1].get(table.id, {})
+        absent = [key for key in KEYS[table.layout] if key not in held] or [KEYS[table.layout][0]]
+        keys = random.choices(absent, k=random.randint(1, 5))
+        return table, [
+            change for key in keys for change in ((Op.SET, key, self._value(random, table)), (Op.DELETE, key))
+        ]
 
     def _operations(self, random: Random, table: TableName) -> list[Operation]:
         keys, kind = KEYS[table.layout], random.random()
-        if kind < 0.08:  # nothing changes in the end
-            key = random.choice(keys)
-            return [(Op.SET, key, self._value(random, table)), (Op.DELETE, key)]
-        if kind < 0.16:
+        if kind < 0.12:
             return [(Op.GET, key) for key in random.sample(keys, random.randint(1, 8))]
-        if kind < 0.2:
+        if kind < 0.16:
             return [(Op.DELETE, key) for key in random.sample(keys, random.randint(1, len(keys)))]
         count = random.choice((1, 2, 5, 12))
         if random.random() < self._shape.large_share:
-            if random.random() < 0.5:  # every key: a block of several pages
+            if random.random() < 0.5 or self._shape.is_wide:  # every key: a block of several pages
                 return [(Op.SET, key, self._value(random, table)) for key in random.sample(keys, len(keys))]
             count = random.choice((60, 200, 400))
         hot = keys[: random.choice((3, 20, len(keys)))]
@@ -327,6 +340,12 @@ class Life:
             self._checkpointer.write(paced=False)
 
     @property
+    def _journal(self) -> Journal:
+        committer = self._store._engine.committer
+        assert isinstance(committer, JournalCommitter)
+        return committer.journal
+
+    @property
     def _checkpointer(self) -> checkpoint.Checkpointer:
         committer = self._store._engine.committer
         assert isinstance(committer, JournalCommitter)
@@ -343,12 +362,12 @@ class Life:
             else:
                 self.create(random)
 
-    def create(self, random: Random) -> None:
-        """Make a table."""
+    def create(self, random: Random, layout: str = "") -> None:
+        """Make a table, of any layout if none is given."""
         expected, number = self._expected, len(self._expected.schemas)
         names = {table.name for table in expected.schemas[-1]}
         name = next(name for name in map("t{}".format, range(_TABLES_MAX + 1)) if name not in names)
-        layout = random.choice((BYTES_LAYOUT.name, U64_LAYOUT.name))
+        layout = layout or random.choice((BYTES_LAYOUT.name, U64_LAYOUT.name))
         table = TableName(self._store._files.catalog.next_table_id, name, layout)
         expected.schemas.append(tuple(sorted((*expected.schemas[-1], table))))
         self._recorder.mark(Mark.SCHEMA_BEGUN, number)
@@ -383,5 +402,7 @@ def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, r
         life = Life(store, shape, expected, recorder, random)
         if len(found.tables) == 1 and random.random() < 0.8:
             life.create(random)
+        if shape.is_wide and len(found.tables) < _TABLES_MAX - 1:
+            life.create(random, U64_LAYOUT.name)
         life.run()
     return expected
