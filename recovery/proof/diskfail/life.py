@@ -229,9 +229,10 @@ class Life:
                     break
                 self._left -= 1
                 waiting.append(self._execute(random))
-            for sent in [sent for sent in waiting if sent[1] <= self._journal.durable]:
-                waiting.remove(sent)
-                self._wait(sent)
+            durable = self._journal.durable
+            for sent in (sent for sent in waiting if sent[1] <= durable):
+                self._wait(sent)  # in any order
+            waiting = deque(sent for sent in waiting if sent[1] > durable)
             while len(waiting) > random.randint(0, self._shape.in_flight):
                 self._wait(waiting.popleft())
             if random.random() < self._shape.pause_share:
