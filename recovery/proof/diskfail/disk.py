@@ -131,7 +131,18 @@ class File:
 
 
 State = dict[str, NDArray[np.uint8]]  # the files of a directory, by name
-Choice = dict[int, Mask]  # what survives of each unit, by its number
+
+
+class Choice(dict[int, Mask]):
+    """What survives of each unit, by its number.
+
+    Attributes
+    ----------
+    torn
+        The unit and the part of it that survives by half, if any: a disk that promises less than whole sectors.
+    """
+
+    torn: tuple[int, int] | None = None
 
 
 @dataclass
@@ -227,28 +238,38 @@ class Disk:
             number: self.files[number].copy() if number in touched else self.files[number] for number in self.files
         }
         for number, unit in enumerate(self.pending):
-            if unit.file:
+            if choice.torn and choice.torn[0] == number and isinstance(unit, Write):
+                self._tear(files[unit.file], unit, choice[number], choice.torn[1])
+            elif unit.file:
                 self._keep(files, {}, unit, choice[number])
         return {name: files[number].contents for name, number in names.items()}
 
+    @staticmethod
+    def _tear(file: File, write: Write, kept: Mask, part: int) -> None:
+        """Store what survives of a write; one of its sectors by half."""
+        middle = (write.at // SECTOR + part) * SECTOR + SECTOR // 2
+        before = file.data[middle : middle + SECTOR // 2].copy()
+        file.store(write, kept)
+        file.data[middle : middle + len(before)] = before
+
     def everything(self) -> Choice:
         """Return the choice of a kill: nothing is lost."""
-        return {number: np.ones(unit.parts, np.bool_) for number, unit in enumerate(self.pending)}
+        return Choice({number: np.ones(unit.parts, np.bool_) for number, unit in enumerate(self.pending)})
 
     def nothing(self) -> Choice:
         """Return the choice that loses all that is not durable."""
-        return {number: np.zeros(unit.parts, np.bool_) for number, unit in enumerate(self.pending)}
+        return Choice({number: np.zeros(unit.parts, np.bool_) for number, unit in enumerate(self.pending)})
 
     def choices(self, random: Random, count: int) -> list[Choice]:
         """Return the extremes, and random choices."""
         if not self.pending:
-            return [{}]
+            return [Choice()]
         chosen = [self.nothing(), self.everything()] if random.random() < 0.5 else []
         files = {unit.file for unit in self.pending}
         if len(files) > 1:
             some = random.choice(sorted(files))
             chosen += [self._of_files({some}), self._of_files(files - {some})]
-        makers = (self._one, self._by_unit, self._by_unit, self._by_sector, self._mixed)
+        makers = (self._one, self._by_unit, self._by_unit, self._by_sector, self._mixed, self._torn)
         while len(chosen) < count:
             chosen.append(random.choice(makers)(random))
         return chosen[:count]
@@ -272,16 +293,33 @@ class Disk:
 
     def _by_unit(self, random: Random) -> Choice:
         share = random.choice((0.1, 0.5, 0.9))
-        return {number: np.full(unit.parts, random.random() < share) for number, unit in enumerate(self.pending)}
+        return Choice(
+            {number: np.full(unit.parts, random.random() < share) for number, unit in enumerate(self.pending)}
+        )
 
     def _by_sector(self, random: Random) -> Choice:
         share, numbers = random.choice((0.1, 0.5, 0.9, 0.99)), np.random.default_rng(random.randrange(1 << 32))
-        return {number: numbers.random(unit.parts) < share for number, unit in enumerate(self.pending)}
+        return Choice({number: numbers.random(unit.parts) < share for number, unit in enumerate(self.pending)})
 
     def _mixed(self, random: Random) -> Choice:
         some = self._by_sector(random)
-        return {number: random.choice((mask, np.ones_like(mask), np.zeros_like(mask))) for number, mask in some.items()}
+        masks = {
+            number: random.choice((mask, np.ones_like(mask), np.zeros_like(mask))) for number, mask in some.items()
+        }
+        return Choice(masks)
+
+    def _torn(self, random: Random) -> Choice:
+        """Keep one sector by half; most often of a small file, which roots and indexes are."""
+        choice = random.choice((self._by_unit, self._mixed))(random)
+        writes = [number for number, unit in enumerate(self.pending) if isinstance(unit, Write) and unit.parts]
+        small = [number for number in writes if self.files[self.pending[number].file].size < 1 << 20]
+        if writes:
+            number = random.choice(small if small and random.random() < 0.8 else writes)
+            part = random.randrange(self.pending[number].parts)
+            choice[number][part] = True
+            choice.torn = number, part
+        return choice
 
     def _of_files(self, kept: set[int]) -> Choice:
         """Keep all of some files, and nothing of the others; file 0 is the names."""
-        return {number: np.full(unit.parts, unit.file in kept) for number, unit in enumerate(self.pending)}
+        return Choice({number: np.full(unit.parts, unit.file in kept) for number, unit in enumerate(self.pending)})
