@@ -89,8 +89,13 @@ class Shape:
             full |= {"in_flight": 6, "index_bytes": 256 * _KIB, "is_wide": True}
             return replace(shape, value_bytes=8, heap_bytes=1 * _MIB, **full)
         if kind < 0.65:  # all segments of the heap are used again within a few batches
-            churn: dict[str, Any] = {"large_share": 0.6, "batches": 30, "delay_us": 10000, "in_flight": 6}
-            return replace(shape, value_bytes=random.choice((700, 1500)), heap_bytes=512 * _KIB, **churn)
+            churn: dict[str, Any] = {"large_share": 0.8, "batches": 25, "delay_us": 60000, "in_flight": 6}
+            return replace(
+                shape,
+                value_bytes=random.choice((1000, 2000, 2500)),
+                heap_bytes=random.choice((512, 640, 768)) * _KIB,
+                **churn,
+            )
         return shape
 
 
@@ -301,7 +306,8 @@ class Life:
         if random.random() < 0.08:
             return [self._nothing(random, random.choice(tables))]
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
-        return [(table, self._operations(random, table)) for table in random.choices(tables, k=count)]
+        weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
+        return [(table, self._operations(random, table)) for table in random.choices(tables, weights, k=count)]
 
     def _nothing(self, random: Random, table: TableName) -> tuple[TableName, list[Operation]]:
         """Return a request that changes nothing in the end."""
@@ -368,6 +374,8 @@ class Life:
         expected, number = self._expected, len(self._expected.schemas)
         names = {table.name for table in expected.schemas[-1]}
         name = next(name for name in map("t{}".format, range(_TABLES_MAX + 1)) if name not in names)
+        if self._shape.heap_bytes < 1 * _MIB:  # it holds the records of one table
+            layout = U64_LAYOUT.name
         layout = layout or random.choice((BYTES_LAYOUT.name, U64_LAYOUT.name))
         table = TableName(self._store._files.catalog.next_table_id, name, layout)
         expected.schemas.append(tuple(sorted((*expected.schemas[-1], table))))

@@ -224,6 +224,15 @@ MUTANTS = (
         "an empty block says that one is durable which is not",
     ),
     _one("no-chain", _REPLAY, " and header.previous == before.digest", "", "a block of an earlier life is replayed"),
+    Mutant(
+        "neither-chain-nor-stale",
+        _REPLAY,
+        (
+            (" and header.previous == before.digest", ""),
+            ("if not follows or is_stale or not fits:", "if not follows or not fits:"),
+        ),
+        "a block of an earlier life is replayed; either check alone keeps it out",
+    ),
     _one(
         "records-always-verified",
         _REPLAY,
