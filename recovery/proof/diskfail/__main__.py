@@ -74,9 +74,9 @@ def _plant(given: argparse.Namespace) -> int:
             check=False,
         )
         lines = done.stdout.splitlines() or done.stderr.splitlines()[-1:]
-        if done.returncode == 0:
+        if done.returncode == 0 and name not in mutants.EQUIVALENT:
             unseen.append(name)
-        how = f"seen ({done.returncode})" if done.returncode else "NOT SEEN"
+        how = f"seen ({done.returncode})" if done.returncode else f"not seen: {mutants.EQUIVALENT.get(name, 'WHY?')}"
         print(f"{name}: {how} in {time.monotonic() - began:.0f} s: {lines[0][:300]}", flush=True)
     print(f"{len(names)} mutants, not seen: {', '.join(unseen) or 'none'}")
     return bool(unseen)

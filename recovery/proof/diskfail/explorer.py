@@ -170,7 +170,16 @@ class Explorer:
             if place == following:
                 after = self._after(disk, random.choice(chosen), allowed, random)
         assert after
+        self._require_whole(disk)
         return after
+
+    def _require_whole(self, disk: Disk) -> None:
+        """Raise `RuntimeError` unless the recorded events give the files as they are: all was recorded."""
+        recorded, there = disk.state(disk.everything()), self._files()
+        wrong = sorted(recorded.keys() ^ there.keys())
+        wrong += [name for name in recorded.keys() & there.keys() if not np.array_equal(recorded[name], there[name])]
+        if wrong:
+            raise RuntimeError(f"the recording does not give {', '.join(wrong)} as they are")
 
     def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], random: Random) -> _Start:
         """Return what the next life begins with: the files after a power failure, or after a kill."""

@@ -315,6 +315,18 @@ MUTANTS = (
 )
 
 
+# Mistakes that nobody can see here, and why.
+EQUIVALENT = {
+    "incarnation-kept": "the digest of the block before keeps out what an earlier life left",
+    "stale-blocks-count": "the digest of the block before keeps out what an earlier life left",
+    "no-chain": "the incarnation and the epoch keep out what an earlier life left (see neither-chain-nor-stale)",
+    "index-not-settled": "a page that was not durable is changed by a block that is replayed, so it is dirty again",
+    "root-not-settled": "it takes two torn copies in two crashes; a state has one torn sector",
+    "durable-ahead-of-empty": "an empty block is appended only when the blocks before it are durable",
+    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty block",
+}
+
+
 class _Loader(importlib.machinery.SourceFileLoader):
     """Loads the module of a mutant."""
 
