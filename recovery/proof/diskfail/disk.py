@@ -269,7 +269,7 @@ class Disk:
         if len(files) > 1:
             some = random.choice(sorted(files))
             chosen += [self._of_files({some}), self._of_files(files - {some})]
-        makers = (self._one, self._by_unit, self._by_unit, self._by_sector, self._mixed, self._torn)
+        makers = (self._one, self._one, self._by_unit, self._by_unit, self._by_sector, self._mixed, self._torn)
         while len(chosen) < count:
             chosen.append(random.choice(makers)(random))
         return chosen[:count]

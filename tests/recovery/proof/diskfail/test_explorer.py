@@ -47,7 +47,7 @@ def test_a_planted_mistake_is_seen_and_can_be_judged_again(tmp_path: Path, name:
     assert done.returncode == 1, done.stderr
     kept = sorted(tmp_path.glob("*.state"))
     assert kept
-    assert "1/" in explore(tmp_path, "--state", str(kept[0])).stdout
+    assert "now: " in explore(tmp_path, "--state", str(kept[0])).stdout
 
 
 def test_an_unknown_mistake_is_refused() -> None:
