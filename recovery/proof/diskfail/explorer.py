@@ -1,0 +1,266 @@
+"""Lives of stores, one after the other, and the states that crashes of each may leave."""
+
+from __future__ import annotations
+
+import faulthandler
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
+from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Progress, TableName
+from gpkvs.recovery.proof.diskfail.judge import Judge, lay
+from gpkvs.recovery.proof.diskfail.life import Shape, live, open_store
+from gpkvs.recovery.proof.diskfail.recorder import IGNORED, Event, Kind, Recorder
+
+_EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
+_STUCK_SECONDS = 60  # a life or a state that takes longer never ends
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to visit.
+
+    Attributes
+    ----------
+    depth
+        Lives in a row.
+    points, choices
+        Places of a trace where the power fails, and what each may leave.
+    """
+
+    depth: int = 3
+    points: int = 40
+    choices: int = 6
+    stop_early: bool = False
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A state that breaks a promise, with all that is needed to judge it again."""
+
+    name: str
+    message: str
+    state: State
+    allowed: list[Contents]
+    shape: Shape
+    lost: list[str]
+
+    def save(self, directory: Path) -> Path:
+        """Write it to a file; return which."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{self.name.replace('/', '-')}.state"
+        path.write_bytes(pickle.dumps(self))
+        return path
+
+
+@dataclass
+class Totals:
+    """What was visited."""
+
+    lives: int = 0
+    points: int = 0
+    states: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    opening_states: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    live_seconds: float = 0.0
+    judge_seconds: float = 0.0
+
+
+@dataclass
+class _Start:
+    """What a life begins with."""
+
+    disk: Disk  # what is durable, and what was left pending by a kill
+    state: State
+    before: list[Contents]
+
+
+class Explorer:
+    """Lets stores live and crash.
+
+    Parameters
+    ----------
+    directory
+        In memory, for this process alone.
+    options
+        What to visit.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self._life, self._judge = directory / "life", Judge(directory / "state")
+        self.options = options
+        self._recorder = Recorder()
+        self.totals = Totals()
+
+    def explore(self, seed: int) -> None:
+        """Run lives in a row, each from a crash of the one before."""
+        random = Random(seed)
+        shape = Shape.of(random)
+        start: _Start | None = self._first(shape, random)
+        for life in range(self.options.depth):
+            if start is None:
+                return
+            # The sizes stay, the use changes.
+            if life:
+                shape = replace(Shape.of(random), index_bytes=shape.index_bytes, heap_bytes=shape.heap_bytes)
+            start = self._live(f"{seed}/{life}", start, shape, random)
+            if self.options.stop_early and self.totals.violations:
+                return
+
+    def _first(self, shape: Shape, random: Random) -> _Start:
+        """Return an empty directory, or a new store."""
+        lay(self._life, {})
+        if random.random() < 0.2:
+            return _Start(Disk(), {}, [_EMPTY])
+        open_store(self._life, shape).close()
+        state = self._files()
+        return _Start(Disk.of(state), state, [_EMPTY])
+
+    def _files(self) -> State:
+        return {
+            path.name: np.frombuffer(path.read_bytes(), np.uint8).copy()
+            for path in sorted(self._life.iterdir())
+            if path.name not in IGNORED
+        }
+
+    def _live(self, name: str, start: _Start, shape: Shape, random: Random) -> _Start | None:
+        """Run a life and visit its states; return what the next one begins with."""
+        began = time.monotonic()
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
+        start.disk.attach(lay(self._life, start.state))
+        self._recorder.start(self._life, shape.delay_us, random.randrange(1 << 62))
+        self.totals.lives += 1
+        error = ""
+        try:
+            expected = live(self._life, shape, start.before, self._recorder, random)
+        except Exception as wrong:  # noqa: BLE001 - whatever a broken store raises
+            error = f"{type(wrong).__name__}: {wrong}"
+        events = self._recorder.stop()
+        faulthandler.cancel_dump_traceback_later()
+        self.totals.live_seconds += time.monotonic() - began
+        if error:
+            self._violation(f"{name}/-", f"without a crash: {error}", start.state, start.before, shape, [])
+            return None
+        return self._visit(name, start.disk, events, expected, shape, random)
+
+    def _visit(
+        self, name: str, disk: Disk, events: list[Event], expected: Expected, shape: Shape, random: Random
+    ) -> _Start:
+        self.totals.events.update(event.kind.name for event in events)
+        points = _points(events, self.options.points, random)
+        following = random.choice(points)
+        after: _Start | None = None
+        for place, progress in _walk(disk, events, points):
+            self.totals.points += 1
+            allowed = list(expected.allowed(progress))
+            chosen = disk.choices(random, self.options.choices)
+            for number, choice in enumerate(chosen):
+                self._visit_state(f"{name}/{place}/{number}", disk, choice, allowed, progress, shape, random)
+            if place == following:
+                after = self._after(disk, random.choice(chosen), allowed, random)
+        assert after
+        self._require_whole(disk)
+        return after
+
+    def _require_whole(self, disk: Disk) -> None:
+        """Raise `RuntimeError` unless the recorded events give the files as they are: all was recorded."""
+        recorded, there = disk.state(disk.everything()), self._files()
+        wrong = sorted(recorded.keys() ^ there.keys())
+        wrong += [name for name in recorded.keys() & there.keys() if not np.array_equal(recorded[name], there[name])]
+        if wrong:
+            raise RuntimeError(f"the recording does not give {', '.join(wrong)} as they are")
+
+    def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], random: Random) -> _Start:
+        """Return what the next life begins with: the files after a power failure, or after a kill."""
+        if random.random() < 0.3:
+            killed = deepcopy(disk)
+            return _Start(killed, killed.state(killed.everything()), allowed)
+        state = {name: data.copy() for name, data in disk.state(choice).items()}
+        return _Start(Disk.of(state), state, allowed)
+
+    def _visit_state(
+        self,
+        name: str,
+        disk: Disk,
+        choice: Choice,
+        allowed: list[Contents],
+        progress: Progress,
+        shape: Shape,
+        random: Random,
+    ) -> None:
+        began = time.monotonic()
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
+        state = disk.state(choice)
+        seed = random.randrange(1 << 32)
+        message = self._judge.judge(state, allowed, shape, Random(seed))
+        faulthandler.cancel_dump_traceback_later()
+        self.totals.states += 1
+        self.totals.opening_states += not progress.is_open
+        self.totals.judge_seconds += time.monotonic() - began
+        if message:
+            lost = [
+                f"{int(choice[number].sum())}/{unit.parts} kept: {unit}" for number, unit in enumerate(disk.pending)
+            ]
+            self._violation(f"{name}", f"{progress}: {message}", state, allowed, shape, lost)
+
+    def _violation(
+        self, name: str, message: str, state: State, allowed: list[Contents], shape: Shape, lost: list[str]
+    ) -> None:
+        copied = {file: data.copy() for file, data in state.items()}
+        self.totals.violations.append(Violation(name, message, copied, allowed, shape, lost))
+
+
+def _points(events: list[Event], count: int, random: Random) -> list[int]:
+    """Choose after how many events power fails: anywhere, around the opening, and where most can be lost."""
+    (data, _), *_ = Counter(event.inode for event in events if event.kind is Kind.WRITE).most_common(1) or [(0, 0)]
+    opened = next((at for at, event in enumerate(events) if event.kind is Kind.MARK), 0)
+    in_flight = list(_in_flight(events, data))
+    places = (
+        range(len(events)),
+        range(opened + 1),
+        range(opened, min(opened + 60, len(events))),  # space that the opening found free is used
+        [at for at, (most, _) in enumerate(in_flight) if most > 0],
+        [at for at, (most, _) in enumerate(in_flight) if most > 2],
+        [at for at, (most, others) in enumerate(in_flight) if most and others],
+        # Pages of a checkpoint, and root copies.
+        [at + 1 for at, event in enumerate(events) if event.kind is Kind.WRITE and event.inode != data],
+    )
+    chosen = {len(events)}
+    for some in places:
+        chosen.update(random.sample(some, min(len(some), max(count // len(places), 1))))
+    return sorted(chosen)
+
+
+def _in_flight(events: list[Event], data: int) -> Iterator[tuple[int, int]]:
+    """Return, for each place, about how many writes a crash may lose: to the file of data, and to others."""
+    pending: Counter[int] = Counter()
+    covered: dict[int, int] = {}
+    for event in events:
+        yield pending[data], pending.total() - pending[data]
+        if event.kind is Kind.WRITE:
+            pending[event.inode] += 1
+        elif event.kind is Kind.FLUSH:
+            covered[event.id] = pending[event.inode]
+        elif event.kind is Kind.FLUSH_END:
+            pending[event.inode] = max(0, pending[event.inode] - covered[event.id])
+
+
+def _walk(disk: Disk, events: list[Event], points: list[int]) -> Iterator[tuple[int, Progress]]:
+    progress, wanted = Progress(), set(points)
+    for place in range(len(events) + 1):
+        if place in wanted:
+            yield place, progress
+        if place < len(events):
+            progress.apply(events[place])
+            disk.apply(events[place])

@@ -1,0 +1,417 @@
+"""One life of a store: opened, used by several callers at once, closed; all of it recorded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gpkvs
+from gpkvs import failpoint
+from gpkvs.batch import Batch, BatchResult, Op, Status
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.engine import checkpoint, journal_committer, undo_committer
+from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.media.journal import Journal
+from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
+from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
+from gpkvs.store import Store
+
+Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+
+_KIB, _MIB = 1 << 10, 1 << 20
+KEYS = {
+    BYTES_LAYOUT.name: tuple(b"key-%03d" % number + b"-" * (number % 40) for number in range(160)),
+    U64_LAYOUT.name: tuple(
+        (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)
+    ),  # key 0 too
+}
+_READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
+_TABLES_MAX = 4
+
+
+class LifeError(Exception):
+    """A store broke a promise without a crash."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a store, and how it is used; all of it is drawn from a seed."""
+
+    index_bytes: int
+    heap_bytes: int
+    batches: int
+    callers: int
+    in_flight: int
+    value_bytes: int
+    delay_us: int
+    is_checkpointed_by_hand: bool
+    begin_share: float
+    step_pages: int
+    idle_seconds: float
+    look_seconds: float
+    large_share: float
+    schema_share: float
+    pause_share: float
+    is_wide: bool = False  # batches change all keys of several tables
+
+    @staticmethod
+    def of(random: Random) -> Shape:
+        """Draw a shape."""
+        shape = Shape(
+            index_bytes=random.choice((64, 128, 256)) * _KIB,
+            heap_bytes=random.choice((512, 1024, 2048, 4096)) * _KIB,
+            batches=random.choice((10, 30, 60, 120)),
+            callers=random.choice((1, 1, 2, 3)),
+            in_flight=random.choice((0, 1, 3, 6)),
+            value_bytes=random.choice((8, 100, 700, 3000)),
+            delay_us=random.choice((200, 1000, 4000)),
+            is_checkpointed_by_hand=random.random() < 0.25,
+            begin_share=random.choice((0.0, 0.02, 0.1, 0.25, 0.75)),
+            step_pages=random.choice((1, 2, 4, 16)),
+            idle_seconds=random.choice((0.001, 0.003, 0.02)),
+            look_seconds=random.choice((0.0005, 0.002, 0.03)),
+            large_share=random.choice((0.0, 0.05, 0.4, 0.8)),
+            schema_share=random.choice((0.0, 0.02, 0.08)),
+            pause_share=random.choice((0.0, 0.03, 0.2)),
+        )
+        kind = random.random()
+        if kind < 0.3:  # the journal is full most of the time: checkpoints are slow, blocks large
+            full: dict[str, Any] = {"large_share": 1.0, "begin_share": 0.7, "look_seconds": 0.02, "batches": 50}
+            full |= {"delay_us": 4000, "is_checkpointed_by_hand": False, "pause_share": 0.0, "step_pages": 1}
+            full |= {"in_flight": 6, "index_bytes": 256 * _KIB, "is_wide": True}
+            return replace(shape, value_bytes=8, heap_bytes=1 * _MIB, **full)
+        if kind < 0.65:  # all segments of the heap are used again within a few batches
+            churn: dict[str, Any] = {"large_share": 0.8, "batches": 25, "delay_us": 60000, "in_flight": 6}
+            return replace(
+                shape,
+                value_bytes=random.choice((1000, 2000, 2500)),
+                heap_bytes=random.choice((512, 640, 768)) * _KIB,
+                **churn,
+            )
+        return shape
+
+
+def open_store(path: Path, shape: Shape) -> Store:
+    """Open a store; its flushes count."""
+    return gpkvs.open(
+        path,
+        threads=1,
+        durability="msync",
+        commit="journal",
+        index_bytes=shape.index_bytes,
+        heap_bytes=shape.heap_bytes,
+        journal_bytes=1 * _MIB,
+        backend="cpu",
+    )
+
+
+def contents_of(store: Store) -> Contents:
+    """Read everything that a store holds; raises `LifeError` if a record is damaged or unknown keys are there."""
+    info, tables = store.info(), {}
+    for table in info.tables:
+        keys = KEYS[table.layout]
+        result = store.execute(_READ_ALL[table.layout], table=table.name)
+        columns = zip(keys, result.status.tolist(), result.value_list(), result.versions.tolist(), strict=True)
+        records: Records = {}
+        for key, status, value, version in columns:
+            if status == Status.CORRUPT:
+                raise LifeError(f"the record of {key!r} in {table.name} is damaged")
+            if status == Status.OK:
+                records[key] = value, version
+        if len(records) != table.records:
+            raise LifeError(f"table {table.name} has {table.records} records, {len(records)} of them known")
+        tables[TableName(store.table(table.name).id, table.name, table.layout)] = records
+    return Contents(info.next_version, dict(sorted(tables.items())))
+
+
+@contextmanager
+def aggressive(shape: Shape, random: Random) -> Iterator[None]:
+    """Have checkpoints and idle covers come often, and threads lose their turn at odd places."""
+    settings = {
+        "_LOOK_SECONDS": shape.look_seconds,
+        "_BEGIN_SHARE": 2.0 if shape.is_checkpointed_by_hand else shape.begin_share,
+        "_IDLE_SECONDS": shape.idle_seconds,
+        "_STEP_PAGES": shape.step_pages,
+        "_PAUSE_SECONDS": 0.0005,
+    }
+    before = {name: getattr(checkpoint, name) for name in settings}
+    hit, dice = failpoint.hit, Random(random.randrange(1 << 32))
+
+    def stumble(name: str) -> None:
+        if dice.random() < 0.15:
+            time.sleep(dice.random() * 0.002)
+
+    def in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:
+        half = items // 2 if dice.random() < 0.3 else items
+        run(0, half)
+        if half < items:
+            time.sleep(dice.random() * 0.002)
+            run(half, items)
+
+    for name, value in settings.items():
+        setattr(checkpoint, name, value)
+    failpoint.hit = stumble
+    whole = undo_committer.run_in_halves
+    setattr(journal_committer, "run_in_halves", in_halves)  # noqa: B010 - it is imported there
+    try:
+        yield
+    finally:
+        failpoint.hit = hit
+        setattr(journal_committer, "run_in_halves", whole)  # noqa: B010
+        for name, value in before.items():
+            setattr(checkpoint, name, value)
+
+
+class Life:
+    """Uses an open store at random, and keeps the model of what it holds.
+
+    Parameters
+    ----------
+    store
+        Open.
+    shape
+        How it is used.
+    expected
+        The model; it has what the store held when it was opened.
+    recorder
+        Gets the marks.
+    random
+        Of every choice.
+    """
+
+    def __init__(self, store: Store, shape: Shape, expected: Expected, recorder: Recorder, random: Random) -> None:
+        self._store = store
+        self._shape = shape
+        self._expected = expected
+        self._recorder = recorder
+        self._random = random
+        self._changed: dict[tuple[int, bytes], int] = {}  # by which batch each key was changed last
+        self._values = random.randrange(1 << 20) << 20
+        self._names = 0
+        self._errors: list[BaseException] = []
+        self._left = shape.batches
+        self._stops = threading.Event()
+
+    def run(self) -> None:
+        """Run all batches; raises the first error of a caller."""
+        seeds = [self._random.randrange(1 << 32) for _ in range(self._shape.callers)]
+        callers = [threading.Thread(target=self._guarded, args=(self._call, Random(seed))) for seed in seeds]
+        callers.append(threading.Thread(target=self._guarded, args=(self._change_tables, Random(seeds[0] + 1))))
+        if self._shape.is_checkpointed_by_hand:
+            callers.append(threading.Thread(target=self._guarded, args=(self._checkpoint, Random(seeds[0] + 2))))
+        for caller in callers:
+            caller.start()
+        for caller in callers[: self._shape.callers]:
+            caller.join()
+        self._stops.set()
+        for caller in callers:
+            caller.join()
+        if self._errors:
+            raise self._errors[0]
+        if self._shape.is_checkpointed_by_hand:  # nothing is left to replay
+            self._checkpointer.write(paced=False)
+            self._checkpointer.write(paced=False)
+
+    def _guarded(self, work: Callable[[Random], None], random: Random) -> None:
+        try:
+            work(random)
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._errors.append(error)
+
+    def _call(self, random: Random) -> None:
+        waiting: deque[tuple[BatchResult, int, int]] = deque()
+        while not self._errors:
+            with self._store._mutex:
+                if self._left <= 0:
+                    break
+                self._left -= 1
+                waiting.append(self._execute(random))
+            durable = self._journal.durable
+            for sent in (sent for sent in waiting if sent[1] <= durable):
+                self._wait(sent)  # in any order
+            waiting = deque(sent for sent in waiting if sent[1] > durable)
+            while len(waiting) > random.randint(0, self._shape.in_flight):
+                self._wait(waiting.popleft())
+            if random.random() < self._shape.pause_share:
+                while waiting:
+                    self._wait(waiting.popleft())
+                time.sleep(random.choice((0.2, 1, 3)) * max(self._shape.idle_seconds, self._shape.look_seconds))
+        while waiting:
+            self._wait(waiting.popleft())
+
+    def _wait(self, sent: tuple[BatchResult, int, int]) -> None:
+        result, gate, needed = sent
+        self._store._engine.wait(result, gate)
+        self._recorder.mark(Mark.ACKNOWLEDGED, needed)
+
+    def _execute(self, random: Random) -> tuple[BatchResult, int, int]:
+        """Run a batch; return its results, its gate, and the newest batch that they rely on. Called with the mutex."""
+        expected, engine = self._expected, self._store._engine
+        number = len(expected.batches)
+        requests = self._requests(random)
+        batches = [Batch.of(operations).on_table(table.id) for table, operations in requests]
+        self._recorder.mark(Mark.BEGUN, number)
+        result, gate = engine.execute(Batch.concatenate(batches))
+        next_version, records = expected.batches[-1]
+        records = dict(records)
+        needed = 0
+        for at, (table, operations) in enumerate(requests[: result.requests]):
+            if at in result.rejected:
+                continue
+            held = dict(records.get(table.id, {}))
+            needed = max(needed, self._check(table, operations, result, at, held, number))
+            records[table.id] = held
+        before = expected.batches[-1][1]
+        has_changed = any(held != before.get(table, {}) for table, held in records.items())
+        if has_changed or engine.next_sequence != next_version:
+            needed = number
+        expected.batches.append((engine.next_sequence, records))
+        return result, gate, needed
+
+    def _check(
+        self, table: TableName, operations: list[Operation], result: BatchResult, at: int, held: Records, number: int
+    ) -> int:
+        """Compare the results of a request with the model, and change that; return which batch they rely on."""
+        found = result.request(at)
+        values, needed = iter(found.value_list()), 0
+        columns = zip(operations, found.status.tolist(), found.versions.tolist(), strict=True)
+        for (op, key, *value), status, version in columns:
+            before = held.get(key)
+            needed = max(needed, self._changed.get((table.id, key), 0))
+            read = next(values) if op is Op.GET else b""
+            if op is Op.GET and before and read != before[0]:
+                raise LifeError(f"a GET of {key!r} read {read[:12]!r}, the model has {before}")
+            if op is not Op.SET and (status == Status.OK) != (before is not None):
+                raise LifeError(f"{op.name} of {key!r}: status {status}, the model has {before}")
+            if op is Op.GET and before and version != before[1]:
+                raise LifeError(f"a GET of {key!r} read version {version}, not {before[1]}")
+            if op is Op.SET:
+                held[key] = value[0], version
+                self._changed[table.id, key] = number
+            elif op is Op.DELETE and before:
+                del held[key]
+                self._changed[table.id, key] = number
+        return needed
+
+    def _requests(self, random: Random) -> list[tuple[TableName, list[Operation]]]:
+        tables = [table for table in self._expected.schemas[-1] if table.id in self._store._engine.tables]
+        if random.random() < 0.08:
+            return [self._nothing(random, random.choice(tables))]
+        count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
+        weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
+        return [(table, self._operations(random, table)) for table in random.choices(tables, weights, k=count)]
+
+    def _nothing(self, random: Random, table: TableName) -> tuple[TableName, list[Operation]]:
+        """Return a request that changes nothing in the end."""
+        held = self._expected.batches[-1][1].get(table.id, {})
+        absent = [key for key in KEYS[table.layout] if key not in held] or [KEYS[table.layout][0]]
+        keys = random.choices(absent, k=random.randint(1, 5))
+        return table, [
+            change for key in keys for change in ((Op.SET, key, self._value(random, table)), (Op.DELETE, key))
+        ]
+
+    def _operations(self, random: Random, table: TableName) -> list[Operation]:
+        keys, kind = KEYS[table.layout], random.random()
+        if kind < 0.12:
+            return [(Op.GET, key) for key in random.sample(keys, random.randint(1, 8))]
+        if kind < 0.16:
+            return [(Op.DELETE, key) for key in random.sample(keys, random.randint(1, len(keys)))]
+        count = random.choice((1, 2, 5, 12))
+        if random.random() < self._shape.large_share:
+            if random.random() < 0.5 or self._shape.is_wide:  # every key: a block of several pages
+                return [(Op.SET, key, self._value(random, table)) for key in random.sample(keys, len(keys))]
+            count = random.choice((60, 200, 400))
+        hot = keys[: random.choice((3, 20, len(keys)))]
+        return [self._operation(random, table, random.choice(hot)) for _ in range(count)]
+
+    def _operation(self, random: Random, table: TableName, key: bytes) -> Operation:
+        op = random.choices((Op.SET, Op.DELETE, Op.GET), (7, 2, 1))[0]
+        return (op, key, self._value(random, table)) if op is Op.SET else (op, key)
+
+    def _value(self, random: Random, table: TableName) -> bytes:
+        self._values += 1
+        if table.layout == U64_LAYOUT.name:
+            return self._values.to_bytes(8, "little")
+        return b"%d." % self._values + b"x" * random.randint(0, self._shape.value_bytes)
+
+    def _checkpoint(self, random: Random) -> None:
+        while not self._stops.wait(random.random() * 0.01):
+            self._checkpointer.write(paced=False)
+
+    @property
+    def _journal(self) -> Journal:
+        committer = self._store._engine.committer
+        assert isinstance(committer, JournalCommitter)
+        return committer.journal
+
+    @property
+    def _checkpointer(self) -> checkpoint.Checkpointer:
+        committer = self._store._engine.committer
+        assert isinstance(committer, JournalCommitter)
+        return committer.checkpointer
+
+    def _change_tables(self, random: Random) -> None:
+        while not self._stops.wait(0.002):
+            if random.random() >= self._shape.schema_share:
+                continue
+            tables = self._expected.schemas[-1]
+            mine = [table for table in tables if table.name != DEFAULT_TABLE]
+            if (mine and random.random() < 0.5) or len(tables) >= _TABLES_MAX:
+                self._drop(random.choice(mine))
+            else:
+                self.create(random)
+
+    def create(self, random: Random, layout: str = "") -> None:
+        """Make a table, of any layout if none is given."""
+        expected, number = self._expected, len(self._expected.schemas)
+        names = {table.name for table in expected.schemas[-1]}
+        name = next(name for name in map("t{}".format, range(_TABLES_MAX + 1)) if name not in names)
+        if self._shape.heap_bytes < 1 * _MIB:  # it holds the records of one table
+            layout = U64_LAYOUT.name
+        layout = layout or random.choice((BYTES_LAYOUT.name, U64_LAYOUT.name))
+        table = TableName(self._store._files.catalog.next_table_id, name, layout)
+        expected.schemas.append(tuple(sorted((*expected.schemas[-1], table))))
+        self._recorder.mark(Mark.SCHEMA_BEGUN, number)
+        self._store.create_table(name, layout=layout, index_bytes=64 * _KIB)
+        self._recorder.mark(Mark.SCHEMA_DONE, number)
+
+    def _drop(self, table: TableName) -> None:
+        expected, number = self._expected, len(self._expected.schemas)
+        # From here on no caller chooses it; one that has holds the mutex.
+        with self._store._mutex:
+            expected.schemas.append(tuple(other for other in expected.schemas[-1] if other != table))
+            self._recorder.mark(Mark.SCHEMA_BEGUN, number)
+        self._store.drop_table(table.name)
+        self._recorder.mark(Mark.SCHEMA_DONE, number)
+
+
+def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, random: Random) -> Expected:
+    """Open a store, use it and close it, while the recorder runs; return what it may hold after a crash.
+
+    Raises
+    ------
+    LifeError
+        If the store broke a promise.
+    """
+    expected = Expected(before)
+    with aggressive(shape, random), open_store(path, shape) as store:
+        recorder.mark(Mark.OPENED)
+        found = contents_of(store)
+        if wrong := difference(found, before):
+            raise LifeError(f"the opening that was recorded: {wrong}")
+        expected.begin(found)
+        life = Life(store, shape, expected, recorder, random)
+        if len(found.tables) == 1 and random.random() < 0.8:
+            life.create(random)
+        if shape.is_wide and len(found.tables) < _TABLES_MAX - 1:
+            life.create(random, U64_LAYOUT.name)
+        life.run()
+    return expected

@@ -1,0 +1,373 @@
+"""Mistakes in the journal that the explorer must see.
+
+Each is a text of the source that is replaced when the module is loaded: no copy of the checkout is made. This file is
+run by its path, since nothing of gpkvs may be loaded before::
+
+    python recovery/proof/diskfail/mutants.py NAME --seconds 60 --stop-early
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+_COMMITTER, _CHECKPOINT = "gpkvs.engine.journal_committer", "gpkvs.engine.checkpoint"
+_JOURNAL, _ROOTS, _REPLAY = "gpkvs.media.journal", "gpkvs.media.root_copies", "gpkvs.recovery.startup.replay"
+_RECOVER, _ENGINE, _FILES = "gpkvs.recovery.startup.recover", "gpkvs.engine.engine", "gpkvs.media.files"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake."""
+
+    name: str
+    module: str
+    changes: tuple[tuple[str, str], ...]  # a text that is there once, and what replaces it
+    harm: str
+
+
+def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
+    return Mutant(name, module, ((old, new),), harm)
+
+
+MUTANTS = (
+    _one("no-flush", _JOURNAL, "*(data.file, data.direct, flushes),", "*(data.file, data.direct, False),", "W1"),
+    _one(
+        "result-before-gate",
+        _ENGINE,
+        "        self.committer.wait(gate)\n        if result.parts:",
+        "        if result.parts:",
+        "W1: a result is seen before its batch is durable",
+    ),
+    _one(
+        "page-before-durable",
+        _CHECKPOINT,
+        "            self._journal.wait(self._batches.begun)\n",
+        "",
+        "W2: the checkpoint shows a batch that is not durable",
+    ),
+    _one(
+        "mark-cleared",
+        "gpkvs.media.image",
+        "        return int(count), following.value\n",
+        "        __import__('time').sleep(0.0005)\n"
+        "        self.marks[numbers[: int(count)]] = 0\n        return int(count), following.value\n",
+        "a slot stored while its page was copied is never written again",
+    ),
+    _one(
+        "copied-by-mark",
+        _CHECKPOINT,
+        "image.copy_pages(first, self._batches.ended.epoch,",
+        "image.copy_pages(first, self._batches.begun,",
+        "the same, where the batch has begun but not ended",
+    ),
+    _one("c-newest-begun", _CHECKPOINT, "c = self._batches.ended\n", "c = self._journal.last\n", "W3"),
+    _one(
+        "c-read-late",
+        _CHECKPOINT,
+        "        self._end(c)\n",
+        "        self._end(self._batches.ended)\n",
+        "c is a batch that ended after pages were looked at",
+    ),
+    _one(
+        "one-root-copy",
+        _ROOTS,
+        "        self._region.store(second, root.pack())\n"
+        "        self._region.persist_unlogged()\n        self.current",
+        "        self.current",
+        "W3",
+    ),
+    _one(
+        "roots-flushed-together",
+        _ROOTS,
+        '        self._region.persist_unlogged()\n        failpoint.hit("between_roots")\n',
+        "",
+        "a crash may tear both copies",
+    ),
+    _one(
+        "second-root-not-flushed",
+        _ROOTS,
+        "        self._region.store(second, root.pack())\n        self._region.persist_unlogged()\n",
+        "        self._region.store(second, root.pack())\n",
+        "W3: the journal is used again while one copy is old",
+    ),
+    Mutant(
+        "late-reservation",
+        _JOURNAL,
+        (
+            (
+                "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
+                "            pass\n",
+            ),
+            (
+                "        position = self.last.position\n",
+                "        with self._is_freed:\n"
+                "            self._is_freed.wait_for(lambda: self.used_pages + block.count <= self.ring.capacity)\n"
+                "        position = self.last.position\n",
+            ),
+        ),
+        "a full journal locks up: the checkpoint waits for the batch that waits for it",
+    ),
+    _one(
+        "no-reservation",
+        _JOURNAL,
+        "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
+        "            pass\n",
+        "W3: blocks that a replay needs are overwritten",
+    ),
+    Mutant(
+        "freed-before-roots",
+        _CHECKPOINT,
+        (
+            (
+                "            change_checkpoint(self._files, c)\n        self._journal.free(c.position)\n",
+                "            change_checkpoint(self._files, c)\n",
+            ),
+            (
+                '            failpoint.hit("before_checkpoint_root")\n',
+                '            self._journal.free(c.position)\n            failpoint.hit("before_checkpoint_root")\n',
+            ),
+        ),
+        "W3: blocks that a replay needs are overwritten",
+    ),
+    _one(
+        "head-over-used-segment",
+        _JOURNAL,
+        "return (self.segments - 1) * self.segment_pages",
+        "return self.segments * self.segment_pages",
+        "the head of a segment is stored over one in use",
+    ),
+    _one(
+        "pages-not-flushed",
+        _CHECKPOINT,
+        "                index.region.sync()\n",
+        "                pass\n",
+        "W3: the root names a checkpoint whose pages are lost",
+    ),
+    _one(
+        "root-before-c-is-durable",
+        _CHECKPOINT,
+        "            self._journal.wait(c.epoch)\n",
+        "",
+        "the root names a batch that is lost",
+    ),
+    Mutant(
+        "space-when-durable",
+        _JOURNAL,
+        (
+            (
+                "            self._covered = self._names.popleft()[1]\n        return self._covered",
+                "            self._names.popleft()\n        return durable",
+            ),
+        ),
+        "W6: space of e is used when e is durable but not covered",
+    ),
+    _one(
+        "space-at-once",
+        _COMMITTER,
+        "            self._heap.release_later(epoch, freed_units)",
+        "            self._heap.release(freed_units)",
+        "W6: space of e is used before e is durable",
+    ),
+    _one(
+        "dropped-space-at-once",
+        _COMMITTER,
+        "        self._heap.release_later(self.begun, units)",
+        "        self._heap.release(units)",
+        "W6: space of a dropped table is used while batches that name it are verified",
+    ),
+    _one(
+        "no-first-block",
+        _COMMITTER,
+        "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
+        "        self.checkpointer.start()",
+        "W4",
+    ),
+    _one(
+        "first-block-not-awaited",
+        _COMMITTER,
+        "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
+        "        with self._appending:\n            self._append_empty()\n        self.checkpointer.start()",
+        "W4: free space is used before the first block is durable",
+    ),
+    _one("incarnation-kept", _RECOVER, "incarnation=files.root.incarnation + 1, checkpoint", "checkpoint", "W4"),
+    _one(
+        "recovered-epoch-kept",
+        _RECOVER,
+        "files.root.checkpoint._replace(recovered_epoch=replayed.last.epoch)",
+        "files.root.checkpoint",
+        "W4",
+    ),
+    _one("stale-blocks-count", _REPLAY, "if not follows or is_stale or not fits:", "if not follows or not fits:", "W4"),
+    Mutant(
+        "durable-ahead",
+        _COMMITTER,
+        (
+            (
+                "        durable = self.journal.durable\n        self.begun = epoch",
+                "        durable = epoch - 1\n        self.begun = epoch",
+            ),
+        ),
+        "a block says that one is durable which is not",
+    ),
+    _one(
+        "durable-ahead-of-empty",
+        _COMMITTER,
+        "self.journal.append(block, descriptor, 0, self.journal.durable)",
+        "self.journal.append(block, descriptor, 0, before.epoch)",
+        "an empty block says that one is durable which is not",
+    ),
+    _one("no-chain", _REPLAY, " and header.previous == before.digest", "", "a block of an earlier life is replayed"),
+    Mutant(
+        "neither-chain-nor-stale",
+        _REPLAY,
+        (
+            (" and header.previous == before.digest", ""),
+            ("if not follows or is_stale or not fits:", "if not follows or not fits:"),
+        ),
+        "a block of an earlier life is replayed; either check alone keeps it out",
+    ),
+    _one(
+        "records-always-verified",
+        _REPLAY,
+        "        while uncovered and uncovered[0].header.epoch <= block.header.durable_upto:\n",
+        "        while (\n            uncovered and uncovered[0].header.epoch <= block.header.durable_upto\n"
+        "            and _verify_records(files, backend, uncovered[0])\n        ):\n",
+        "good stores are refused: space of old records was used again",
+    ),
+    _one(
+        "records-never-verified",
+        _REPLAY,
+        "while uncovered and _verify_records(files, backend, uncovered[0]):",
+        "while uncovered:",
+        "a block whose records are torn counts",
+    ),
+    _one(
+        "entries-never-verified",
+        _REPLAY,
+        "        if not _verify_entries(files, backend, block):\n            break\n",
+        "        _verify_entries(files, backend, block)\n",
+        "a torn block counts",
+    ),
+    _one(
+        "replay-beyond-a-torn-block",
+        _REPLAY,
+        "        if not _verify_entries(files, backend, block):\n            break\n",
+        "        if not _verify_entries(files, backend, block):\n            continue\n",
+        "a batch is lost from the middle",
+    ),
+    _one(
+        "changed-nothing-gate-0",
+        _ENGINE,
+        "        return planned.result, gate\n",
+        "        if planned.write_set and not any(writes.slots for writes in planned.write_set.tables):\n"
+        "            gate = 0\n        return planned.result, gate\n",
+        "versions that were given are given again",
+    ),
+    _one(
+        "read-gate-0",
+        _ENGINE,
+        "if planned.write_set else self.committer.read_gate()",
+        "if planned.write_set else 0",
+        "a reader sees what a crash takes back",
+    ),
+    _one(
+        "data-not-settled",
+        _FILES,
+        "            self.data.sync()\n",
+        "            pass\n",
+        "a kill, then a power failure",
+    ),
+    _one(
+        "index-not-settled",
+        _FILES,
+        "            index.region.fsync()\n",
+        "            pass\n",
+        "a kill, then a power failure",
+    ),
+    _one(
+        "root-not-settled",
+        _FILES,
+        "        self.root_region.redirty()\n        self.root_region.fsync()\n",
+        "",
+        "a kill, then a power failure",
+    ),
+    _one(
+        "drop-not-settled",
+        "gpkvs.store",
+        "                self._engine.settle()\n",
+        "",
+        "a table is gone whose batches are verified no more",
+    ),
+    _one(
+        "empty-table-not-written",
+        "gpkvs.engine.schema",
+        "                index.region.write_all()\n",
+        "                pass\n",
+        "key 0 is there in a new u64 table",
+    ),
+)
+
+
+# Mistakes that nobody can see here, and why.
+EQUIVALENT = {
+    "incarnation-kept": "the digest of the block before keeps out what an earlier life left",
+    "stale-blocks-count": "the digest of the block before keeps out what an earlier life left",
+    "no-chain": "the incarnation and the epoch keep out what an earlier life left (see neither-chain-nor-stale)",
+    "index-not-settled": "a page that was not durable is changed by a block that is replayed, so it is dirty again",
+    "root-not-settled": "it takes two torn copies in two crashes; a state has one torn sector",
+    "durable-ahead-of-empty": "an empty block is appended only when the blocks before it are durable",
+    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty block",
+}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads the module of a mutant."""
+
+    mutant: Mutant
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path).decode()
+        for old, new in self.mutant.changes:
+            if source.count(old) != 1:
+                sys.exit(f"{self.mutant.name}: {self.path} has the text {source.count(old)} times: {old!r}")
+            source = source.replace(old, new)
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the module of a mutant."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname != self._mutant.module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert spec
+        assert spec.origin
+        spec.loader = _Loader(fullname, spec.origin)
+        spec.loader.mutant = self._mutant
+        return spec
+
+
+def main() -> None:
+    """Load the mutant that the command line names, then explore with the options that follow."""
+    mutant = next((mutant for mutant in MUTANTS if mutant.name == sys.argv[1]), None)
+    if mutant is None:
+        sys.exit(f"{sys.argv[1]}: no such mutant")
+    sys.path.pop(0)  # the folder of this file
+    sys.meta_path.insert(0, _Finder(mutant))
+    sys.argv[0:2] = [sys.argv[0]]
+    runpy.run_module("gpkvs.recovery.proof.diskfail", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
