@@ -52,12 +52,12 @@ RECOVERY = (
 RENEWAL = ("before_renewal_flag", "after_renewal_flag")
 # Of a store with a journal: in a batch, in a checkpoint, and when it is opened.
 JOURNAL = (
-    "before_block",
+    "before_frame",
     "mid_checkpoint",
     "before_checkpoint_sync",
     "before_checkpoint_root",
     "mid_replay",
-    "before_first_block",
+    "before_first_frame",
 )
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
@@ -79,10 +79,10 @@ SERVING_BY_COMMIT = {
     "journal": (
         (
             *ENGINE[: ENGINE.index("before_descriptor")],
-            *("before_block", "before_apply", "mid_apply", "before_reply"),
+            *("before_frame", "before_apply", "mid_apply", "before_reply"),
             *("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root"),
         ),
-        ("before_settle", "mid_replay", "before_incarnation", "between_roots", "before_first_block", "before_recount"),
+        ("before_settle", "mid_replay", "before_incarnation", "between_roots", "before_first_frame", "before_recount"),
     ),
 }
 ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION + COPY

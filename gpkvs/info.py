@@ -45,7 +45,7 @@ class TableInfo:
 class JournalInfo:
     """The journal of a store, and the checkpoints that make room in it."""
 
-    is_direct: bool  # whether blocks are written past the page cache
+    is_direct: bool  # whether frames are written past the page cache
     used_bytes: int  # between the last checkpoint and the last batch
     capacity_bytes: int  # what may be in use: a segment less than the journal has
     batches_in_flight: int  # that are not durable yet

@@ -2,7 +2,7 @@
 
 A checkpoint is fuzzy. c is the newest batch whose slots were all stored before the first page was looked at. A page is
 written after the newest batch that it may show is durable (W2). When all pages are durable, both root copies get c, and
-the journal's space before the block after c is used again (W3). A torn page does no harm: a replay from c stores whole
+the journal's space before the frame after c is used again (W3). A torn page does no harm: a replay from c stores whole
 slots again (W5).
 """
 
@@ -28,7 +28,7 @@ _STEP_PAGES = 256  # that are copied, waited for and written at once
 _BEGIN_SHARE, _END_SHARE = 0.25, 0.75
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 0.005  # after a step that is ahead of the journal
-_IDLE_SECONDS = 0.1  # then an empty block covers the last batch
+_IDLE_SECONDS = 0.1  # then an empty frame covers the last batch
 
 
 class Batches(Protocol):
@@ -38,7 +38,7 @@ class Batches(Protocol):
     ended: Written
 
     def cover(self) -> bool:
-        """Append an empty block, if it is of use; return whether one was appended."""
+        """Append an empty frame, if it is of use; return whether one was appended."""
 
 
 class Checkpointer:

@@ -66,7 +66,7 @@ class Heap:
         np.subtract(self.live_units, units, out=self.live_units)
 
     def release_later(self, epoch: int, units: U64) -> None:
-        """Note units of each segment that are free once a durable block covers an epoch (W6)."""
+        """Note units of each segment that are free once a durable frame covers an epoch (W6)."""
         if self._freed and self._freed[-1][0] == epoch:
             noted = self._freed[-1][1]
             np.add(noted, units, out=noted)

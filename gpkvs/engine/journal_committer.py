@@ -1,10 +1,10 @@
-"""Makes a write set durable with a journal: a block of new slot contents, and one flush.
+"""Makes a write set durable with a journal: a frame of new slot contents, and one flush.
 
-    room for the block -> records written -> entries -> block handed over -> slots stored to the image
+    room for the frame -> records written -> entries -> frame handed over -> slots stored to the image
                                                           |
                                               written, flushed: durable
 
-The next batch is planned while the block is on its way. A result waits for its gate (`Committer.wait`). docs/design.md
+The next batch is planned while the frame is on its way. A result waits for its gate (`Committer.wait`). docs/design.md
 names the invariants W1 to W6.
 """
 
@@ -29,9 +29,9 @@ from gpkvs.engine.zeroed_space import ZeroedSpace
 from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
-from gpkvs.media.block import HEADER_BYTES, block_pages
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.journal import Block, Journal, Written
+from gpkvs.media.frame import HEADER_BYTES, frame_pages
+from gpkvs.media.journal import Frame, Journal, Written
 from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES, Descriptor
 
 
@@ -45,7 +45,7 @@ class JournalCommitter:
     tables
         By id; their records are counted.
     journal
-        Where blocks go.
+        Where frames go.
     meter
         Told what each phase took, and what was written.
 
@@ -78,7 +78,7 @@ class JournalCommitter:
         self._stores = ImageStores(backend, files)
         self._space = ZeroedSpace(files)
         self._appending = threading.Lock()
-        self._is_empty = True  # the last block: then nothing is to be covered
+        self._is_empty = True  # the last frame: then nothing is to be covered
         self.checkpointer = Checkpointer(files, journal, self)
 
     @property
@@ -95,17 +95,17 @@ class JournalCommitter:
         """See `Committer.commit`."""
         words = sum(run.words for run in write_set.runs)
         with self._appending:
-            block = self.journal.reserve(block_pages(words))
+            frame = self.journal.reserve(frame_pages(words))
             with memory_refused():
                 freed_units = np.zeros_like(self._heap.live_units)
             try:
-                self._store(write_set, block, freed_units)
+                self._store(write_set, frame, freed_units)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
                 stop_process("a transaction could not be completed", error)
             self._is_empty = False
             return self.begun
 
-    def _store(self, write_set: WriteSet, block: Block, freed_units: U64) -> None:
+    def _store(self, write_set: WriteSet, frame: Frame, freed_units: U64) -> None:
         lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
         lap("persist_log")  # waiting for room
         self._space.prepare(self._heap.start, write_set.tail)
@@ -116,15 +116,15 @@ class JournalCommitter:
         lap("record")
         failpoint.hit("before_log")
         for writes, run in zip(tables, write_set.runs, strict=True):
-            address = block.entries + 8 * run.first_word
+            address = frame.entries + 8 * run.first_word
             run_in_halves("mid_log", writes.slots, partial(self._stores.entries, writes, epoch, address))
         lap("log")
         descriptor = self._describe(write_set, epoch)
         durable = self.journal.durable
         self.begun = epoch
-        failpoint.hit("before_block")
+        failpoint.hit("before_frame")
         written = self.journal.append(
-            block, descriptor, sum(writes.records_digest for writes in tables) % 2**64, durable
+            frame, descriptor, sum(writes.records_digest for writes in tables) % 2**64, durable
         )
         failpoint.hit("before_apply")
         for writes in tables:
@@ -186,7 +186,7 @@ class JournalCommitter:
         self._heap.release_later(self.begun, units)
 
     def release_waiting(self) -> bool:
-        """See `Committer.release_waiting`: a durable block must say that the epoch is durable (W6)."""
+        """See `Committer.release_waiting`: a durable frame must say that the epoch is durable (W6)."""
         epoch = self._heap.freed_epoch
         if not epoch:
             return False
@@ -196,7 +196,7 @@ class JournalCommitter:
         return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
     def cover(self) -> bool:
-        """Append an empty block that says what is durable, unless a batch is under way or the last block is empty."""
+        """Append an empty frame that says what is durable, unless a batch is under way or the last frame is empty."""
         if self._is_empty or not self._appending.acquire(blocking=False):
             return False
         try:
@@ -208,23 +208,23 @@ class JournalCommitter:
             self._appending.release()
 
     def _append_empty(self) -> int:
-        """Append a block without entries; return its epoch."""
-        block = self.journal.reserve(block_pages(0))
+        """Append a frame without entries; return its epoch."""
+        frame = self.journal.reserve(frame_pages(0))
         before = self.ended.descriptor
         descriptor = before._replace(epoch=before.epoch + 1, runs=(), first_sequence=before.next_sequence, log_digest=0)
         try:
             self.begun = descriptor.epoch
-            self.ended = self.journal.append(block, descriptor, 0, self.journal.durable)
+            self.ended = self.journal.append(frame, descriptor, 0, self.journal.durable)
             self._is_empty = True
         except BaseException as error:  # noqa: BLE001 - half a step would leave a hole in the chain
             stop_process("a transaction could not be completed", error)
         return self.begun
 
     def begin(self) -> None:
-        """Append the first block of an opening, over what lies there, and wait for it (W4); then begin checkpoints."""
+        """Append the first frame of an opening, over what lies there, and wait for it (W4); then begin checkpoints."""
         if self.journal.is_nearly_full:
             self.checkpointer.write(paced=False)
-        failpoint.hit("before_first_block")
+        failpoint.hit("before_first_frame")
         with self._appending:
             self.wait(self._append_empty())
         self.checkpointer.start()

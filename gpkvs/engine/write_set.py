@@ -141,7 +141,7 @@ class WriteSet(NamedTuple):
     operations
         Of the batch, reads too.
     runs
-        Each part's run of entries, in the undo log or in a block.
+        Each part's run of entries, in the undo log or in a frame.
     tail
         Of the heap, after the new records.
     segments

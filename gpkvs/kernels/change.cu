@@ -74,7 +74,7 @@ GPKVS_PM_KERNEL_SOON(apply_u64, APPLY_U64_ARGS, slot_soon<U64Slot>) {
     store_slot(a.index, a.changed_slot[i], (const u64*)&a.contents[i]);
 }
 
-// verify_log: what recovery proves of every entry of a log or a block before its first store (I6).
+// verify_log: what recovery proves of every entry of a log or a frame before its first store (I6).
 #define VERIFY_LOG_ARGS(F) F(const u64*, log) F(u64, epoch) F(u64, slots) F(u64*, digest) F(u8*, wrong)
 
 template <class Slot, class Args>

@@ -1,8 +1,8 @@
-// The journal's writer: a thread that writes blocks in their order, flushes once for all that wait, and then says how far
+// The journal's writer: a thread that writes frames in their order, flushes once for all that wait, and then says how far
 // the journal is durable.
 //
 // The journal is a ring of segments at the start of the file of data. Its pages are numbered from the first one ever
-// written, heads of segments not counted. Who submits a block has made sure that its place is free.
+// written, heads of segments not counted. Who submits a frame has made sure that its place is free.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -25,7 +25,7 @@ struct SegmentHead {
     char magic[8];
     u64 incarnation;
     u64 serial;       // of the segment, counted from the first one ever written
-    u64 first_epoch;  // of the block that the segment's first page belongs to
+    u64 first_epoch;  // of the frame that the segment's first page belongs to
     u64 digest[2];
 };
 
@@ -36,7 +36,7 @@ struct Given {
     u64 incarnation, durable;
 };
 
-struct Block {
+struct Frame {
     u64 epoch, position, pages;
     const u8* data;
 };
@@ -47,7 +47,7 @@ public:
         void* page = mmap(nullptr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) throw std::bad_alloc();
         head_ = static_cast<u8*>(page);
-        writer_ = std::thread([this] { write_blocks(); });
+        writer_ = std::thread([this] { write_frames(); });
     }
 
     ~Journal() { munmap(head_, PAGE); }
@@ -62,18 +62,18 @@ public:
         writer_.join();
     }
 
-    // The data must stay as they are until the block is durable.
-    void submit(const Block& block) {
+    // The data must stay as they are until the frame is durable.
+    void submit(const Frame& frame) {
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            waiting_.push_back(block);
+            waiting_.push_back(frame);
         }
         submitted_.notify_one();
     }
 
     u64 durable() const { return durable_.load(std::memory_order_acquire); }
 
-    // Waits until the block of an epoch is durable.
+    // Waits until the frame of an epoch is durable.
     void wait(u64 epoch) {
         if (durable() >= epoch) return;
         std::unique_lock<std::mutex> lock(mutex_);
@@ -81,8 +81,8 @@ public:
     }
 
 private:
-    void write_blocks() {
-        std::deque<Block> taken;
+    void write_frames() {
+        std::deque<Frame> taken;
         for (;;) {
             {
                 std::unique_lock<std::mutex> lock(mutex_);
@@ -90,7 +90,7 @@ private:
                 if (waiting_.empty()) return;
                 taken.swap(waiting_);
             }
-            for (const Block& block : taken) write(block);
+            for (const Frame& frame : taken) write(frame);
             if (given_.flushes) flush();
             {
                 std::lock_guard<std::mutex> lock(mutex_);
@@ -106,15 +106,15 @@ private:
             if (errno != EINTR) end_after_failed_write("a flush of the store", errno);
     }
 
-    // A block goes on in the next segment where one ends.
-    void write(const Block& block) {
+    // A frame goes on in the next segment where one ends.
+    void write(const Frame& frame) {
         const u64 segment_pages = given_.segment_bytes / PAGE - 1;
-        for (u64 done = 0; done < block.pages;) {
-            const u64 serial = (block.position + done) / segment_pages, page = (block.position + done) % segment_pages;
+        for (u64 done = 0; done < frame.pages;) {
+            const u64 serial = (frame.position + done) / segment_pages, page = (frame.position + done) % segment_pages;
             const u64 at = serial % given_.segments * given_.segment_bytes;
-            const u64 count = std::min(block.pages - done, segment_pages - page);
-            if (page == 0) write_head(serial, block.epoch, at);
-            write_whole((int)given_.direct, block.data + done * PAGE, count * PAGE, at + (1 + page) * PAGE);
+            const u64 count = std::min(frame.pages - done, segment_pages - page);
+            if (page == 0) write_head(serial, frame.epoch, at);
+            write_whole((int)given_.direct, frame.data + done * PAGE, count * PAGE, at + (1 + page) * PAGE);
             done += count;
         }
     }
@@ -131,7 +131,7 @@ private:
     u8* head_;  // a page that a file without a cache takes
     std::mutex mutex_;
     std::condition_variable submitted_, published_;
-    std::deque<Block> waiting_;
+    std::deque<Frame> waiting_;
     std::atomic<u64> durable_;
     bool is_ending_ = false;
     std::thread writer_;

@@ -44,7 +44,7 @@ GPKVS_DEVICE void replay_entry(const Args& a, u64 i) {
 GPKVS_PM_KERNEL(replay_bytes, REPLAY_BYTES_ARGS) { replay_entry<BytesSlot>(a, i); }
 GPKVS_PM_KERNEL(replay_u64, REPLAY_U64_ARGS) { replay_entry<U64Slot>(a, i); }
 
-// What a block says of a record as it was written: where it lies, and its first word, which holds its CRC and table.
+// What a frame says of a record as it was written: where it lies, and its first word, which holds its CRC and table.
 GPKVS_DEVICE u64 record_digest(u64 reference, u64 first_word) { return mix64(mix64(reference) ^ first_word); }
 
 // verify_records: the digests of the records that a run's batch wrote to a part of the heap; `wrong` where one fails its own

@@ -75,7 +75,7 @@ static void write_records_run(const void* args, u64 first, u64 last) {
     }
 }
 
-// The entries `first` to `last - 1` with the new contents of slots, to a block of the journal.
+// The entries `first` to `last - 1` with the new contents of slots, to a frame of the journal.
 template <class Slot>
 static void store_redo_run(const void* args, u64 first, u64 last) {
     TableWrites& w = *(TableWrites*)args;

@@ -93,9 +93,9 @@ class StoreFiles:
 
     @property
     def log_words_max(self) -> int:
-        """Words that a batch has for entries, in the undo log or in a block."""
+        """Words that a batch has for entries, in the undo log or in a frame."""
         if self.root.has_journal:
-            return Ring.of(self.root).block_words_max
+            return Ring.of(self.root).frame_words_max
         return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
 
     @property

@@ -1,4 +1,4 @@
-"""The journal of a store: where blocks go, in which order, and what is durable.
+"""The journal of a store: where frames go, in which order, and what is durable.
 
 The journal is a ring of segments. Its pages are numbered from the first one ever written. Each segment begins with a
 page for its head, which is not numbered. Space is used again when both root copies name a checkpoint beyond it (W3).
@@ -19,29 +19,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import memory_refused
-from gpkvs.media.block import HEADER_BYTES, BlockHeader
 from gpkvs.media.data_file import DataFile
+from gpkvs.media.frame import HEADER_BYTES, FrameHeader
 from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
-# Blocks that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
+# Frames that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
 _IN_FLIGHT_MAX = 4
-# A block takes at most this share of the journal.
+# A frame takes at most this share of the journal.
 _BLOCK_SHARE = 4
 
 
 class Written(NamedTuple):
-    """A batch of the journal: what the next block and a checkpoint must know of it.
+    """A batch of the journal: what the next frame and a checkpoint must know of it.
 
     Attributes
     ----------
     descriptor
         Of the batch.
     digest
-        Of its block.
+        Of its frame.
     position
-        The page after its block.
+        The page after its frame.
     """
 
     descriptor: Descriptor
@@ -82,14 +82,14 @@ class Ring(NamedTuple):
         return (self.segments - 1) * self.segment_pages
 
     @property
-    def block_pages_max(self) -> int:
-        """Pages of the largest block."""
+    def frame_pages_max(self) -> int:
+        """Pages of the largest frame."""
         return self.capacity // _BLOCK_SHARE
 
     @property
-    def block_words_max(self) -> int:
-        """Words of entries that the largest block has room for."""
-        return (self.block_pages_max * PAGE_BYTES - HEADER_BYTES) // 8
+    def frame_words_max(self) -> int:
+        """Words of entries that the largest frame has room for."""
+        return (self.frame_pages_max * PAGE_BYTES - HEADER_BYTES) // 8
 
     def head_offset(self, serial: int) -> int:
         """Return where the segment with a serial number begins in the file."""
@@ -101,8 +101,8 @@ class Ring(NamedTuple):
         return self.head_offset(serial) + (1 + page) * PAGE_BYTES
 
 
-class Block:
-    """Room for a block: its pages in memory, and its place in the journal.
+class Frame:
+    """Room for a frame: its pages in memory, and its place in the journal.
 
     Attributes
     ----------
@@ -124,20 +124,20 @@ class Journal:
     data
         The file.
     root
-        As the opening found it; its incarnation is that of the blocks.
+        As the opening found it; its incarnation is that of the frames.
     last
         The last batch that was recovered. It is durable.
     flushes
-        Whether a block is durable only when the file was flushed.
+        Whether a frame is durable only when the file was flushed.
 
     Attributes
     ----------
     is_direct
-        Whether blocks are written past the page cache.
+        Whether frames are written past the page cache.
     room_seconds
         How long batches have waited for room in the journal.
     on_new_memory
-        Called with memory that will hold blocks, before it is used.
+        Called with memory that will hold frames, before it is used.
     """
 
     def __init__(self, data: DataFile, root: Root, last: Written, *, flushes: bool) -> None:
@@ -149,8 +149,8 @@ class Journal:
         self.room_seconds = 0.0
         self._freed_to = root.checkpoint.position
         self._is_freed = threading.Condition()
-        self._in_flight: deque[tuple[int, Block]] = deque()
-        self._names: deque[tuple[int, int, int]] = deque()  # of each block: epoch, durable_upto, next_sequence
+        self._in_flight: deque[tuple[int, Frame]] = deque()
+        self._names: deque[tuple[int, int, int]] = deque()  # of each frame: epoch, durable_upto, next_sequence
         self._covered = 0
         self._stable_sequence = last.descriptor.next_sequence
         self._spare: list[NDArray[np.uint8]] = []
@@ -178,39 +178,39 @@ class Journal:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether a block might have to wait for room."""
-        return self.used_pages + self.ring.block_pages_max > self.ring.capacity
+        """Whether a frame might have to wait for room."""
+        return self.used_pages + self.ring.frame_pages_max > self.ring.capacity
 
     def covered_by(self, durable: int) -> int:
-        """Return the newest epoch that the blocks up to a durable one name as durable (W6)."""
+        """Return the newest epoch that the frames up to a durable one name as durable (W6)."""
         while self._names and self._names[0][0] <= durable:
             _, self._covered, self._stable_sequence = self._names.popleft()
         return self._covered
 
     def stable_sequence(self, durable: int) -> int:
-        """Return the version below which the blocks up to a durable one gave all."""
+        """Return the version below which the frames up to a durable one gave all."""
         self.covered_by(durable)
         return self._stable_sequence
 
     def wait(self, epoch: int) -> None:
-        """Return when the block of an epoch is durable. A failure of the disk ends the process."""
+        """Return when the frame of an epoch is durable. A failure of the disk ends the process."""
         library.gpkvs_journal_wait(self._writer, epoch)
 
-    def reserve(self, pages: int) -> Block:
-        """Return room for a block, in memory and in the journal; wait until there is some.
+    def reserve(self, pages: int) -> Frame:
+        """Return room for a frame, in memory and in the journal; wait until there is some.
 
         Raises
         ------
         NoMemoryError
             If there is no memory for it; nothing has changed.
         """
-        assert pages <= self.ring.block_pages_max
+        assert pages <= self.ring.frame_pages_max
         while len(self._in_flight) >= _IN_FLIGHT_MAX or (self._in_flight and self._in_flight[0][0] <= self.durable):
             self.wait(self._in_flight[0][0])
             self._spare.append(self._in_flight.popleft()[1].memory)
         memory = self._memory(pages)
         self._wait_for_room(pages)
-        return Block(memory, pages)
+        return Frame(memory, pages)
 
     def _wait_for_room(self, pages: int) -> None:
         began = time.perf_counter()
@@ -230,24 +230,24 @@ class Journal:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that is kept for blocks."""
-        return sum(len(memory) for memory in [*self._spare, *(block.memory for _, block in list(self._in_flight))])
+        """Memory that is kept for frames."""
+        return sum(len(memory) for memory in [*self._spare, *(frame.memory for _, frame in list(self._in_flight))])
 
-    def append(self, block: Block, descriptor: Descriptor, records_digest: int, durable_upto: int) -> Written:
-        """Give a block its header, and have it written behind the last one.
+    def append(self, frame: Frame, descriptor: Descriptor, records_digest: int, durable_upto: int) -> Written:
+        """Give a frame its header, and have it written behind the last one.
 
         Its entries are in place, its records written. It is durable after `wait`.
         """
-        header, digest = BlockHeader(
-            self._incarnation, self.last.digest, durable_upto, block.count, records_digest, descriptor
+        header, digest = FrameHeader(
+            self._incarnation, self.last.digest, durable_upto, frame.count, records_digest, descriptor
         ).pack(self._key)
-        ctypes.memmove(block.entries - HEADER_BYTES, header, HEADER_BYTES)
+        ctypes.memmove(frame.entries - HEADER_BYTES, header, HEADER_BYTES)
         position = self.last.position
-        self._in_flight.append((descriptor.epoch, block))
+        self._in_flight.append((descriptor.epoch, frame))
         self._names.append((descriptor.epoch, durable_upto, descriptor.next_sequence))
-        self.last = Written(descriptor, digest, position + block.count)
+        self.last = Written(descriptor, digest, position + frame.count)
         library.gpkvs_journal_submit(
-            self._writer, descriptor.epoch, position, block.count, block.entries - HEADER_BYTES
+            self._writer, descriptor.epoch, position, frame.count, frame.entries - HEADER_BYTES
         )
         return self.last
 

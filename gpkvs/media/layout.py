@@ -174,9 +174,9 @@ class Checkpoint(NamedTuple):
     tail_segment, tail_bytes, next_sequence, time_horizon_ms, applied_sequence
         As in the descriptor of c.
     position
-        Where the block after c begins in the journal, in pages.
+        Where the frame after c begins in the journal, in pages.
     digest
-        Of block c, which the block after it names.
+        Of frame c, which the frame after it names.
     recovered_epoch
         The last batch that the last opening recovered: a journal that ends before it is damaged.
     """

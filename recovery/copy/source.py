@@ -122,7 +122,7 @@ class Source:
         if files.data:
             load_images(files)
             replayed = replay(files, self._backend, lambda step, share: None)
-            self.recovery = f"{counted(replayed.blocks, 'transaction')} of the journal replayed in memory"
+            self.recovery = f"{counted(replayed.frames, 'transaction')} of the journal replayed in memory"
             return replayed.last.descriptor
         state, epoch = read_flag(files)
         descriptor = find_descriptor(files, epoch)

@@ -73,7 +73,7 @@ def recover(
     accept_loss
         Drop what cannot be read of a store that was in use without an undo log and was not closed.
     flushes
-        Whether a journal's blocks are durable only when its file was flushed.
+        Whether a journal's frames are durable only when its file was flushed.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, se
     did = "no batch was in progress"
     replayed = restored.replayed
     if replayed:
-        did = f"{counted(replayed.blocks, 'transaction')} replayed: {counted(replayed.entries, 'slot')}"
+        did = f"{counted(replayed.frames, 'transaction')} replayed: {counted(replayed.entries, 'slot')}"
         if replayed.cut:
             did += f"; {counted(replayed.cut, 'transaction')} of which nobody was told dropped"
     if restored.undone:
@@ -185,7 +185,7 @@ def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, se
     return RecoveryReport(
         undone=restored.undone,
         undone_entries=restored.undone_entries,
-        replayed_batches=replayed.blocks if replayed else 0,
+        replayed_batches=replayed.frames if replayed else 0,
         replayed_slots=replayed.entries if replayed else 0,
         cut_batches=replayed.cut if replayed else 0,
         dropped_slots=restored.dropped_slots,

@@ -1,12 +1,12 @@
 """Start-up of a store with a journal: the batches after the checkpoint are replayed into the images.
 
-    images read -> chain of blocks walked -> records of the last ones verified -> replayed
+    images read -> chain of frames walked -> records of the last ones verified -> replayed
 
-The chain begins after the checkpoint's block. Each block names the one before by its digest. The chain ends where no
-valid block follows. Usually a crash came there, and what lies beyond is cut. It is rot, and the store is refused, if a
-later block says that the missing one was durable, or if the last opening recovered more than there is (W4).
+The chain begins after the checkpoint's frame. Each frame names the one before by its digest. The chain ends where no
+valid frame follows. Usually a crash came there, and what lies beyond is cut. It is rot, and the store is refused, if a
+later frame says that the missing one was durable, or if the last opening recovered more than there is (W4).
 
-Records are verified only of blocks that no block covers (`BlockHeader.durable_upto`): for the others a bad record is
+Records are verified only of frames that no frame covers (`FrameHeader.durable_upto`): for the others a bad record is
 damage of its key, no more (W6).
 """
 
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.errors import CorruptStoreError
-from gpkvs.media.block import HEADER_BYTES, BlockHeader, SegmentHead
 from gpkvs.media.directory import Progress
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.frame import HEADER_BYTES, FrameHeader, SegmentHead
 from gpkvs.media.image import Image
 from gpkvs.media.journal import Ring, Written
 from gpkvs.media.layout import (
@@ -58,22 +58,22 @@ class Replayed(NamedTuple):
     ----------
     last
         The last batch that is there.
-    blocks, entries
+    frames, entries
         Batches that were replayed, and slots that they changed.
     cut
         Batches at the end of the journal whose records were not all written: nobody was told of them.
     """
 
     last: Written
-    blocks: int
+    frames: int
     entries: int
     cut: int
 
 
 class _Found(NamedTuple):
-    """A valid block, in memory."""
+    """A valid frame, in memory."""
 
-    header: BlockHeader
+    header: FrameHeader
     digest: int
     position: int
     pages: U8
@@ -110,24 +110,24 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
     """
     reader = _Reader(files)
     start = _checkpoint_of(files)
-    last, blocks, entries = start, 0, 0
+    last, frames, entries = start, 0, 0
     uncovered: deque[_Found] = deque()
-    for block in reader.chain(start):
-        _check_block(files, block)
-        if not _verify_entries(files, backend, block):
+    for frame in reader.chain(start):
+        _check_frame(files, frame)
+        if not _verify_entries(files, backend, frame):
             break
-        uncovered.append(block)
-        while uncovered and uncovered[0].header.epoch <= block.header.durable_upto:
-            last, entries = _replay_block(files, backend, uncovered.popleft(), entries)
-            blocks += 1
+        uncovered.append(frame)
+        while uncovered and uncovered[0].header.epoch <= frame.header.durable_upto:
+            last, entries = _replay_frame(files, backend, uncovered.popleft(), entries)
+            frames += 1
             on_progress("replaying the journal", 0.2)
     while uncovered and _verify_records(files, backend, uncovered[0]):
-        last, entries = _replay_block(files, backend, uncovered.popleft(), entries)
-        blocks += 1
+        last, entries = _replay_frame(files, backend, uncovered.popleft(), entries)
+        frames += 1
     _require_all(files, reader, last)
     if uncovered:
         _require_unseen(files, uncovered[0], last)
-    return Replayed(last, blocks, entries, len(uncovered))
+    return Replayed(last, frames, entries, len(uncovered))
 
 
 def _checkpoint_of(files: StoreFiles) -> Written:
@@ -148,7 +148,7 @@ def _checkpoint_of(files: StoreFiles) -> Written:
 
 
 class _Reader:
-    """Reads blocks of the journal from the device."""
+    """Reads frames of the journal from the device."""
 
     def __init__(self, files: StoreFiles) -> None:
         assert files.data
@@ -161,13 +161,13 @@ class _Reader:
             self._data.forget_pages(0, files.root.journal_bytes)
 
     def chain(self, start: Written) -> Iterator[_Found]:
-        """Walk the valid blocks after a batch, each after the one before."""
+        """Walk the valid frames after a batch, each after the one before."""
         before = start
-        while block := self._block(before):
-            yield block
-            before = block.written
+        while frame := self._frame(before):
+            yield frame
+            before = frame.written
 
-    def _block(self, before: Written) -> _Found | None:
+    def _frame(self, before: Written) -> _Found | None:
         found = self._header(before.position)
         if found is None:
             return None
@@ -176,15 +176,15 @@ class _Reader:
         follows = header.epoch == before.epoch + 1 and header.previous == before.digest
         # What an earlier life left beyond the batch that the last opening recovered does not count.
         is_stale = header.epoch > recovered and header.incarnation < self._root.incarnation
-        fits = header.pages <= self.ring.block_pages_max
+        fits = header.pages <= self.ring.frame_pages_max
         if not follows or is_stale or not fits:
             return None
         return _Found(header, digest, before.position, self._pages(before.position, header.pages))
 
-    def _header(self, position: int) -> tuple[BlockHeader, int] | None:
+    def _header(self, position: int) -> tuple[FrameHeader, int] | None:
         self._data.read_pages(self._page, self.ring.page_offset(position))
         try:
-            return BlockHeader.unpack(self._page[:HEADER_BYTES].tobytes(), self._key)
+            return FrameHeader.unpack(self._page[:HEADER_BYTES].tobytes(), self._key)
         except BadBytesError:
             return None
 
@@ -199,8 +199,8 @@ class _Reader:
             done += len(part) // PAGE_BYTES
         return memory
 
-    def later_block(self, last: Written) -> BlockHeader | None:
-        """Find a block beyond the end of the chain that says that the block after the end was durable."""
+    def later_frame(self, last: Written) -> FrameHeader | None:
+        """Find a frame beyond the end of the chain that says that the frame after the end was durable."""
         first_serial, first_page = divmod(last.position, self.ring.segment_pages)
         for serial in range(first_serial, first_serial + self.ring.segments):
             if serial != first_serial and self._is_old(serial):
@@ -221,54 +221,54 @@ class _Reader:
             return not self._page.any()
         return head.serial < serial
 
-    def _shows_loss(self, header: BlockHeader, last: Written) -> bool:
+    def _shows_loss(self, header: FrameHeader, last: Written) -> bool:
         return header.incarnation >= self._root.incarnation and header.durable_upto > last.epoch
 
 
-def _check_block(files: StoreFiles, block: _Found) -> None:
-    """Raise `CorruptStoreError` if a whole block says what cannot be."""
-    descriptor = block.header.descriptor
-    words_max = (block.header.pages * PAGE_BYTES - HEADER_BYTES) // 8
+def _check_frame(files: StoreFiles, frame: _Found) -> None:
+    """Raise `CorruptStoreError` if a whole frame says what cannot be."""
+    descriptor = frame.header.descriptor
+    words_max = (frame.header.pages * PAGE_BYTES - HEADER_BYTES) // 8
     for run in descriptor.runs:
         if run.kind != RunKind.REDO or run.first_word + run.words > words_max:
-            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+            raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
     if descriptor.growth != NO_GROWTH:
-        raise _corrupt(files, block, "a table is said to grow, which no table does yet")
+        raise _corrupt(files, frame, "a table is said to grow, which no table does yet")
     if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
-        raise _corrupt(files, block, "the heap tail lies outside the heap")
+        raise _corrupt(files, frame, "the heap tail lies outside the heap")
 
 
-def _corrupt(files: StoreFiles, block: _Found, text: str) -> CorruptStoreError:
+def _corrupt(files: StoreFiles, frame: _Found, text: str) -> CorruptStoreError:
     assert files.data
-    offset = Ring.of(files.root).page_offset(block.position)
-    return CorruptStoreError("journal", f"block {block.header.epoch}: {text}", path=files.data.path, offset=offset)
+    offset = Ring.of(files.root).page_offset(frame.position)
+    return CorruptStoreError("journal", f"frame {frame.header.epoch}: {text}", path=files.data.path, offset=offset)
 
 
-def _runs(files: StoreFiles, block: _Found) -> Iterator[LogRun]:
+def _runs(files: StoreFiles, frame: _Found) -> Iterator[LogRun]:
     """Return the runs of tables that are there: others were dropped after the batch."""
     known = {(table.id, table.generation): table for table in files.catalog.tables}
-    for run in block.header.descriptor.runs:
+    for run in frame.header.descriptor.runs:
         table = known.get((run.table_id, run.generation))
         if table is not None and table.slot_layout.entry_bytes == run.entry_bytes:
             yield run
         elif table is not None or run.table_id >= files.catalog.next_table_id:
-            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+            raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
 
 
-def _verify_entries(files: StoreFiles, backend: Backend, block: _Found) -> bool:
-    """Whether all entries of a block are as they were written; a torn block is not."""
+def _verify_entries(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
+    """Whether all entries of a frame are as they were written; a torn frame is not."""
     total = 0
-    for run in block.header.descriptor.runs:
+    for run in frame.header.descriptor.runs:
         layout = next((name for name, layout in LAYOUTS.items() if layout.entry_bytes == run.entry_bytes), None)
         if layout is None:
-            raise _corrupt(files, block, f"it has a run that cannot be: {run}")
+            raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
         digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
         slots = next((table.slots for table in files.catalog.tables if table.id == run.table_id), NO_SLOT)
         backend.launch(
             f"verify_log_{layout}",
             run.count,
-            log=block.run_address(run),
-            epoch=block.header.epoch,
+            log=frame.run_address(run),
+            epoch=frame.header.epoch,
             slots=slots,
             digest=digest,
             wrong=wrong,
@@ -276,18 +276,18 @@ def _verify_entries(files: StoreFiles, backend: Backend, block: _Found) -> bool:
         if wrong.any():
             return False
         total += int(digest.sum(dtype=np.uint64))
-    return total % (1 << 64) == block.header.descriptor.log_digest
+    return total % (1 << 64) == frame.header.descriptor.log_digest
 
 
-def _verify_records(files: StoreFiles, backend: Backend, block: _Found) -> bool:
+def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
     """Whether the records of a batch are on the device as they were written."""
     assert files.data
     total = 0
-    runs = [run for run in _runs(files, block) if run.entry_bytes == BYTES_LAYOUT.entry_bytes]
-    if len(runs) < sum(run.entry_bytes == BYTES_LAYOUT.entry_bytes for run in block.header.descriptor.runs):
+    runs = [run for run in _runs(files, frame) if run.entry_bytes == BYTES_LAYOUT.entry_bytes]
+    if len(runs) < sum(run.entry_bytes == BYTES_LAYOUT.entry_bytes for run in frame.header.descriptor.runs):
         return True  # a table was dropped since, durably: so the batch was durable too
     for run in runs:
-        for first, last in _record_ranges(files, block, run):
+        for first, last in _record_ranges(files, frame, run):
             digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
             # The page cache may show what the device never got.
             memory = map_memory(last - first)
@@ -295,8 +295,8 @@ def _verify_records(files: StoreFiles, backend: Backend, block: _Found) -> bool:
             backend.launch(
                 "verify_records",
                 run.count,
-                log=block.run_address(run),
-                first_sequence=block.header.descriptor.first_sequence,
+                log=frame.run_address(run),
+                first_sequence=frame.header.descriptor.first_sequence,
                 heap=int(memory.ctypes.data) - first,
                 first_byte=first,
                 end_byte=last,
@@ -306,17 +306,17 @@ def _verify_records(files: StoreFiles, backend: Backend, block: _Found) -> bool:
             if wrong.any():
                 return False
             total += int(digest.sum(dtype=np.uint64))
-    return total % (1 << 64) == block.header.records_digest
+    return total % (1 << 64) == frame.header.records_digest
 
 
-def _record_ranges(files: StoreFiles, block: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
+def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
     """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
     at = HEADER_BYTES + 8 * run.first_word
     words = run.entry_bytes // 8
-    stripes = block.pages[at : at + 8 * run.words].view(np.uint64).reshape(-1, words, STRIPE_ENTRIES)
+    stripes = frame.pages[at : at + 8 * run.words].view(np.uint64).reshape(-1, words, STRIPE_ENTRIES)
     entries = stripes.transpose(0, 2, 1).reshape(-1, words)[: run.count]
     versions = entries[:, _META_WORD] & np.uint64(VERSION_MAX)
-    references = entries[versions >= np.uint64(block.header.descriptor.first_sequence)][:, _REFERENCE_WORD]
+    references = entries[versions >= np.uint64(frame.header.descriptor.first_sequence)][:, _REFERENCE_WORD]
     offsets = reference_offset(references)
     segments = offsets // np.uint64(files.segment_units)
     for segment in np.unique(segments).tolist():
@@ -325,26 +325,26 @@ def _record_ranges(files: StoreFiles, block: _Found, run: LogRun) -> Iterator[tu
         first = int(starts.min()) * UNIT_BYTES // PAGE_BYTES * PAGE_BYTES
         last = min(-(-int(ends.max()) * UNIT_BYTES // PAGE_BYTES) * PAGE_BYTES, files.heap.bytes)
         if first >= last:
-            raise _corrupt(files, block, "a record lies outside the heap")
+            raise _corrupt(files, frame, "a record lies outside the heap")
         yield first, last
 
 
-def _replay_block(files: StoreFiles, backend: Backend, block: _Found, entries: int) -> tuple[Written, int]:
-    """Store the slots of a block to the images; return its batch, and how many entries there were so far."""
-    for run in _runs(files, block):
+def _replay_frame(files: StoreFiles, backend: Backend, frame: _Found, entries: int) -> tuple[Written, int]:
+    """Store the slots of a frame to the images; return its batch, and how many entries there were so far."""
+    for run in _runs(files, frame):
         index = files.indexes[run.table_id]
         assert isinstance(index.region, Image)
         backend.launch(
             f"replay_{index.layout.name}",
             run.count,
-            log=block.run_address(run),
-            epoch=block.header.epoch,
+            log=frame.run_address(run),
+            epoch=frame.header.epoch,
             index=index,
             marks=index.region.marks,
         )
         entries += run.count
     failpoint.hit("mid_replay")
-    return block.written, entries
+    return frame.written, entries
 
 
 def _require_unseen(files: StoreFiles, cut: _Found, last: Written) -> None:
@@ -366,15 +366,15 @@ def _require_all(files: StoreFiles, reader: _Reader, last: Written) -> None:
     if last.epoch < recovered:
         raise CorruptStoreError(
             "journal",
-            f"the block after that of epoch {last.epoch} is damaged, and epoch {recovered} was there when the store "
+            f"the frame after that of epoch {last.epoch} is damaged, and epoch {recovered} was there when the store "
             "was last opened. Nothing was changed; restore the directory from a backup",
             path=files.data.path,
             offset=offset,
         )
-    if later := reader.later_block(last):
+    if later := reader.later_frame(last):
         raise CorruptStoreError(
             "journal",
-            f"the block after that of epoch {last.epoch} is damaged: that of epoch {later.epoch} says that it was "
+            f"the frame after that of epoch {last.epoch} is damaged: that of epoch {later.epoch} says that it was "
             "durable. Nothing was changed; restore the directory from a backup",
             path=files.data.path,
             offset=offset,

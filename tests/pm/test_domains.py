@@ -208,6 +208,7 @@ def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Callable
 
 @pytest.mark.machine
 @needs_write_back
+@pytest.mark.undo
 def test_a_batch_in_flush_writes_back_every_line_that_changed(tmp_path: Path, lines: Callable[[], int]) -> None:
     path = tmp_path / "store"
     with gpkvs.open(path, durability="flush", threads=2, **SMALL) as store:

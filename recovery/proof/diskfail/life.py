@@ -83,7 +83,7 @@ class Shape:
             pause_share=random.choice((0.0, 0.03, 0.2)),
         )
         kind = random.random()
-        if kind < 0.3:  # the journal is full most of the time: checkpoints are slow, blocks large
+        if kind < 0.3:  # the journal is full most of the time: checkpoints are slow, frames large
             full: dict[str, Any] = {"large_share": 1.0, "begin_share": 0.7, "look_seconds": 0.02, "batches": 50}
             full |= {"delay_us": 4000, "is_checkpointed_by_hand": False, "pause_share": 0.0, "step_pages": 1}
             full |= {"in_flight": 6, "index_bytes": 256 * _KIB, "is_wide": True}
@@ -326,7 +326,7 @@ class Life:
             return [(Op.DELETE, key) for key in random.sample(keys, random.randint(1, len(keys)))]
         count = random.choice((1, 2, 5, 12))
         if random.random() < self._shape.large_share:
-            if random.random() < 0.5 or self._shape.is_wide:  # every key: a block of several pages
+            if random.random() < 0.5 or self._shape.is_wide:  # every key: a frame of several pages
                 return [(Op.SET, key, self._value(random, table)) for key in random.sample(keys, len(keys))]
             count = random.choice((60, 200, 400))
         hot = keys[: random.choice((3, 20, len(keys)))]

@@ -108,7 +108,7 @@ MUTANTS = (
             (
                 "        position = self.last.position\n",
                 "        with self._is_freed:\n"
-                "            self._is_freed.wait_for(lambda: self.used_pages + block.count <= self.ring.capacity)\n"
+                "            self._is_freed.wait_for(lambda: self.used_pages + frame.count <= self.ring.capacity)\n"
                 "        position = self.last.position\n",
             ),
         ),
@@ -119,7 +119,7 @@ MUTANTS = (
         _JOURNAL,
         "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
         "            pass\n",
-        "W3: blocks that a replay needs are overwritten",
+        "W3: frames that a replay needs are overwritten",
     ),
     Mutant(
         "freed-before-roots",
@@ -134,7 +134,7 @@ MUTANTS = (
                 '            self._journal.free(c.position)\n            failpoint.hit("before_checkpoint_root")\n',
             ),
         ),
-        "W3: blocks that a replay needs are overwritten",
+        "W3: frames that a replay needs are overwritten",
     ),
     _one(
         "head-over-used-segment",
@@ -183,18 +183,18 @@ MUTANTS = (
         "W6: space of a dropped table is used while batches that name it are verified",
     ),
     _one(
-        "no-first-block",
+        "no-first-frame",
         _COMMITTER,
         "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
         "        self.checkpointer.start()",
         "W4",
     ),
     _one(
-        "first-block-not-awaited",
+        "first-frame-not-awaited",
         _COMMITTER,
         "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
         "        with self._appending:\n            self._append_empty()\n        self.checkpointer.start()",
-        "W4: free space is used before the first block is durable",
+        "W4: free space is used before the first frame is durable",
     ),
     _one("incarnation-kept", _RECOVER, "incarnation=files.root.incarnation + 1, checkpoint", "checkpoint", "W4"),
     _one(
@@ -204,7 +204,7 @@ MUTANTS = (
         "files.root.checkpoint",
         "W4",
     ),
-    _one("stale-blocks-count", _REPLAY, "if not follows or is_stale or not fits:", "if not follows or not fits:", "W4"),
+    _one("stale-frames-count", _REPLAY, "if not follows or is_stale or not fits:", "if not follows or not fits:", "W4"),
     Mutant(
         "durable-ahead",
         _COMMITTER,
@@ -214,16 +214,16 @@ MUTANTS = (
                 "        durable = epoch - 1\n        self.begun = epoch",
             ),
         ),
-        "a block says that one is durable which is not",
+        "a frame says that one is durable which is not",
     ),
     _one(
         "durable-ahead-of-empty",
         _COMMITTER,
-        "self.journal.append(block, descriptor, 0, self.journal.durable)",
-        "self.journal.append(block, descriptor, 0, before.epoch)",
-        "an empty block says that one is durable which is not",
+        "self.journal.append(frame, descriptor, 0, self.journal.durable)",
+        "self.journal.append(frame, descriptor, 0, before.epoch)",
+        "an empty frame says that one is durable which is not",
     ),
-    _one("no-chain", _REPLAY, " and header.previous == before.digest", "", "a block of an earlier life is replayed"),
+    _one("no-chain", _REPLAY, " and header.previous == before.digest", "", "a frame of an earlier life is replayed"),
     Mutant(
         "neither-chain-nor-stale",
         _REPLAY,
@@ -231,13 +231,13 @@ MUTANTS = (
             (" and header.previous == before.digest", ""),
             ("if not follows or is_stale or not fits:", "if not follows or not fits:"),
         ),
-        "a block of an earlier life is replayed; either check alone keeps it out",
+        "a frame of an earlier life is replayed; either check alone keeps it out",
     ),
     _one(
         "records-always-verified",
         _REPLAY,
-        "        while uncovered and uncovered[0].header.epoch <= block.header.durable_upto:\n",
-        "        while (\n            uncovered and uncovered[0].header.epoch <= block.header.durable_upto\n"
+        "        while uncovered and uncovered[0].header.epoch <= frame.header.durable_upto:\n",
+        "        while (\n            uncovered and uncovered[0].header.epoch <= frame.header.durable_upto\n"
         "            and _verify_records(files, backend, uncovered[0])\n        ):\n",
         "good stores are refused: space of old records was used again",
     ),
@@ -246,20 +246,20 @@ MUTANTS = (
         _REPLAY,
         "while uncovered and _verify_records(files, backend, uncovered[0]):",
         "while uncovered:",
-        "a block whose records are torn counts",
+        "a frame whose records are torn counts",
     ),
     _one(
         "entries-never-verified",
         _REPLAY,
-        "        if not _verify_entries(files, backend, block):\n            break\n",
-        "        _verify_entries(files, backend, block)\n",
-        "a torn block counts",
+        "        if not _verify_entries(files, backend, frame):\n            break\n",
+        "        _verify_entries(files, backend, frame)\n",
+        "a torn frame counts",
     ),
     _one(
-        "replay-beyond-a-torn-block",
+        "replay-beyond-a-torn-frame",
         _REPLAY,
-        "        if not _verify_entries(files, backend, block):\n            break\n",
-        "        if not _verify_entries(files, backend, block):\n            continue\n",
+        "        if not _verify_entries(files, backend, frame):\n            break\n",
+        "        if not _verify_entries(files, backend, frame):\n            continue\n",
         "a batch is lost from the middle",
     ),
     _one(
@@ -317,13 +317,13 @@ MUTANTS = (
 
 # Mistakes that nobody can see here, and why.
 EQUIVALENT = {
-    "incarnation-kept": "the digest of the block before keeps out what an earlier life left",
-    "stale-blocks-count": "the digest of the block before keeps out what an earlier life left",
+    "incarnation-kept": "the digest of the frame before keeps out what an earlier life left",
+    "stale-frames-count": "the digest of the frame before keeps out what an earlier life left",
     "no-chain": "the incarnation and the epoch keep out what an earlier life left (see neither-chain-nor-stale)",
-    "index-not-settled": "a page that was not durable is changed by a block that is replayed, so it is dirty again",
+    "index-not-settled": "a page that was not durable is changed by a frame that is replayed, so it is dirty again",
     "root-not-settled": "it takes two torn copies in two crashes; a state has one torn sector",
-    "durable-ahead-of-empty": "an empty block is appended only when the blocks before it are durable",
-    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty block",
+    "durable-ahead-of-empty": "an empty frame is appended only when the frames before it are durable",
+    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty frame",
 }
 
 

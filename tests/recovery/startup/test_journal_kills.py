@@ -12,7 +12,7 @@ from tests.conftest import assert_clean
 from tests.recovery.startup.harness import Model, Operation, apply, contents, run_child
 
 FIRST: list[Operation] = [["set", f"key{i}", f"first{i}"] for i in range(200)]
-# So many blocks that the journal is full: they go on only after a checkpoint.
+# So many frames that the journal is full: they go on only after a checkpoint.
 SMALL: list[list[Operation]] = [
     [
         ["set", f"key{i % 150}", f"small{i}"],
@@ -30,20 +30,20 @@ IN_BATCH = (
     "mid_record",
     "before_log",
     "mid_log",
-    "before_block",
+    "before_frame",
     "before_apply",
     "mid_apply",
     "before_reply",
 )
-BEFORE_BLOCK = frozenset(IN_BATCH[:5])  # nothing of the batch can be there
-IN_CHECKPOINT = ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root", "between_roots:3")
+BEFORE_FRAME = frozenset(IN_BATCH[:5])  # nothing of the batch can be there
+IN_CHECKPOINT = ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root", "between_roots:2")
 IN_RECOVERY = (
     "before_settle",
     "mid_replay",
     "before_incarnation",
     "between_roots",
     "before_recount",
-    "before_first_block",
+    "before_first_frame",
 )
 
 
@@ -73,7 +73,7 @@ def test_kill(tmp_path: Path, name: str) -> None:
     assert outcome.killed
     assert 0 < outcome.acknowledged < len(batches)
     possible = [after(batches[: outcome.acknowledged])]
-    if name not in BEFORE_BLOCK:
+    if name not in BEFORE_FRAME:
         possible.append(after(batches[: outcome.acknowledged + 1]))
     found = contents(path, KEYS)
     assert found in possible

@@ -1,7 +1,7 @@
-"""Blocks of the journal: one for each batch, a header and the new contents of slots.
+"""Frames of the journal: one for each batch, a header and the new contents of slots.
 
-A block begins at a page. Its header names the block before by its digest, so that blocks are a chain. The digest of a
-header is keyed with the store's key: no bytes of a user pass for a block.
+A frame begins at a page. Its header names the frame before by its digest, so that frames are a chain. The digest of a
+header is keyed with the store's key: no bytes of a user pass for a frame.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _MAGIC: Final = b"GPKVSBL\0"
 _FIELDS = struct.Struct("<8sQQQQQ")
 
 
-class BlockHeader(NamedTuple):
-    """What a block says of its batch.
+class FrameHeader(NamedTuple):
+    """What a frame says of its batch.
 
     Attributes
     ----------
     incarnation
         Of the opening that wrote it.
     previous
-        The digest of the block before.
+        The digest of the frame before.
     durable_upto
         The newest epoch that was durable when the batch began.
     pages
-        What the block takes.
+        What the frame takes.
     records_digest
         Of the records that the batch wrote (``kernels/redo.cu``).
     descriptor
@@ -50,25 +50,25 @@ class BlockHeader(NamedTuple):
         return self.descriptor.epoch
 
     def pack(self, key: tuple[int, int]) -> tuple[bytes, int]:
-        """Return the header's bytes, and its digest, which the next block names."""
+        """Return the header's bytes, and its digest, which the next frame names."""
         fields = _FIELDS.pack(_MAGIC, *self[:5])
         body = (fields + self.descriptor.pack()).ljust(_DIGEST_AT, b"\0")
         digest = keyed_digest(key, body)
         return body + digest, int.from_bytes(digest[:8], "little")
 
     @staticmethod
-    def unpack(data: bytes, key: tuple[int, int]) -> tuple[BlockHeader, int]:
+    def unpack(data: bytes, key: tuple[int, int]) -> tuple[FrameHeader, int]:
         """Return the header that some bytes begin with, and its digest; raises `BadBytesError` if they are none."""
         body, digest = data[:_DIGEST_AT], data[_DIGEST_AT:HEADER_BYTES]
         if body[:8] != _MAGIC or len(digest) < 16 or keyed_digest(key, body) != digest:
-            raise BadBytesError("there is no block here")
+            raise BadBytesError("there is no frame here")
         descriptor = Descriptor.unpack(body[_FIELDS.size : _FIELDS.size + STRUCTURE_BYTES])
         _, *fields = _FIELDS.unpack_from(body)
-        return BlockHeader(*(*fields, descriptor)), int.from_bytes(digest[:8], "little")
+        return FrameHeader(*(*fields, descriptor)), int.from_bytes(digest[:8], "little")
 
 
-def block_pages(words: int) -> int:
-    """Return the pages of a block with so many words of entries."""
+def frame_pages(words: int) -> int:
+    """Return the pages of a frame with so many words of entries."""
     return -(-(HEADER_BYTES + 8 * words) // PAGE_BYTES)
 
 
