@@ -91,7 +91,7 @@ class Store:
         self._origin = Origin(f"the store at {path}")
         self._mutex = threading.Lock()  # one batch at a time
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
-        self._closed = self._is_closing = False
+        self._closed = self._is_closing = self._is_given_back = False
         self.meter = Meter()
         self._opened = open_directory(path, config, create=create, on_progress=on_progress)
         try:
@@ -118,16 +118,20 @@ class Store:
         committer = choose_committer(
             self._backend, self._files, tables, recovered.heap, recovered.log, self.meter, logged=logged
         )
-        self._engine = Engine(
-            self._backend,
-            self._files,
-            tables,
-            recovered.heap,
-            committer,
-            self.limits.result_bytes_max,
-            max(config.batch_result_bytes_max, self.limits.result_bytes_max),
-            self.meter,
-        )
+        try:
+            self._engine = Engine(
+                self._backend,
+                self._files,
+                tables,
+                recovered.heap,
+                committer,
+                self.limits.result_bytes_max,
+                max(config.batch_result_bytes_max, self.limits.result_bytes_max),
+                self.meter,
+            )
+        except BaseException:
+            committer.close()
+            raise
         self._tables = {table.entry.name: table for table in tables.values()}
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
@@ -371,6 +375,11 @@ class Store:
     def info(self) -> StoreInfo:
         """Describe the store as it is now."""
         self._require_open()
+        described = self._describe_now()
+        self._engine.settle()  # what it counts may be of a batch that a crash could take back
+        return described
+
+    def _describe_now(self) -> StoreInfo:
         live = self._engine.heap.live_bytes
         tables = list(self._tables.values())
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
@@ -401,15 +410,16 @@ class Store:
         self._origin.require()
         self._is_closing = True  # a dropped table is counted no further: the next opening counts anew
         with self._schema_mutex, self._mutex:
-            if self._closed:
+            if self._is_given_back:
                 return
-            self._closed = True
+            self._closed = True  # an interrupted close may be called again
             if not self.domain.is_logged:
                 # All that was stored is durable before the mark goes.
                 with access_errors(self.path):
                     self._files.persist_unlogged()
                     set_unsafe(self._files, False)
             self._engine.close()
+            self._is_given_back = True
             self._opened.close()
 
     def __enter__(self) -> Self:

@@ -40,5 +40,9 @@ def choose_committer(
     if isinstance(recovered, Transaction):
         return UndoCommitter(backend, files, tables, heap, recovered, meter, logged=logged)
     committer = JournalCommitter(backend, files, tables, heap, recovered, meter)
-    committer.begin()
+    try:
+        committer.begin()
+    except BaseException:
+        committer.close()
+        raise
     return committer

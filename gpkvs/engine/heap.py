@@ -67,7 +67,11 @@ class Heap:
 
     def release_later(self, epoch: int, units: U64) -> None:
         """Note units of each segment that are free once a durable block covers an epoch (W6)."""
-        self._freed.append((epoch, units))
+        if self._freed and self._freed[-1][0] == epoch:
+            noted = self._freed[-1][1]
+            np.add(noted, units, out=noted)
+        else:
+            self._freed.append((epoch, units))
 
     def release_covered(self, epoch: int) -> bool:
         """Free what was noted of the epochs up to one; return whether there was something."""

@@ -26,6 +26,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.engine.zeroed_space import ZeroedSpace
+from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.block import HEADER_BYTES, block_pages
@@ -95,17 +96,18 @@ class JournalCommitter:
         words = sum(run.words for run in write_set.runs)
         with self._appending:
             block = self.journal.reserve(block_pages(words))
+            with memory_refused():
+                freed_units = np.zeros_like(self._heap.live_units)
             try:
-                self._store(write_set, block)
+                self._store(write_set, block, freed_units)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
                 stop_process("a transaction could not be completed", error)
             self._is_empty = False
             return self.begun
 
-    def _store(self, write_set: WriteSet, block: Block) -> None:
+    def _store(self, write_set: WriteSet, block: Block, freed_units: U64) -> None:
         lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
         lap("persist_log")  # waiting for room
-        freed_units = np.zeros_like(self._heap.live_units)
         self._space.prepare(self._heap.start, write_set.tail)
         failpoint.hit("before_record")
         for writes in tables:
@@ -210,9 +212,12 @@ class JournalCommitter:
         block = self.journal.reserve(block_pages(0))
         before = self.ended.descriptor
         descriptor = before._replace(epoch=before.epoch + 1, runs=(), first_sequence=before.next_sequence, log_digest=0)
-        self.begun = descriptor.epoch
-        self.ended = self.journal.append(block, descriptor, 0, self.journal.durable)
-        self._is_empty = True
+        try:
+            self.begun = descriptor.epoch
+            self.ended = self.journal.append(block, descriptor, 0, self.journal.durable)
+            self._is_empty = True
+        except BaseException as error:  # noqa: BLE001 - half a step would leave a hole in the chain
+            stop_process("a transaction could not be completed", error)
         return self.begun
 
     def begin(self) -> None:

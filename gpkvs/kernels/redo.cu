@@ -47,10 +47,11 @@ GPKVS_PM_KERNEL(replay_u64, REPLAY_U64_ARGS) { replay_entry<U64Slot>(a, i); }
 // What a block says of a record as it was written: where it lies, and its first word, which holds its CRC and table.
 GPKVS_DEVICE u64 record_digest(u64 reference, u64 first_word) { return mix64(mix64(reference) ^ first_word); }
 
-// verify_records: the digests of the records that a run's batch wrote; `wrong` where one fails its own check. The other
-// entries (removals, displaced occupants) count nothing.
+// verify_records: the digests of the records that a run's batch wrote to a part of the heap; `wrong` where one fails its own
+// check. The other entries (removals, displaced occupants, records elsewhere) count nothing.
 #define VERIFY_RECORDS_ARGS(F)                                                              \
-    F(const u64*, log) F(u64, first_sequence) F(const u8*, heap) F(u64, heap_bytes) F(u64*, digest) F(u8*, wrong)
+    F(const u64*, log) F(u64, first_sequence) F(const u8*, heap) F(u64, first_byte) F(u64, end_byte) \
+    F(u64*, digest) F(u8*, wrong)
 
 GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
     const Entry<BytesSlot> entry = load_entry<BytesSlot>(a.log, i);
@@ -58,7 +59,9 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
     a.digest[i] = 0;
     a.wrong[i] = 0;
     if (slot_kind(slot.meta) != KIND_RECORD || slot_version(slot.meta) < a.first_sequence) return;
-    const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);
+    const u64 at = reference_offset(slot.reference) * UNIT_BYTES;
+    if (at < a.first_byte || at >= a.end_byte) return;
+    const RecordHeader* record = checked_record(a.heap, a.end_byte, slot.reference);
     if (record) a.digest[i] = record_digest(slot.reference, *(const u64*)record);
     else a.wrong[i] = 1;
 }

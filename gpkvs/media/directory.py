@@ -74,6 +74,7 @@ SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
+JOURNAL_BYTES_MAX = 1 << 40
 JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a block
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
 _ZEROS = bytes(1 * MIB)
@@ -224,7 +225,7 @@ def checked_sizes(sizes: Sizes) -> Sizes:
         "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
         "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
         "log_bytes": (LOG_BYTES_MIN, 1 << 40),
-        "journal_bytes": (JOURNAL_BYTES_MIN, 1 << 40),
+        "journal_bytes": (JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
     }
     sizes = replace(sizes, journal_bytes=sizes.journal_bytes or _journal_bytes_for(sizes))
     for name, (least, most) in bounds.items():
@@ -241,7 +242,8 @@ def checked_sizes(sizes: Sizes) -> Sizes:
 
 def _journal_bytes_for(sizes: Sizes) -> int:
     """Return the size of a journal: with less than half of the index, checkpoints would write more than they save."""
-    return max(sizes.index_bytes // 2, min(sizes.heap_bytes // 4, JOURNAL_BYTES_USUAL), JOURNAL_BYTES_MIN)
+    wanted = max(sizes.index_bytes // 2, min(sizes.heap_bytes // 4, JOURNAL_BYTES_USUAL), JOURNAL_BYTES_MIN)
+    return min(wanted, JOURNAL_BYTES_MAX)
 
 
 def journal_segment_bytes_for(journal_bytes: int) -> int:

@@ -188,6 +188,7 @@ def open_files(
             return region(HEAP_FILE, root.heap_bytes)
         # Records are written to the file: nothing may store to the mapping.
         mapped = Region(path / DATA_FILE, None, root.journal_bytes)
+        mapped.is_paged = root_region.is_paged
         opened.append(mapped)
         return mapped
 

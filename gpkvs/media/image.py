@@ -78,12 +78,13 @@ class Image:
         at = 0
         while at < self.bytes:
             try:
-                first = os.lseek(self._file.file, at, os.SEEK_DATA) // PAGE_BYTES * PAGE_BYTES
+                data = os.lseek(self._file.file, at, os.SEEK_DATA)
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
                 return
-            at = min(-(-os.lseek(self._file.file, first, os.SEEK_HOLE) // PAGE_BYTES) * PAGE_BYTES, self.bytes)
+            hole = os.lseek(self._file.file, data, os.SEEK_HOLE)
+            first, at = data // PAGE_BYTES * PAGE_BYTES, min(-(-hole // PAGE_BYTES) * PAGE_BYTES, self.bytes)
             yield first, at
 
     def copy_pages(

@@ -25,6 +25,7 @@ from gpkvs.media.directory import (
     store_exists,
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
+from gpkvs.media.journal import Journal
 from gpkvs.media.layout import CommitKind
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.recover import Recovered, recover
@@ -45,6 +46,8 @@ class OpenedDirectory:
 
     def close(self) -> None:
         """Give all of it back."""
+        if isinstance(self.recovered.log, Journal):
+            self.recovered.log.close()
         self.backend.close()  # before the files are unmapped: a GPU must let go of them
         self.files.close()
         self.lock.release()
@@ -90,6 +93,8 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         if files.data:
             # The host's threads replay. A GPU mirrors the images when they are whole.
             recovered = recover(files, backend.host, on_progress, flushes=domain.name is not DomainName.PROCESS)
+            if isinstance(recovered.log, Journal):
+                undo.callback(recovered.log.close)  # its thread must end before the files are closed
             _attach(backend, files)
         else:
             _attach(backend, files)

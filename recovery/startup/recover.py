@@ -89,6 +89,18 @@ def recover(
     # Whatever follows relies on it, in a domain that may be stronger than that of the lives before.
     files.fsync()
     restored = _replay(files, backend, on_progress, flushes) if files.data else _restore(files, backend, on_progress)
+    try:
+        return _recovered(files, backend, restored, begin, on_progress)
+    except BaseException:
+        if isinstance(restored.log, Journal):
+            restored.log.close()  # its thread must end before the files are closed
+        raise
+
+
+def _recovered(
+    files: StoreFiles, backend: Backend, restored: _Restored, begin: float, on_progress: Progress
+) -> Recovered:
+    """Count what the store holds, and report."""
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
     heap, records = _count(files, backend, restored.current)

@@ -35,6 +35,7 @@ from gpkvs.media.layout import (
     PAGE_BYTES,
     STRIPE_ENTRIES,
     UNIT_BYTES,
+    VERSION_MAX,
     BadBytesError,
     Descriptor,
     LogRun,
@@ -124,6 +125,8 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
         last, entries = _replay_block(files, backend, uncovered.popleft(), entries)
         blocks += 1
     _require_all(files, reader, last)
+    if uncovered:
+        _require_unseen(files, uncovered[0], last)
     return Replayed(last, blocks, entries, len(uncovered))
 
 
@@ -154,6 +157,8 @@ class _Reader:
         self._key = files.root.hash_keys
         self.ring = Ring.of(files.root)
         self._page = map_memory(PAGE_BYTES)
+        if not self._data.is_direct:  # at once: a large piece of the cache goes whole or not at all
+            self._data.forget_pages(0, files.root.journal_bytes)
 
     def chain(self, start: Written) -> Iterator[_Found]:
         """Walk the valid blocks after a batch, each after the one before."""
@@ -276,43 +281,52 @@ def _verify_entries(files: StoreFiles, backend: Backend, block: _Found) -> bool:
 
 def _verify_records(files: StoreFiles, backend: Backend, block: _Found) -> bool:
     """Whether the records of a batch are on the device as they were written."""
+    assert files.data
     total = 0
     runs = [run for run in _runs(files, block) if run.entry_bytes == BYTES_LAYOUT.entry_bytes]
     if len(runs) < sum(run.entry_bytes == BYTES_LAYOUT.entry_bytes for run in block.header.descriptor.runs):
         return True  # a table was dropped since, durably: so the batch was durable too
     for run in runs:
-        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
-        _read_records(files, block, run)
-        backend.launch(
-            "verify_records",
-            run.count,
-            log=block.run_address(run),
-            first_sequence=block.header.descriptor.first_sequence,
-            heap=files.heap.address,
-            heap_bytes=files.heap.bytes,
-            digest=digest,
-            wrong=wrong,
-        )
-        if wrong.any():
-            return False
-        total += int(digest.sum(dtype=np.uint64))
+        for first, last in _record_ranges(files, block, run):
+            digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
+            # The page cache may show what the device never got.
+            memory = map_memory(last - first)
+            files.data.read_pages(memory, files.root.journal_bytes + first)
+            backend.launch(
+                "verify_records",
+                run.count,
+                log=block.run_address(run),
+                first_sequence=block.header.descriptor.first_sequence,
+                heap=int(memory.ctypes.data) - first,
+                first_byte=first,
+                end_byte=last,
+                digest=digest,
+                wrong=wrong,
+            )
+            if wrong.any():
+                return False
+            total += int(digest.sum(dtype=np.uint64))
     return total % (1 << 64) == block.header.records_digest
 
 
-def _read_records(files: StoreFiles, block: _Found, run: LogRun) -> None:
-    """Drop what the page cache says of a batch's records: it may never have reached the device."""
-    assert files.data
-    words = run.words
+def _record_ranges(files: StoreFiles, block: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
+    """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
     at = HEADER_BYTES + 8 * run.first_word
-    stripes = block.pages[at : at + 8 * words].view(np.uint64).reshape(-1, run.entry_bytes // 8, STRIPE_ENTRIES)
-    entries = stripes.transpose(0, 2, 1).reshape(-1, run.entry_bytes // 8)[: run.count]
-    references = entries[entries[:, _META_WORD] != 0][:, _REFERENCE_WORD]
-    if not len(references):
-        return
-    starts = reference_offset(references) * np.uint64(UNIT_BYTES) // np.uint64(PAGE_BYTES)
-    lengths = reference_length(references) * np.uint64(UNIT_BYTES) // np.uint64(PAGE_BYTES) + np.uint64(2)
-    for start, pages in zip(starts.tolist(), lengths.tolist(), strict=True):
-        files.data.forget_pages(files.root.journal_bytes + start * PAGE_BYTES, pages * PAGE_BYTES)
+    words = run.entry_bytes // 8
+    stripes = block.pages[at : at + 8 * run.words].view(np.uint64).reshape(-1, words, STRIPE_ENTRIES)
+    entries = stripes.transpose(0, 2, 1).reshape(-1, words)[: run.count]
+    versions = entries[:, _META_WORD] & np.uint64(VERSION_MAX)
+    references = entries[versions >= np.uint64(block.header.descriptor.first_sequence)][:, _REFERENCE_WORD]
+    offsets = reference_offset(references)
+    segments = offsets // np.uint64(files.segment_units)
+    for segment in np.unique(segments).tolist():
+        here = references[segments == segment]
+        starts, ends = reference_offset(here), reference_offset(here) + reference_length(here)
+        first = int(starts.min()) * UNIT_BYTES // PAGE_BYTES * PAGE_BYTES
+        last = min(-(-int(ends.max()) * UNIT_BYTES // PAGE_BYTES) * PAGE_BYTES, files.heap.bytes)
+        if first >= last:
+            raise _corrupt(files, block, "a record lies outside the heap")
+        yield first, last
 
 
 def _replay_block(files: StoreFiles, backend: Backend, block: _Found, entries: int) -> tuple[Written, int]:
@@ -331,6 +345,17 @@ def _replay_block(files: StoreFiles, backend: Backend, block: _Found, entries: i
         entries += run.count
     failpoint.hit("mid_replay")
     return block.written, entries
+
+
+def _require_unseen(files: StoreFiles, cut: _Found, last: Written) -> None:
+    """Raise `CorruptStoreError` if an index shows a batch that is to be cut: then it was durable (W2)."""
+    for index in files.indexes.values():
+        if index.has_records:
+            metas = index.region.words(0, index.entry.slots * 4)[3::4]
+            if int((metas & np.uint64(VERSION_MAX)).max()) >= last.descriptor.next_sequence:
+                raise _corrupt(
+                    files, cut, "its records are damaged, and the index shows it. Restore the directory from a backup"
+                )
 
 
 def _require_all(files: StoreFiles, reader: _Reader, last: Written) -> None:
