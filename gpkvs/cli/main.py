@@ -37,7 +37,7 @@ class Gpkvs(LazyGroup):
         ),
         "copy": (
             "gpkvs.cli.copy:copy_command",
-            "Copy a store into a new one: of other sizes, or of an older format into today's.",
+            "Copy a store that no process has open into a new one: of other sizes, or of an older format into today's.",
         ),
         "drill": (
             "gpkvs.cli.drill:drill_command",
