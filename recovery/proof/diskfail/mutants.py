@@ -162,8 +162,8 @@ MUTANTS = (
         _JOURNAL,
         (
             (
-                "            self._covered = self._names.popleft()[1]\n        return self._covered",
-                "            self._names.popleft()\n        return durable",
+                "            _, self._covered, self._stable_sequence = self._names.popleft()",
+                "            self._covered, _, self._stable_sequence = self._names.popleft()",
             ),
         ),
         "W6: space of e is used when e is durable but not covered",
@@ -273,7 +273,7 @@ MUTANTS = (
     _one(
         "read-gate-0",
         _ENGINE,
-        "if planned.write_set else self.committer.read_gate()",
+        "if planned.write_set else self._read_gate(batch)",
         "if planned.write_set else 0",
         "a reader sees what a crash takes back",
     ),

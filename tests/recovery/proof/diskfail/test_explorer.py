@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -21,6 +22,16 @@ def explore(keep: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*EXPLORER, *options, "--keep", str(keep)], capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_text_of_a_mistake_is_there_once(mutant: mutants.Mutant) -> None:
+    spec = find_spec(mutant.module)
+    assert spec
+    assert spec.origin
+    source = Path(spec.origin).read_text()
+    for old, _ in mutant.changes:
+        assert source.count(old) == 1
 
 
 def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
