@@ -33,23 +33,28 @@ class KernelSymbol(ctypes.Structure):
     ]
 
 
-def _library_path() -> Path:
-    if _VARIABLE in os.environ:
-        return Path(os.environ[_VARIABLE])
-    beside = Path(__file__).parent / _NAME
+def installed_library(name: str) -> Path:
+    """Return the file of a library that was compiled with the package.
+
+    Raises
+    ------
+    BackendError
+        If it is missing.
+    """
+    beside = Path(__file__).parent / name
     if beside.exists():
         return beside
     # An editable install keeps the compiled file in site-packages and the Python files in the checkout.
     try:
-        installed = Path(str(importlib.metadata.distribution("gpkvs").locate_file(f"gpkvs/{_NAME}")))
+        installed = Path(str(importlib.metadata.distribution("gpkvs").locate_file(f"gpkvs/{name}")))
     except importlib.metadata.PackageNotFoundError:
         installed = beside
     if not installed.exists():
-        raise BackendError(f"the compiled kernels ({_NAME}) are missing: install gpkvs with pip, or run `make install`")
+        raise BackendError(f"the compiled kernels ({name}) are missing: install gpkvs with pip, or run `make install`")
     return installed
 
 
-library = ctypes.CDLL(str(_library_path()))
+library = ctypes.CDLL(os.environ.get(_VARIABLE) or str(installed_library(_NAME)))
 library.gpkvs_pool_new.argtypes = [ctypes.c_uint32]
 library.gpkvs_pool_new.restype = ctypes.c_void_p
 library.gpkvs_pool_delete.argtypes = [ctypes.c_void_p]

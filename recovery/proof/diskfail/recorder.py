@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-import gpkvs
 from gpkvs.errors import BackendError
+from gpkvs.native import installed_library
 
-LIBRARY = Path(gpkvs.__file__).with_name("_disk_trace.so")
+LIBRARY = installed_library("_disk_trace.so")
 # Files that say nothing of a store's contents; they are not recorded.
 IGNORED = frozenset({"LOCK", "recovery.json", "recovery.json.tmp"})
 
