@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import secrets
 import subprocess
@@ -68,15 +69,17 @@ def test_a_system_that_gives_no_threads(tmp_path: Path, commit: str) -> None:
         "print(store.get(b'key'))\n"
         "store.close()\n"
     )
-    # A thread takes 8 MiB of address space for its stack: of 400, most are refused.
-    limit = 1 << 30
+    # A thread takes 1 GiB of address space for its stack, so of 400 one or two get it. What is left is much more than
+    # the store needs, and too little for a thread.
+    stack, limit = 1 << 30, 3 << 30
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "store"), str(limit), commit],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20)),
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (stack, stack)),
     )
     if commit == "undo":
         assert done.returncode == 0, done.stderr
