@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import gpkvs
 from gpkvs import failpoint
-from gpkvs.cli import copy as command
 from gpkvs.cli.main import app
 from gpkvs.errors import StoreError
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
@@ -104,19 +103,34 @@ def test_the_command(tmp_path: Path) -> None:
     assert wrong.exit_code == 2
 
 
+# Ended by a signal, the command kills the children of its process: not those of this one.
+SIGNALLED = """
+import os, sys
+import gpkvs.cli.copy as command
+from gpkvs.cli.main import main
+
+class Interrupted(command.Bar):
+    def update(self, *arguments, **fields):
+        if "copying" in str(fields["description"]):
+            os.kill(os.getpid(), number)
+        super().update(*arguments, **fields)
+
+number = int(sys.argv.pop())
+command.Bar = Interrupted
+main()
+"""
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal(number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal(number: int, status: int, tmp_path: Path) -> None:
     old, _ = format1("clean", tmp_path)
-    bar = command.Bar
-
-    class Interrupted(bar):  # type: ignore[misc, valid-type]
-        def update(self, *arguments: object, **fields: object) -> None:
-            if "copying" in str(fields["description"]):
-                os.kill(os.getpid(), number)
-            super().update(*arguments, **fields)
-
-    monkeypatch.setattr(command, "Bar", Interrupted)
-    done = CliRunner().invoke(app, ["copy", str(old), str(tmp_path / "new")])
-    assert done.exit_code == status
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, "copy", str(old), str(tmp_path / "new"), str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
     assert "new holds no store" in done.stderr
     assert not (tmp_path / "new").exists()
