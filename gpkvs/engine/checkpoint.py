@@ -166,13 +166,13 @@ class Checkpointer:
                 index.region.sync()
             self._journal.wait(c.epoch)
             failpoint.hit("before_checkpoint_root")
-            change_checkpoint(self._files, c)
+            _change_checkpoint(self._files, c)
         self._journal.free(c.position)
         self.checkpoints += 1
 
 
-def change_checkpoint(files: StoreFiles, c: Written, **fields: int) -> None:
-    """Make both root copies say that c is the checkpoint; other fields of the root as given."""
+def _change_checkpoint(files: StoreFiles, c: Written) -> None:
+    """Make both root copies say that c is the checkpoint."""
     descriptor = c.descriptor
     checkpoint = Checkpoint(
         descriptor.epoch,
@@ -185,4 +185,4 @@ def change_checkpoint(files: StoreFiles, c: Written, **fields: int) -> None:
         c.digest,
         files.root.checkpoint.recovered_epoch,
     )
-    files.roots.change(checkpoint=checkpoint, **fields)
+    files.roots.change(checkpoint=checkpoint)

@@ -95,9 +95,9 @@ class JournalCommitter:
         """See `Committer.commit`."""
         words = sum(run.words for run in write_set.runs)
         with self._appending:
-            frame = self.journal.reserve(frame_pages(words))
             with memory_refused():
                 freed_units = np.zeros_like(self._heap.live_units)
+            frame = self.journal.reserve(frame_pages(words))
             try:
                 self._store(write_set, frame, freed_units)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery

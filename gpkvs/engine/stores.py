@@ -51,7 +51,7 @@ class HostStores:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._by_lock = (_steps(keeps_lock=False), _steps(keeps_lock=True))
+        self._by_lock = _steps_by_lock("store_records", "store_log", "store_slots")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
@@ -133,10 +133,9 @@ class ImageStores:
         self._backend = backend
         self._file = files.data.file
         self._heap_offset = files.root.journal_bytes
-        self._segment_units = files.segment_units
         # The largest record, and the page that it begins in.
         self._pages = map_memory(files.root.segment_bytes + 2 * PAGE_BYTES)
-        self._by_lock = (_journal_steps(keeps_lock=False), _journal_steps(keeps_lock=True))
+        self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """Write the new records `first` to `last - 1` to the file of the heap. A failure ends the process."""
@@ -200,27 +199,18 @@ def _device(writes: TableWrites) -> DeviceColumns:
     return writes.device
 
 
-def _journal_steps(*, keeps_lock: bool) -> dict[str, _Steps]:
-    """Return the native steps of a journal by layout."""
-    return {
-        layout: _Steps(
-            native_step("write_records", keeps_lock=keeps_lock),
-            native_step(f"store_redo_{layout}", keeps_lock=keeps_lock),
-            native_step(f"store_image_{layout}", keeps_lock=keeps_lock),
-            native_step("count_live", keeps_lock=keeps_lock),
-        )
-        for layout in LAYOUTS
-    }
+def _steps_by_lock(records: str, log: str, slots: str) -> tuple[dict[str, _Steps], dict[str, _Steps]]:
+    """Return native steps by layout: those that let go of Python's lock, and those that keep it."""
 
+    def by_layout(*, keeps_lock: bool) -> dict[str, _Steps]:
+        return {
+            layout: _Steps(
+                native_step(records, keeps_lock=keeps_lock),
+                native_step(f"{log}_{layout}", keeps_lock=keeps_lock),
+                native_step(f"{slots}_{layout}", keeps_lock=keeps_lock),
+                native_step("count_live", keeps_lock=keeps_lock),
+            )
+            for layout in LAYOUTS
+        }
 
-def _steps(*, keeps_lock: bool) -> dict[str, _Steps]:
-    """Return the native steps by layout."""
-    return {
-        layout: _Steps(
-            native_step("store_records", keeps_lock=keeps_lock),
-            native_step(f"store_log_{layout}", keeps_lock=keeps_lock),
-            native_step(f"store_slots_{layout}", keeps_lock=keeps_lock),
-            native_step("count_live", keeps_lock=keeps_lock),
-        )
-        for layout in LAYOUTS
-    }
+    return by_layout(keeps_lock=False), by_layout(keeps_lock=True)

@@ -28,7 +28,7 @@ from gpkvs.pm.mapping import map_memory
 # Frames that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
 _IN_FLIGHT_MAX = 4
 # A frame takes at most this share of the journal.
-_BLOCK_SHARE = 4
+_FRAME_SHARE = 4
 
 
 class Written(NamedTuple):
@@ -84,7 +84,7 @@ class Ring(NamedTuple):
     @property
     def frame_pages_max(self) -> int:
         """Pages of the largest frame."""
-        return self.capacity // _BLOCK_SHARE
+        return self.capacity // _FRAME_SHARE
 
     @property
     def frame_words_max(self) -> int:

@@ -126,8 +126,8 @@ MUTANTS = (
         _CHECKPOINT,
         (
             (
-                "            change_checkpoint(self._files, c)\n        self._journal.free(c.position)\n",
-                "            change_checkpoint(self._files, c)\n",
+                "            _change_checkpoint(self._files, c)\n        self._journal.free(c.position)\n",
+                "            _change_checkpoint(self._files, c)\n",
             ),
             (
                 '            failpoint.hit("before_checkpoint_root")\n',
