@@ -121,14 +121,15 @@ class _Server:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number, stop)
+            # Not by the loop: to forget its handler it restores the default one for a moment, and that ends the process.
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
         loop.add_signal_handler(signal.SIGHUP, self._options.reload)
         log_start()
         if self._options.ready_file:
             _require_writable(self._options.ready_file)
         gate = Gate()
         async with AsyncExitStack() as stack:
-            stack.callback(_ignore_stop_signals, loop)
+            stack.callback(_ignore_stop_signals)
             stack.callback(self._engine_thread.shutdown)
             stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
@@ -284,10 +285,9 @@ class _Server:
             _log.warning("clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
 
 
-def _ignore_stop_signals(loop: asyncio.AbstractEventLoop) -> None:
+def _ignore_stop_signals() -> None:
     """Let no second signal kill a process that has closed its store and is about to exit: its status would be wrong."""
     for number in _STOP_SIGNALS:
-        loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 
 
