@@ -1,8 +1,9 @@
-// A preloaded library that makes system calls fail, allocations too, and the wall clock jump.
+// A preloaded library that makes system calls fail or slow, allocations fail, and the wall clock jump.
 //
 // GPKVS_SHIM names what fails, in the environment or by shim_arm():
 //     CALL:NTH:ERROR[:forever]    the NTH call fails, or from there on every one; ERROR is a number of errno.h, or "short":
 //                                 only half of the bytes are written
+//     slow:MILLISECONDS           every pwrite, write, fsync and fdatasync takes so much longer
 //     clock:SECONDS:NTH           after every NTH reading the wall clock is SECONDS ahead, after the next NTH it is right
 // CALL is pwrite, write, fallocate, ftruncate, fsync, fdatasync, open, mmap, rename, unlink or malloc. Calls count only if they
 // are for a file below GPKVS_SHIM_PATH; allocations only from ALLOCATION_MIN bytes on.
@@ -29,7 +30,7 @@ static const char* const names[NAMES] = {"pwrite", "write", "fallocate", "ftrunc
 enum { PWRITE, WRITE, FALLOCATE, FTRUNCATE, FSYNC, FDATASYNC, OPEN, MMAP, RENAME, MALLOC, UNLINK };
 
 static int armed = -1, error, forever, is_short;
-static long nth;
+static long nth, slow_ms;
 // In memory that forked children share with their parent: what a child did can be asked after it died.
 static struct {
     atomic_long calls[NAMES], failed;
@@ -43,6 +44,7 @@ void shim_arm(const char* text) {
     char copy[256];
     armed = -1;
     is_short = forever = 0;
+    slow_ms = 0;
     memset(counts, 0, sizeof *counts);
     snprintf(copy, sizeof copy, "%s", text);
     char *rest = copy, *name = strsep(&rest, ":");
@@ -50,6 +52,10 @@ void shim_arm(const char* text) {
     if (strcmp(name, "clock") == 0) {
         clock_seconds = atol(strsep(&rest, ":"));
         clock_nth = rest ? atol(rest) : 1;
+        return;
+    }
+    if (strcmp(name, "slow") == 0) {
+        slow_ms = atol(rest);
         return;
     }
     nth = atol(strsep(&rest, ":"));
@@ -77,8 +83,11 @@ __attribute__((constructor)) static void begin(void) {
     if (text) shim_arm(text);
 }
 
-// Whether this call is to fail.
+static int is_of_disk(int call) { return call == PWRITE || call == WRITE || call == FSYNC || call == FDATASYNC; }
+
+// Whether this call is to fail; a slow one returns late.
 static int fails(int call) {
+    if (slow_ms && is_of_disk(call)) usleep(slow_ms * 1000);
     const long count = atomic_fetch_add(&counts->calls[call], 1) + 1;
     if (armed != call || (forever ? count < nth : count != nth)) return 0;
     counts->failed++;
