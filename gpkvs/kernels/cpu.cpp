@@ -30,7 +30,14 @@
 
 extern "C" {
 
-void* gpkvs_pool_new(u32 threads) { return new Pool(threads); }
+// nullptr where there is no memory for it.
+void* gpkvs_pool_new(u32 threads) {
+    try {
+        return new Pool(threads);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
 void gpkvs_pool_delete(void* pool) { delete (Pool*)pool; }
 
 void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 keys_per_item) {

@@ -82,22 +82,21 @@ public:
 
 private:
     void write_frames() {
-        std::deque<Frame> taken;
         for (;;) {
             {
                 std::unique_lock<std::mutex> lock(mutex_);
                 submitted_.wait(lock, [&] { return is_ending_ || !waiting_.empty(); });
                 if (waiting_.empty()) return;
-                taken.swap(waiting_);
+                taken_.swap(waiting_);
             }
-            for (const Frame& frame : taken) write(frame);
+            for (const Frame& frame : taken_) write(frame);
             if (given_.flushes) flush();
             {
                 std::lock_guard<std::mutex> lock(mutex_);
-                durable_.store(taken.back().epoch, std::memory_order_release);
+                durable_.store(taken_.back().epoch, std::memory_order_release);
             }
             published_.notify_all();
-            taken.clear();
+            taken_.clear();
         }
     }
 
@@ -132,6 +131,7 @@ private:
     std::mutex mutex_;
     std::condition_variable submitted_, published_;
     std::deque<Frame> waiting_;
+    std::deque<Frame> taken_;  // the writer's; made by the caller of the constructor, which can be told of no memory
     std::atomic<u64> durable_;
     bool is_ending_ = false;
     std::thread writer_;

@@ -20,8 +20,15 @@ LIFE = [
     *("open", "batch", "batch", "create_table", "numbers", "checkpoint", "batch", "numbers", "drop_table"),
     *("checkpoint", "batch", "close", "open", "batch", "checkpoint", "batch", "close"),
 ]
-# Calls of one file, by what its name begins with; all other files are left alone.
+# Calls of one file, by what its name begins with; all other files are left alone. "": of any file.
 FAULTS = [
+    ("", "write", errno.ENOSPC),
+    ("", "fallocate", errno.ENOSPC),
+    ("", "open", errno.EMFILE),
+    ("", "open", errno.EROFS),
+    ("", "mmap", errno.ENOMEM),
+    ("", "rename", errno.EIO),
+    ("", "unlink", errno.EIO),
     ("/data", "pwrite", errno.ENOSPC),
     ("/data", "pwrite", errno.EIO),
     ("/data", "fdatasync", errno.EIO),
@@ -57,16 +64,17 @@ def count_calls(run_case: RunCase, path: Path, call: str, file: str) -> int:
     return int(str(answer["calls"]))
 
 
+@pytest.mark.parametrize("forever", ["", ":forever"], ids=["once", "forever"])
 @pytest.mark.parametrize(
-    ("file", "call", "error"), FAULTS, ids=[f"{f[1:]}{c}-{errno.errorcode[e]}" for f, c, e in FAULTS]
+    ("file", "call", "error"), FAULTS, ids=[f"{f.strip('/-') or 'any'}-{c}-{errno.errorcode[e]}" for f, c, e in FAULTS]
 )
-def test_every_call_fails(run_case: RunCase, memory_path: Path, file: str, call: str, error: int) -> None:
+def test_every_call_fails(run_case: RunCase, memory_path: Path, file: str, call: str, error: int, forever: str) -> None:
     path = memory_path / "store"
     count = count_calls(run_case, path, call, file)
     assert count > 0, f"{call} is never called for {file}: the test would prove nothing"
     reached = stopped = 0
     for nth in range(1, count + 1):
-        answer = check_life(run_case, path, f"{call}:{nth}:{error}", file)
+        answer = check_life(run_case, path, f"{call}:{nth}:{error}{forever}", file)
         reached += bool(answer["failed"])
         stopped += answer["status"] == EXIT_FATAL
     assert reached >= 0.5 * count  # which pages of an index are neighbours differs from store to store

@@ -26,10 +26,12 @@ ARM_AT = 4  # when everything has been loaded and run once
 RunCase = Callable[..., Answer]
 
 
+@pytest.mark.parametrize("commit", ["undo", "journal"])
 @pytest.mark.parametrize("forever", ["", ":forever"], ids=["once", "forever"])
-def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path, forever: str) -> None:
+def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path, forever: str, commit: str) -> None:
     path = memory_path / "store"
-    without = run_case(path=path, fault="malloc:0:0", steps=STEPS, arm_at=ARM_AT, durability="process")
+    how = {"steps": STEPS, "arm_at": ARM_AT, "durability": "process", "commit": commit}
+    without = run_case(path=path, fault="malloc:0:0", **how)
     count = int(str(without["calls"]))
     assert without["status"] == 0
     assert count > 20
@@ -40,7 +42,7 @@ def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path,
     for nth in places.tolist():
         clear(path)
         fault = f"malloc:{nth}:{errno.ENOMEM}{forever}"
-        answer = run_case(path=path, fault=fault, steps=STEPS, arm_at=ARM_AT, durability="process")
+        answer = run_case(path=path, fault=fault, **how)
         assert answer["status"] in (0, EXIT_FATAL), f"{fault}: {answer}"
         steps = answer["steps"]
         assert isinstance(steps, list)
@@ -54,6 +56,30 @@ def test_every_allocation_of_a_batch_fails(run_case: RunCase, memory_path: Path,
         possible = [model, apply(model, STEPS[len(steps)], len(steps))] if stopped else [model]
         assert held(path) in possible, f"{fault}: {answer}"
         assert_clean(path)
+    assert refused > 10
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_every_allocation_of_an_opening_fails(run_case: RunCase, memory_path: Path, commit: str) -> None:
+    """Of the native threads too: an exception that nobody catches there would end the process by a signal."""
+    path = memory_path / "store"
+    steps = ["open", "batch", "close", "open", "batch", "close"]
+    how = {"steps": steps, "arm_at": 3, "durability": "process", "commit": commit}
+    count = int(str(run_case(path=path, fault="malloc:0:0", **how)["calls"]))
+    refused = 0
+    for nth in range(1, count + 1):
+        clear(path)
+        answer = run_case(path=path, fault=f"malloc:{nth}:{errno.ENOMEM}", **how)
+        assert answer["status"] in (0, EXIT_FATAL), f"{nth}: {answer}"
+        reported = answer["steps"]
+        assert isinstance(reported, list)
+        for step in reported:
+            errors = ("", "MemoryError", "NoMemoryError", "StoreAccessError", "GpkvsError")
+            assert step["error"] in errors, f"{nth}: {step}"
+        refused += bool(reported[-1]["error"])
+        if nth % 10 == 0:
+            assert held(path).keys() == {""}
+            assert_clean(path)
     assert refused > 10
 
 

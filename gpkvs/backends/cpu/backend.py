@@ -16,7 +16,7 @@ from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
-from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.native import KernelSymbol, kernel_symbol, library
@@ -122,7 +122,9 @@ class CpuBackend:
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
-        self.host_threads: int = library.gpkvs_pool_new(self.threads)
+        self.host_threads: int = library.gpkvs_pool_new(self.threads) or 0
+        if not self.host_threads:
+            raise NoMemoryError
         asked = host_ops_asked()
         self.host_ops_max = _ALL if asked is None else asked
 
