@@ -66,8 +66,8 @@ nightly: install-dev  ## what takes hours; results go to bench/results/nightly (
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 SECONDS ?= 30
-faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some)
-	$(BIN)/python -m tests.faults $(FAULTS)
+faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some, COMMIT=journal)
+	$(BIN)/python -m tests.faults $(if $(COMMIT),--commit $(COMMIT)) $(FAULTS)
 
 mutants: install-test  ## put mistakes into copies of the code: a test must see each (MUTANTS="name ..." for some, JOBS=2)
 	$(BIN)/python -m tests.mutants $(if $(JOBS),-j $(JOBS)) $(MUTANTS)

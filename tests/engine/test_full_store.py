@@ -154,6 +154,20 @@ def test_log_that_a_batch_does_not_fit_cuts_it_between_requests(store_path: Path
             store.execute(Batch.of(sets(b"k", entries_max + 1)))
 
 
+def test_frame_that_a_batch_does_not_fit_is_cut_between_requests(store_path: Path) -> None:
+    """A frame takes a quarter of the journal at most."""
+    with gpkvs.open(
+        store_path, index_bytes=4 << 20, heap_bytes=16 << 20, journal_bytes=1 << 20, commit="journal"
+    ) as store:
+        entries_max = store.limits.request_ops_max
+        assert 4000 < entries_max < (1 << 20) / 4 / 48
+        batch = Batch.concatenate([Batch.of(sets(b"r%d-" % r, 500)) for r in range(12)])
+        result = store.execute_requests(batch)
+        assert result.requests == entries_max // 500
+        with pytest.raises(InvalidArgumentError, match="request_ops_max"):
+            store.execute(Batch.of(sets(b"k", entries_max + 1)))
+
+
 def test_reply_larger_than_the_limit_is_refused_before_anything_is_written(store_path: Path) -> None:
     limits = gpkvs.Limits(result_bytes_max=10_000)
     with gpkvs.open(store_path, **TINY, limits=limits) as store:

@@ -1,7 +1,11 @@
-"""Run the tests of the 40 faults, or of those whose numbers are given, and print a table: fault, tests, result."""
+"""Run the tests of the 40 faults, or of those whose numbers are given, and print a table: fault, tests, result.
+
+With ``--commit journal`` in stores with a journal.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from pathlib import Path
@@ -38,9 +42,9 @@ class Results:
 NOT_RUN = "not run: needs a GPU"
 
 
-def verdict(results: Results, case: Case) -> str:
+def verdict(results: Results, case: Case, commit: str = "auto") -> str:
     """Say what became of a case: it passed only if each of its tests ran, or was skipped here, and none failed."""
-    counts = [results.of(test) for test in case.tests]
+    counts = [results.of(test) for test in case.tests_of(commit)]
     total = sum(counts, Counter[str]())
     if case.needs_gpu and not total["passed"] + total["failed"]:
         return NOT_RUN
@@ -53,20 +57,27 @@ def verdict(results: Results, case: Case) -> str:
 
 def main() -> int:
     """Run and print."""
-    chosen = [int(number) for number in sys.argv[1:]] or list(CASES)
-    tests = dict.fromkeys(f"{TESTS}/{test}" for number in chosen for test in CASES[number].tests)
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=int, choices=list(CASES), metavar="NUMBER", default=[])
+    parser.add_argument("--commit", choices=["auto", "undo", "journal"], default="auto")
+    given = parser.parse_args()
+    chosen = given.numbers or list(CASES)
+    tests = dict.fromkeys(f"{TESTS}/{test}" for number in chosen for test in CASES[number].tests_of(given.commit))
     results = Results()
     if tests:
-        pytest.main(["-q", "--no-header", *tests], plugins=[results])
+        pytest.main(["-q", "--no-header", f"--commit={given.commit}", *tests], plugins=[results])
     table = Table("", "fault", "tests", "result")
     failed = run = 0
     for number in chosen:
         case = CASES[number]
-        result = verdict(results, case) if case.tests else ""
+        result = verdict(results, case, given.commit) if case.tests else ""
         run += bool(result) and result != NOT_RUN
         failed += result.startswith("FAILED")
         table.add_row(
-            str(number), case.fault, "\n".join(case.tests), "\n".join(filter(None, [result, case.not_applicable]))
+            str(number),
+            case.fault,
+            "\n".join(case.tests_of(given.commit)),
+            "\n".join(filter(None, [result, case.not_applicable])),
         )
     Console(highlight=False, width=200).print(table)
     print(f"{run - failed} of {run} passed, {len(chosen) - run} not applicable or not run")

@@ -21,17 +21,33 @@ class Case:
         Why there is no test of it, or of a part of it.
     needs_gpu
         Whether its tests run only where there is a GPU.
+    journal
+        Its tests in stores with a journal, where the fault means something else than with an undo log; () takes
+        `tests`, which run with either.
     """
 
     fault: str
     tests: tuple[str, ...] = ()
     not_applicable: str = ""
     needs_gpu: bool = False
+    journal: tuple[str, ...] = ()
+
+    def tests_of(self, commit: str) -> tuple[str, ...]:
+        """Return its tests in stores of a commit."""
+        return self.journal if commit == "journal" and self.journal else self.tests
 
 
 _FAILPOINTS = "recovery/startup/test_failpoints.py::"
 _DAMAGE = "recovery/startup/test_damage.py::"
 _SYSCALLS = "faults/test_syscalls.py::"
+_JOURNAL_KILLS = "recovery/startup/test_journal_kills.py::"
+_JOURNAL_DAMAGE = "recovery/startup/test_journal_damage.py::"
+_JOURNAL_FAULTS = "recovery/startup/test_journal_faults.py::"
+_JOURNAL_SYSCALLS = "faults/test_journal_syscalls.py::"
+_SLOW = "faults/test_slow_disk.py::"
+_CONSISTENT = (
+    "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable[journal]"
+)
 _STORE = "store/test_store.py::"
 _FULL = "engine/test_full_store.py::"
 
@@ -42,12 +58,20 @@ CASES = {
             f"{_FAILPOINTS}test_kill_between_phases",
             "recovery/startup/test_tables.py::test_batch_on_two_tables_is_rolled_back_whole",
         ),
+        journal=(
+            f"{_JOURNAL_KILLS}test_kill",
+            f"{_JOURNAL_FAULTS}test_batch_on_two_tables_is_there_whole_or_not_at_all",
+        ),
     ),
     2: Case(
         "crash after the commit, before the reply: present",
         (
             f"{_FAILPOINTS}test_kill_between_phases[before_idle_persist]",
             f"{_FAILPOINTS}test_kill_between_phases[before_reply]",
+        ),
+        journal=(
+            f"{_JOURNAL_KILLS}test_kill[before_reply]",
+            f"{_JOURNAL_FAULTS}test_batch_on_two_tables_is_there_whole_or_not_at_all[before_reply:2-2-]",
         ),
     ),
     3: Case(
@@ -56,12 +80,21 @@ CASES = {
             f"{_DAMAGE}test_damaged_idle_log_is_harmless",
             f"{_DAMAGE}test_damaged_active_log_is_refused_before_anything_is_undone",
         ),
+        journal=(
+            f"{_JOURNAL_DAMAGE}test_the_last_frame_is_taken_for_the_tail_of_a_crash",
+            f"{_JOURNAL_DAMAGE}test_a_frame_that_rots_is_refused_and_nothing_is_written",
+        ),
     ),
     4: Case(
         "torn slot: undo restores every field",
         ("recovery/startup/test_rollback.py::test_undo_restores_every_field_of_a_slot",),
+        journal=(f"{_JOURNAL_FAULTS}test_a_torn_page_of_a_checkpoint_is_stored_whole_again",),
     ),
-    5: Case("crash in recovery: the same result", (f"{_FAILPOINTS}test_kill_in_recovery",)),
+    5: Case(
+        "crash in recovery: the same result",
+        (f"{_FAILPOINTS}test_kill_in_recovery",),
+        journal=(f"{_JOURNAL_KILLS}test_kill_in_recovery",),
+    ),
     6: Case("crash in growth: old or new root, orphan reclaimed", not_applicable=NO_FEATURE),
     7: Case("crash in compaction: no live record lost", not_applicable=NO_FEATURE),
     8: Case(
@@ -72,6 +105,11 @@ CASES = {
             f"{_DAMAGE}test_damage_that_is_refused[flag]",
             "recovery/proof/damage/test_bitflip.py::test_nothing_is_missed",
         ),
+        journal=(
+            f"{_JOURNAL_FAULTS}test_one_damaged_root_copy_is_reported_and_repaired",
+            f"{_JOURNAL_FAULTS}test_roots_that_differ",
+            f"{_JOURNAL_FAULTS}test_damage_that_is_refused[roots]",
+        ),
     ),
     9: Case(
         "bit flip in a record: DATA_LOSS, never a wrong value; in a slot: as the design says",
@@ -80,6 +118,10 @@ CASES = {
             "faults/test_server.py::test_a_rotten_record_is_data_loss_to_its_reader_alone",
             "recovery/proof/damage/test_bitflip.py::test_nothing_is_missed",
         ),
+        journal=(
+            f"{_JOURNAL_DAMAGE}test_a_record_that_rots_after_a_close_costs_its_key_alone",
+            "faults/test_server.py::test_a_rotten_record_is_data_loss_to_its_reader_alone",
+        ),
     ),
     10: Case(
         "bit flip in the log while active: refuse, no partial undo",
@@ -87,6 +129,7 @@ CASES = {
             f"{_DAMAGE}test_damaged_active_log_is_refused_before_anything_is_undone",
             "recovery/proof/damage/test_bitflip.py::test_outcomes",
         ),
+        journal=(f"{_JOURNAL_DAMAGE}test_a_frame_that_rots_is_refused_and_nothing_is_written",),
     ),
     11: Case(
         "truncated file at open: size checked before mapping",
@@ -94,14 +137,25 @@ CASES = {
             f"{_DAMAGE}test_damage_that_is_refused[truncated-{name}]"
             for name in ("root", "log", "heap", "index-0-0", "catalog-0.json")
         ),
+        journal=(
+            f"{_JOURNAL_DAMAGE}test_a_journal_that_is_cut_short_is_refused",
+            *(
+                f"{_JOURNAL_FAULTS}test_damage_that_is_refused[truncated-{name}]"
+                for name in ("root", "data", "index-0-0", "catalog-0.json")
+            ),
+        ),
     ),
     12: Case(
         "file truncated while running (SIGBUS): logged, exit non-zero, no reply sent",
         ("server/test_faults.py::test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name",),
+        journal=(
+            "server/test_faults.py::test_a_file_truncated_while_it_is_served_ends_the_server_with_its_name[journal-data]",
+        ),
     ),
     13: Case(
         "wrong version, magic or byte order: refuse, file untouched",
         (f"{_DAMAGE}test_another_format_is_refused_untouched",),
+        journal=(f"{_JOURNAL_FAULTS}test_another_format_is_refused_untouched",),
     ),
     14: Case(
         "disk full at creation: space reserved first, RESOURCE_EXHAUSTED, old tables serve",
@@ -112,6 +166,13 @@ CASES = {
             f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable",
         ),
         "growth: there is no such feature",
+        journal=(
+            f"{_STORE}test_disk_full_at_creation_leaves_nothing",
+            "engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
+            f"{_JOURNAL_SYSCALLS}test_every_call_fails[any-fallocate-ENOSPC-once]",
+            f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable[journal]",
+            "faults/test_full_disk.py::test_a_journal_goes_on_without_a_byte",
+        ),
     ),
     15: Case(
         "heap or log full: the request that does not fit is rejected whole, GET and DELETE work",
@@ -119,6 +180,12 @@ CASES = {
             f"{_FULL}test_full_heap",
             f"{_FULL}test_log_that_a_batch_does_not_fit_cuts_it_between_requests",
             "server/test_load.py::test_full_heap",
+        ),
+        journal=(
+            f"{_FULL}test_full_heap",
+            f"{_FULL}test_frame_that_a_batch_does_not_fit_is_cut_between_requests",
+            "server/test_load.py::test_full_heap",
+            f"{_SLOW}test_bounds_are_kept",
         ),
     ),
     16: Case(
@@ -137,10 +204,25 @@ CASES = {
             f"{_SYSCALLS}test_every_call_fails[fdatasync-EIO-forever]",
             "faults/test_server.py::test_a_failed_fdatasync_ends_the_server",
         ),
+        journal=(
+            f"{_JOURNAL_SYSCALLS}test_every_call_fails[data-fdatasync-EIO-once]",
+            f"{_JOURNAL_SYSCALLS}test_every_call_fails[index-fdatasync-EIO-once]",
+            f"{_JOURNAL_SYSCALLS}test_every_call_fails[root-fdatasync-EIO-once]",
+            f"{_JOURNAL_SYSCALLS}test_the_thread_of_checkpoints_ends_the_process",
+            "faults/test_server.py::test_a_journal_that_cannot_be_written_ends_the_server",
+        ),
     ),
     18: Case(
         "host out of memory at the Nth allocation: clean error, no change",
-        ("faults/test_memory.py::test_every_allocation_of_a_batch_fails",),
+        (
+            "faults/test_memory.py::test_every_allocation_of_a_batch_fails",
+            "faults/test_memory.py::test_every_allocation_of_an_opening_fails",
+        ),
+        journal=(
+            "faults/test_memory.py::test_every_allocation_of_a_batch_fails[once-journal]",
+            "faults/test_memory.py::test_every_allocation_of_a_batch_fails[forever-journal]",
+            "faults/test_memory.py::test_every_allocation_of_an_opening_fails[journal]",
+        ),
     ),
     19: Case(
         "GPU out of memory: refused before the flag",
@@ -161,6 +243,11 @@ CASES = {
         (
             "recovery/proof/drill/test_drill.py::test_every_failpoint",
             "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable",
+        ),
+        journal=(
+            "recovery/proof/drill/test_drill.py::test_every_failpoint[journal]",
+            _CONSISTENT,
+            f"{_SLOW}test_order_is_kept",
         ),
     ),
     23: Case(
@@ -188,6 +275,12 @@ CASES = {
             f"{_SYSCALLS}test_every_call_fails[open-EROFS-forever]",
         ),
         "read-only mode: there is none; `gpkvs check` reads only",
+        journal=(
+            f"{_STORE}test_no_write_permission",
+            "server/test_lifecycle.py::test_no_write_permission",
+            f"{_SYSCALLS}test_a_directory_that_is_read_only_is_told_and_can_be_checked[journal]",
+            f"{_JOURNAL_SYSCALLS}test_every_call_fails[any-open-EROFS-forever]",
+        ),
     ),
     27: Case(
         "clock jump: no effect on data; deadlines monotonic",
@@ -208,6 +301,10 @@ CASES = {
         (
             "server/test_admission.py::test_cancelled_call",
             "recovery/proof/consistency/test_consistency.py::test_calls_that_were_cut_off_are_part_of_it",
+        ),
+        journal=(
+            "server/test_admission.py::test_cancelled_call",
+            f"{_SLOW}test_order_is_kept",
         ),
     ),
     30: Case(
@@ -260,6 +357,11 @@ CASES = {
         "the same key from concurrent batches: strictly serializable",
         (
             "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable",
+            "server/test_load.py::test_a_batch_is_never_seen_in_part",
+        ),
+        journal=(
+            _CONSISTENT,
+            f"{_SLOW}test_order_is_kept",
             "server/test_load.py::test_a_batch_is_never_seen_in_part",
         ),
     ),

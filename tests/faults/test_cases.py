@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from tests.faults.__main__ import TESTS, Results, verdict
 from tests.faults.cases import CASES, Case
 from tests.faults.conftest import ROOT
@@ -19,11 +21,34 @@ def test_there_are_40_and_each_has_tests_or_a_reason() -> None:
 
 def test_every_test_that_is_named_exists() -> None:
     for number, case in CASES.items():
-        for test in case.tests:
+        for test in (*case.tests, *case.journal):
             file, _, name = test.partition("::")
             tree = ast.parse((TESTS / file).read_text())
             functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
             assert name.partition("[")[0] in functions, f"fault {number}: {test}"
+
+
+def undo_only(file: str) -> set[str]:
+    """Return the tests of a file that are about the undo log; all of them if the file is."""
+    tree = ast.parse((TESTS / file).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    of_file = any(
+        isinstance(node, ast.Assign) and "pytestmark = pytest.mark.undo" in ast.unparse(node) for node in tree.body
+    )
+    return {
+        function.name
+        for function in functions
+        if of_file or any(ast.unparse(decorator) == "pytest.mark.undo" for decorator in function.decorator_list)
+    }
+
+
+def test_no_test_of_a_journal_is_about_the_undo_log() -> None:
+    """Else it would pass with an undo log, whatever --commit says."""
+    for number, case in CASES.items():
+        for test in case.tests_of("journal"):
+            file, _, name = test.partition("::")
+            assert name.partition("[")[0] not in undo_only(file), f"fault {number}: {test}"
+            assert "undo" not in name.partition("[")[2], f"fault {number}: {test}"
 
 
 def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
@@ -43,9 +68,9 @@ def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
     assert verdict(only_skipped, Case("", one)).startswith("FAILED")
 
 
-def test_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "13", "6"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+@pytest.mark.parametrize("commit", ["auto", "journal"])
+def test_the_command(commit: str) -> None:
+    command = [sys.executable, "-m", "tests.faults", f"--commit={commit}", "13", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout
     assert "1 of 1 passed, 1 not applicable or not run" in done.stdout

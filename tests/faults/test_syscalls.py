@@ -161,7 +161,8 @@ def test_a_failed_fdatasync_stops_the_process_and_is_not_tried_again(run_case: R
     assert stopped > count / 2
 
 
-def test_a_disk_that_fills_up_stays_usable(run_case: RunCase, memory_path: Path) -> None:
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_disk_that_fills_up_stays_usable(run_case: RunCase, memory_path: Path, commit: str) -> None:
     """All space is reserved when the store is made: a full disk stops new tables, not batches."""
     answer = run_case(
         path=memory_path / "store",
@@ -169,6 +170,7 @@ def test_a_disk_that_fills_up_stays_usable(run_case: RunCase, memory_path: Path)
         steps=STEPS,
         arm_at=1,
         durability="msync",
+        commit=commit,
     )
     steps = answer["steps"]
     assert isinstance(steps, list)
@@ -181,9 +183,12 @@ def test_a_disk_that_fills_up_stays_usable(run_case: RunCase, memory_path: Path)
     assert_clean(memory_path / "store")
 
 
-def test_a_directory_that_is_read_only_is_told_and_can_be_checked(run_case: RunCase, memory_path: Path) -> None:
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_directory_that_is_read_only_is_told_and_can_be_checked(
+    run_case: RunCase, memory_path: Path, commit: str
+) -> None:
     path = memory_path / "store"
-    run_case(path=path, fault="open:0:0", steps=["open", "batch", "close"], durability="msync")
+    run_case(path=path, fault="open:0:0", steps=["open", "batch", "close"], durability="msync", commit=commit)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     answer = run_case(path=path, fault=f"open:3:{errno.EROFS}:forever", steps=["open"], durability="msync")
     steps = answer["steps"]
