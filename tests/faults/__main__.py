@@ -55,28 +55,35 @@ def verdict(results: Results, case: Case, commit: str = "auto") -> str:
     return f"passed ({total['passed']})" + f", skipped here: {total['skipped']}" * bool(total["skipped"])
 
 
+def parse(arguments: list[str]) -> tuple[list[int], str]:
+    """Return the numbers of the faults, and the commit."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER")
+    parser.add_argument("--commit", choices=["auto", "undo", "journal"], default="auto")
+    given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.numbers) - set(CASES)):
+        parser.error(f"there is no fault {unknown[0]}: they are 1 to {max(CASES)}")
+    return given.numbers or list(CASES), given.commit
+
+
 def main() -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("numbers", nargs="*", type=int, choices=list(CASES), metavar="NUMBER", default=[])
-    parser.add_argument("--commit", choices=["auto", "undo", "journal"], default="auto")
-    given = parser.parse_args()
-    chosen = given.numbers or list(CASES)
-    tests = dict.fromkeys(f"{TESTS}/{test}" for number in chosen for test in CASES[number].tests_of(given.commit))
+    chosen, commit = parse(sys.argv[1:])
+    tests = dict.fromkeys(f"{TESTS}/{test}" for number in chosen for test in CASES[number].tests_of(commit))
     results = Results()
     if tests:
-        pytest.main(["-q", "--no-header", f"--commit={given.commit}", *tests], plugins=[results])
+        pytest.main(["-q", "--no-header", f"--commit={commit}", *tests], plugins=[results])
     table = Table("", "fault", "tests", "result")
     failed = run = 0
     for number in chosen:
         case = CASES[number]
-        result = verdict(results, case, given.commit) if case.tests else ""
+        result = verdict(results, case, commit) if case.tests else ""
         run += bool(result) and result != NOT_RUN
         failed += result.startswith("FAILED")
         table.add_row(
             str(number),
             case.fault,
-            "\n".join(case.tests_of(given.commit)),
+            "\n".join(case.tests_of(commit)),
             "\n".join(filter(None, [result, case.not_applicable])),
         )
     Console(highlight=False, width=200).print(table)

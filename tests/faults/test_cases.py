@@ -68,6 +68,13 @@ def test_a_case_passes_only_if_all_of_its_tests_ran_and_passed() -> None:
     assert verdict(only_skipped, Case("", one)).startswith("FAILED")
 
 
+def test_the_arguments() -> None:
+    assert parse([]) == (list(range(1, 41)), "auto")
+    assert parse(["--commit=journal", "3", "17"]) == ([3, 17], "journal")
+    with pytest.raises(SystemExit):
+        parse(["41"])
+
+
 @pytest.mark.parametrize("commit", ["auto", "journal"])
 def test_the_command(commit: str) -> None:
     command = [sys.executable, "-m", "tests.faults", f"--commit={commit}", "13", "6"]
