@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.faults.__main__ import TESTS, Results, verdict
+from tests.faults.__main__ import TESTS, Results, parse, verdict
 from tests.faults.cases import CASES, Case
 from tests.faults.conftest import ROOT
 
