@@ -86,7 +86,7 @@ def main() -> int:
             "\n".join(case.tests_of(commit)),
             "\n".join(filter(None, [result, case.not_applicable])),
         )
-    Console(highlight=False, width=200).print(table)
+    Console(highlight=False, markup=False, width=200).print(table)
     print(f"{run - failed} of {run} passed, {len(chosen) - run} not applicable or not run")
     return 1 if failed else 0
 
