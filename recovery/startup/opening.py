@@ -114,7 +114,8 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
         If a journal is asked for where nothing is to be durable.
     """
     if wanted == "auto":
-        wanted = (_asked() if domain.is_logged else None) or "undo"
+        usual: CommitName = "journal" if domain.name is DomainName.MSYNC else "undo"
+        wanted = (_asked() if domain.is_logged else None) or usual
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:
