@@ -35,7 +35,7 @@ def slow(path: Path) -> dict[str, str]:
 def rounds() -> list[Round]:
     """Return kills at moments that a slow disk reaches, some of them in a checkpoint and in recovery."""
     kinds = ((SIGKILL, "", 0), ("mid_checkpoint", "mid_checkpoint", 0), ("mid_replay", "before_apply", 1))
-    hits = {"mid_checkpoint": 2, "before_apply": 8}
+    hits = {"mid_checkpoint": 1, "before_apply": 8}
     return [
         Round(number, kind, 1.5, point, hits.get(point, 1), recovery_kills, "journal")
         for number, (kind, point, recovery_kills) in enumerate([*kinds, (SIGKILL, "", 0)], 1)
