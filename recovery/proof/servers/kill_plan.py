@@ -16,7 +16,10 @@ LEAVES_BATCHES = ("before_apply", "mid_apply", "before_reply")
 # After a kill at these, in a start that undoes a batch, the flag is still ACTIVE.
 WHILE_UNDOING = ("before_settle", "before_undo", "mid_undo", "before_undo_persist", "before_undo_idle_flag")
 
-_HITS_MAX = 40
+# These come once a checkpoint, or a few times: on a slow disk one takes many seconds.
+IN_CHECKPOINT = ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root")
+
+_HITS_MAX, _CHECKPOINT_HITS_MAX = 40, 3
 _LOAD_SECONDS = (0.1, 0.8)
 _SIGKILL_SHARE = 0.6  # of the rounds beyond one for each failpoint
 
@@ -93,12 +96,13 @@ def plan(rounds: int, seed: int, commit: str) -> list[Round]:
 def _round(number: int, kind: str, choice: random.Random, commit: str) -> Round:
     in_recovery = kind in failpoint.SERVING_BY_COMMIT[commit][1]
     leaves_work = choice.choice(LEAVES_ACTIVE if commit == "undo" else LEAVES_BATCHES)
+    hits_max = _CHECKPOINT_HITS_MAX if kind in IN_CHECKPOINT else _HITS_MAX
     return Round(
         number,
         kind,
         load_seconds=choice.uniform(*_LOAD_SECONDS),
         engine_point=leaves_work if in_recovery else "" if kind == SIGKILL else kind,
-        hit=choice.randint(1, _HITS_MAX),
+        hit=choice.randint(1, hits_max),
         recovery_kills=choice.randint(1, 2) if in_recovery else 0,
         commit=commit,
     )
