@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gpkvs.fatal import EXIT_FATAL
-from gpkvs.proto.v1 import kv_pb2
+from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.serving import StartServer
 
 
@@ -69,6 +69,30 @@ def test_a_journal_that_cannot_be_written_ends_the_server(
     again = start_server()
     value = again.kv.Get(kv_pb2.GetRequest(key=b"key"), timeout=30).value
     assert int(value) in (acknowledged, acknowledged + 1)
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_table_without_room_on_the_disk_is_refused_by_name(
+    start_server: StartServer, shim: Path, tmp_path: Path, commit: str
+) -> None:
+    """All else goes on; the table can be made when there is room."""
+    start_server(f"--commit={commit}").stop()
+    environment = {
+        "LD_PRELOAD": str(shim),
+        "GPKVS_SHIM": f"fallocate:1:{errno.ENOSPC}",
+        "GPKVS_SHIM_PATH": str(tmp_path / "store/index-"),
+    }
+    server = start_server(env=environment)
+    request = admin_pb2.CreateTableRequest(name="new", layout="u64", index_bytes=1 << 20)
+    with pytest.raises(grpc.RpcError) as refused:
+        server.admin.CreateTable(request, timeout=30)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert str(refused.value.details()).startswith("disk full: ")
+    assert dict(refused.value.trailing_metadata())["gpkvs-full"] == "disk"
+    assert [table.name for table in server.admin.ListTables(admin_pb2.ListTablesRequest()).tables] == ["default"]
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"), timeout=30)
+    server.admin.CreateTable(request, timeout=30)
+    assert [table.name for table in server.admin.ListTables(admin_pb2.ListTablesRequest()).tables] == ["default", "new"]
 
 
 def test_a_rotten_record_is_data_loss_to_its_reader_alone(start_server: StartServer, tmp_path: Path) -> None:
