@@ -69,6 +69,15 @@ class Image:
             for at in range(first, last, _READ_BYTES):
                 self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
 
+    def read_parts(self) -> Iterator[NDArray[np.uint8]]:
+        """Read the checkpoint, whatever the image holds by now, in parts; each takes the place of the one before."""
+        memory = map_memory(min(_READ_BYTES, self.bytes))
+        for first, last in self._extents():
+            for at in range(first, last, _READ_BYTES):
+                part = memory[: min(_READ_BYTES, last - at)]
+                self._file.read_pages(part, at)
+                yield part
+
     def data_bytes(self) -> int:
         """Return how much `load` would read."""
         return sum(last - first for first, last in self._extents())
