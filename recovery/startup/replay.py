@@ -44,6 +44,7 @@ from gpkvs.media.layout import (
     reference_offset,
 )
 from gpkvs.pm.mapping import map_memory
+from gpkvs.recovery.startup.lost_frame import require_no_lost_frame
 from gpkvs.recovery.startup.memory import require_memory
 
 U8 = NDArray[np.uint8]
@@ -128,6 +129,7 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
     _require_all(files, reader, last)
     if uncovered:
         _require_unseen(files, uncovered[0], last)
+    require_no_lost_frame(files, backend, last.descriptor.next_sequence)
     return Replayed(last, frames, entries, len(uncovered))
 
 

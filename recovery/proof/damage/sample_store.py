@@ -1,9 +1,10 @@
 """The store that `gpkvs bitflip` damages: the smallest possible, and the same to the byte each time it is made.
 
-There are two images of it with each commit. With an undo log: ``idle``, after its last batch, and ``active``, whose
+There are some images of it with each commit. With an undo log: ``idle``, after its last batch, and ``active``, whose
 process was killed in the last batch when every slot was changed and the flag was ACTIVE. Recovery must bring ``active``
 back to the state before that batch. With a journal: ``closed``, and ``killed``, whose process was killed when the last
-batch was durable and nobody was told. Both have a checkpoint in the middle of their batches.
+batch was durable and nobody was told, both with a checkpoint in the middle of their batches; and ``checkpoint``, whose
+process was killed at the end of another one: the indexes show the last batch, which the roots do not say.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, journal_places
 from gpkvs.store import Store, open_store
 
-IMAGES = {"undo": ("idle", "active"), "journal": ("closed", "killed")}  # by commit
+IMAGES = {"undo": ("idle", "active"), "journal": ("closed", "killed", "checkpoint")}  # by commit
 NUMBERS = "numbers"  # the u64 table; the other one is the default table
 BYTES_INDEX, NUMBERS_INDEX = "index-0-0", "index-1-0"
 
@@ -133,7 +134,7 @@ def make(path: Path, image: str) -> SampleStore:
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
     command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != (-signal.SIGKILL if image in ("active", "killed") else 0):
+    if done.returncode != (-signal.SIGKILL if image in ("active", "killed", "checkpoint") else 0):
         raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
     if commit_of(image) == "undo":
@@ -178,6 +179,10 @@ def _build(path: Path, image: str) -> None:
             done = store.execute_requests(replace(batch, request_tables=np.array([0, numbers], np.uint32)))
             assert not done.rejected
             assert done.requests == 2
+        if image == "checkpoint":
+            assert isinstance(committer, JournalCommitter)
+            failpoint.arm("before_checkpoint_root")
+            committer.checkpointer.write(paced=False)
 
 
 def _take_out_chance(path: Path) -> None:

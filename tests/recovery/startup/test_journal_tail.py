@@ -15,8 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 import gpkvs
-from gpkvs.errors import CorruptStoreError
+from gpkvs.errors import CorruptRecordError, CorruptStoreError
 from gpkvs.media.data_file import DataFile
+from gpkvs.media.frame import HEADER_BYTES
 from gpkvs.media.layout import ROOT_OFFSETS, VERSION_MAX, Root
 from gpkvs.media.root_copies import RootCopies
 from gpkvs.pm.region import Region
@@ -24,6 +25,7 @@ from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.conftest import assert_clean
 from tests.recovery.startup.harness import Operation, run_child
+from tests.recovery.startup.test_journal_damage import frames
 from tests.serving import run_gpkvs
 
 FIRST: list[Operation] = [["set", f"key{i}", f"first{i}"] for i in range(20)]
@@ -111,14 +113,13 @@ def test_records_are_verified_from_the_device(path: Path, monkeypatch: pytest.Mo
 
 
 def kill_in_checkpoint(path: Path, when: str) -> None:
-    """Run a third batch, and die when the index files show it and the root does not say so; then damage its record."""
+    """Run a third batch, and die when the index files show it and the root does not say so."""
     killed = subprocess.run([sys.executable, "-c", CHECKPOINT, str(path), when], check=False)
     assert killed.returncode == -signal.SIGKILL
-    flip(path, (path / "data").read_bytes().index(THIRD))
 
 
 def require_refused(path: Path) -> None:
-    with pytest.raises(CorruptStoreError, match="the index shows it") as refused:
+    with pytest.raises(CorruptStoreError, match=r"the index shows it|shows later ones") as refused:
         gpkvs.open(path, create=False)
     assert refused.value.invariant == "journal"
     assert [violation.invariant for violation in check(path).violations][:1] == ["journal"]
@@ -128,12 +129,27 @@ def require_refused(path: Path) -> None:
 def test_a_frame_that_an_index_shows_is_never_cut(path: Path, when: str) -> None:
     """It was durable (W2): its record is damaged. That the replay stores an older slot there hides nothing."""
     kill_in_checkpoint(path, when)
+    flip(path, (path / "data").read_bytes().index(THIRD))
     require_refused(path)
+
+
+@pytest.mark.parametrize("inside", [0, HEADER_BYTES + 8], ids=["header", "entries"])
+def test_a_frame_that_is_lost_and_that_an_index_shows_is_damage(path: Path, inside: int) -> None:
+    """What is left would be a part of its batch: the slots, and not their versions."""
+    kill_in_checkpoint(path, "after another")
+    flip(path, frames(path)[-1] + inside)
+    require_refused(path)
+    # Without the record, such a slot is damage of its key alone.
+    flip(path, (path / "data").read_bytes().index(THIRD))
+    assert "record-checksum" in {violation.invariant for violation in check(path).violations}
+    with gpkvs.open(path, create=False) as store, pytest.raises(CorruptRecordError):
+        store.get(b"key0")
 
 
 def test_a_frame_whose_removal_an_index_shows_is_never_cut(path: Path) -> None:
     """Without the refusal the key would be gone that the batch removed, and the one be there that it changed."""
     kill_in_checkpoint(path, "after another")
+    flip(path, (path / "data").read_bytes().index(THIRD))
     index = np.fromfile(path / "index-0-0", np.uint64).reshape(-1, 4)
     changed = int((index[:, 3] & np.uint64(VERSION_MAX)).argmax())
     index[changed] = 0  # as if the checkpoint had not come so far
