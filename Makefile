@@ -114,7 +114,8 @@ sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressS
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
 		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo tests/engine/test_model.py tests/engine/test_u64.py \
-		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400
+		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400 \
+		&& $(BIN)/gpkvs bitflip --commit journal --bits 500 --bursts 500 --every 400
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)

@@ -42,6 +42,12 @@ STEPS = (
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
     Step("bitflip", "gpkvs bitflip --json --seed $SEED", "gpkvs bitflip --json --bits 200 --bursts 50 --every 400", 90),
     Step(
+        "bitflip-journal",
+        "gpkvs bitflip --commit journal --json --seed $SEED",
+        "gpkvs bitflip --commit journal --json --bits 200 --bursts 50 --every 400",
+        90,
+    ),
+    Step(
         "consistency",
         "gpkvs consistency --json --seed $SEED",
         "gpkvs consistency --json --operations 3000 --faults 2",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,20 +16,25 @@ from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, BitflipReport, bitflip, memory_parent, plan
 from gpkvs.recovery.proof.damage.damage_kinds import Damage
 from gpkvs.recovery.proof.damage.judge_process import DamageOutcome
+from gpkvs.recovery.proof.damage.sample_store import commit_of
 
 
 @exits({0: "nothing was missed", 1: "something was missed (it is listed, with the command that repeats it)"})
 def bitflip_command(
     bits: Annotated[
-        int, typer.Option(help="Random single bits, besides every bit of roots, flag, descriptors and log.", min=0)
+        int,
+        typer.Option(
+            help="Random single bits, besides every bit of roots, flag, descriptors, log, and frames' heads.", min=0
+        ),
     ] = 100_000,
     bursts: Annotated[int, typer.Option(help="Bursts of up to 64 random bytes.", min=0)] = 10_000,
-    every: Annotated[
-        int, typer.Option(help="Take every n-th bit of roots, flag, descriptors and log only; 1 takes all.", min=1)
-    ] = 1,
+    every: Annotated[int, typer.Option(help="Take every n-th bit of these structures only; 1 takes all.", min=1)] = 1,
     seed: Annotated[
         int, typer.Option(help="Seed of the random choices: the same seed damages the same places.", min=0)
     ] = 1,
+    commit: Annotated[
+        Literal["undo", "journal"], typer.Option(help="How batches of the damaged stores become durable.")
+    ] = "undo",
     only: Annotated[
         str, typer.Option(help="Repeat one damage, as a report names it: IMAGE:FILE:OFFSET:MASK.", metavar="DAMAGE")
     ] = "",
@@ -43,7 +48,7 @@ def bitflip_command(
 ) -> None:
     """Invert bits of a store's files, one store after the other, and open, read, write and check each.
 
-    It damages two images of a small store: one at rest, and one whose process died in the middle of a batch. No damage
+    It damages two images of a small store: one at rest, and one whose process died in a batch. No damage
     may end a process by a signal. No damage may give a wrong value, except in a slot of a u64 table, which nothing
     checks. A store that is refused must stay as it was, and `gpkvs check` must name what is wrong.
 
@@ -56,7 +61,8 @@ def bitflip_command(
         scratch_directory(data, "gpkvs-bitflip-", memory_parent()) as directory,
     ):
         single = [Damage.parse(only)] if only else []
-        options = BitflipOptions(bits, bursts, seed, directory, every, **({"workers": 1} if only else {}))
+        of_stores = commit_of(single[0].image) if single else commit
+        options = BitflipOptions(bits, bursts, seed, directory, every, of_stores, **({"workers": 1} if only else {}))
         damages = single or plan(options)
         report = _run(options, damages, console)
         if as_json:
@@ -87,6 +93,7 @@ def _run(options: BitflipOptions, damages: list[Damage], console: Console) -> Bi
 def _as_json(report: BitflipReport, options: BitflipOptions) -> dict[str, object]:
     return {
         "seed": options.seed,
+        "commit": options.commit,
         "damages": report.outcomes.total(),
         "outcomes": {outcome.name.lower(): report.outcomes[outcome] for outcome in DamageOutcome},
         "by_file": {
@@ -102,7 +109,7 @@ def _print(report: BitflipReport, options: BitflipOptions) -> None:
     console = Console(highlight=False, soft_wrap=True)
     title = f"{report.outcomes.total():,} damaged stores, {report.outcomes[DamageOutcome.MISSED]:,} missed"
     facts = Table(title=title, title_justify="left")
-    facts.add_column("file")
+    facts.add_column("file", no_wrap=True)
     for outcome in DamageOutcome:
         facts.add_column(outcome, justify="right")
     for file in sorted({file for file, _ in report.by_file}):

@@ -186,16 +186,22 @@ class JournalCommitter:
         return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
     def cover(self) -> bool:
-        """Append an empty frame that says what is durable, unless a batch is under way or the last frame is empty."""
+        """Append an empty frame that says what is durable, unless a batch is under way or the last frame is empty.
+
+        For a thread that no interrupt reaches: one between lock and release would leave the lock taken.
+        """
         if self._is_empty or not self._appending.acquire(blocking=False):
             return False
         try:
-            if self.journal.durable < self.begun or self.journal.is_nearly_full:
-                return False
-            self._append_empty()
-            return True
+            return self._cover()
         finally:
             self._appending.release()
+
+    def _cover(self) -> bool:
+        if self._is_empty or self.journal.durable < self.begun or self.journal.is_nearly_full:
+            return False
+        self._append_empty()
+        return True
 
     def _append_empty(self) -> int:
         """Append a frame without entries; return its epoch."""
@@ -235,6 +241,6 @@ class JournalCommitter:
     def close(self) -> None:
         """See `Committer.close`."""
         self.checkpointer.stop()
-        self.cover()  # a record that rots from now on is damage of its key, not the end of the journal
         with self._appending:
+            self._cover()  # a record that rots from now on is damage of its key, not the end of the journal
             self.journal.close()

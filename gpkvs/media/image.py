@@ -72,6 +72,15 @@ class Image:
             for at in range(first, last, _READ_BYTES):
                 self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
 
+    def read_parts(self) -> Iterator[NDArray[np.uint8]]:
+        """Read the checkpoint, whatever the image holds by now, in parts; each takes the place of the one before."""
+        memory = map_memory(min(_READ_BYTES, self.bytes))
+        for first, last in self._extents():
+            for at in range(first, last, _READ_BYTES):
+                part = memory[: min(_READ_BYTES, last - at)]
+                self._file.read_pages(part, at)
+                yield part
+
     def _extents(self) -> Iterator[tuple[int, int]]:
         """Find where the file has data, in whole pages: space that was only reserved reads as zeros."""
         at = 0

@@ -5,7 +5,7 @@ Everything is little-endian. docs/format.md describes the files; gpkvs/kernels/l
 Invariants
 ----------
 root-copy         each of the two root copies has the magic, a known format version and a right checksum
-roots-equal       the two copies are equal
+roots-equal       the two copies are equal; in a store with a journal one may be a change behind the other
 catalog           the catalogue file has the length and checksum that the root says
 file-size         every file has the size that root and catalogue say
 flag              the transaction flag is a state, an epoch and their checksum

@@ -44,11 +44,13 @@ from gpkvs.media.layout import (
     reference_offset,
 )
 from gpkvs.pm.mapping import map_memory
+from gpkvs.recovery.startup.lost_frame import require_no_lost_frame
 from gpkvs.recovery.startup.memory import require_memory
 
 U8 = NDArray[np.uint8]
 
-_REFERENCE_WORD, _META_WORD = 4, 5  # of an entry of a table with records
+# Of an entry of a table with records.
+_SLOT_WORD, _CONTENTS_WORD, _REFERENCE_WORD, _META_WORD = 0, 2, 4, 5
 
 
 class Replayed(NamedTuple):
@@ -127,6 +129,7 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
     _require_all(files, reader, last)
     if uncovered:
         _require_unseen(files, uncovered[0], last)
+    require_no_lost_frame(files, backend, last.descriptor.next_sequence)
     return Replayed(last, frames, entries, len(uncovered))
 
 
@@ -309,12 +312,17 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
     return total % (1 << 64) == frame.header.records_digest
 
 
-def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
-    """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
+def _entries(frame: _Found, run: LogRun) -> NDArray[np.uint64]:
+    """Return the entries of a run, one a row."""
     at = HEADER_BYTES + 8 * run.first_word
     words = run.entry_bytes // 8
     stripes = frame.pages[at : at + 8 * run.words].view(np.uint64).reshape(-1, words, STRIPE_ENTRIES)
-    entries = stripes.transpose(0, 2, 1).reshape(-1, words)[: run.count]
+    return stripes.transpose(0, 2, 1).reshape(-1, words)[: run.count]
+
+
+def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
+    """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
+    entries = _entries(frame, run)
     versions = entries[:, _META_WORD] & np.uint64(VERSION_MAX)
     references = entries[versions >= np.uint64(frame.header.descriptor.first_sequence)][:, _REFERENCE_WORD]
     offsets = reference_offset(references)
@@ -349,13 +357,33 @@ def _replay_frame(files: StoreFiles, backend: Backend, frame: _Found, entries: i
 
 def _require_unseen(files: StoreFiles, cut: _Found, last: Written) -> None:
     """Raise `CorruptStoreError` if an index shows a batch that is to be cut: then it was durable (W2)."""
+    if _is_in_files(files, last.descriptor.next_sequence) or _is_in_images(files, cut):
+        raise _corrupt(
+            files, cut, "its records are damaged, and the index shows it. Restore the directory from a backup"
+        )
+
+
+def _is_in_files(files: StoreFiles, next_sequence: int) -> bool:
+    """Whether a file has a version that a cut batch gave; in the image, the replay may have stored over it."""
     for index in files.indexes.values():
         if index.has_records:
-            metas = index.region.words(0, index.entry.slots * 4)[3::4]
-            if int((metas & np.uint64(VERSION_MAX)).max()) >= last.descriptor.next_sequence:
-                raise _corrupt(
-                    files, cut, "its records are damaged, and the index shows it. Restore the directory from a backup"
-                )
+            assert isinstance(index.region, Image)
+            for part in index.region.read_parts():
+                if int((part.view(np.uint64)[3::4] & np.uint64(VERSION_MAX)).max()) >= next_sequence:
+                    return True
+    return False
+
+
+def _is_in_images(files: StoreFiles, cut: _Found) -> bool:
+    """Whether an image has a slot as only the batch leaves it: also one that it emptied, which has no version."""
+    for run in _runs(files, cut):
+        index = files.indexes[run.table_id]
+        if index.has_records:
+            entries = _entries(cut, run)
+            slots = index.region.words(0, index.entry.slots * 4).reshape(-1, 4)[entries[:, _SLOT_WORD]]
+            if (slots == entries[:, _CONTENTS_WORD:]).all(axis=1).any():
+                return True
+    return False
 
 
 def _require_all(files: StoreFiles, reader: _Reader, last: Written) -> None:

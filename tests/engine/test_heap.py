@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
@@ -117,3 +119,28 @@ def test_free_bytes_are_those_that_records_can_take(tiny: gpkvs.Store) -> None:
     assert tiny.info().heap_free_bytes == whole - SEGMENT_BYTES // 4
     run(tiny, [(Op.DELETE, b"key00000")])
     assert tiny.info().heap_free_bytes == whole
+
+
+def test_space_that_waits_is_one_note_for_each_epoch() -> None:
+    """A table is dropped in many steps, and no batch may come between: the notes would grow with its index."""
+    heap = Heap(SEGMENT_BYTES, Tail(0, 0), np.array([100, 100], np.uint64))
+
+    def units(*counts: int) -> np.ndarray:
+        return np.array(counts, np.uint64)
+
+    for _ in range(10):
+        heap.release_later(5, units(1, 2))
+    assert len(heap._freed) == 1
+    heap.release_later(6, units(0, 7))
+    heap.release_later(6, units(4, 0))
+    assert len(heap._freed) == 2
+    assert heap.freed_epoch == 6
+    assert heap.live_bytes == (200 - 30 - 11) * UNIT_BYTES  # of what is counted, but it is not used again yet
+    assert heap.live_units.tolist() == [100, 100]
+    assert not heap.release_covered(4)
+    assert heap.release_covered(5)
+    assert heap.live_units.tolist() == [90, 80]
+    assert heap.release_covered(6)
+    assert heap.live_units.tolist() == [86, 73]
+    assert heap.freed_epoch == 0
+    assert heap.live_bytes == (86 + 73) * UNIT_BYTES

@@ -2,7 +2,7 @@
 //
 // GPKVS_SHIM names what fails, in the environment or by shim_arm():
 //     CALL:NTH:ERROR[:forever]    the NTH call fails, or from there on every one; ERROR is a number of errno.h, or "short":
-//                                 only half of the bytes are written
+//                                 only half of the bytes are written, or "late": it begins half a second late
 //     slow:MILLISECONDS           every pwrite, write, fsync and fdatasync takes so much longer
 //     clock:SECONDS:NTH           after every NTH reading the wall clock is SECONDS ahead, after the next NTH it is right
 // CALL is pwrite, write, fallocate, ftruncate, fsync, fdatasync, open, mmap, rename, unlink or malloc. Calls count only if they
@@ -29,7 +29,7 @@ static const char* const names[NAMES] = {"pwrite", "write", "fallocate", "ftrunc
                                          "fdatasync", "open", "mmap", "rename", "malloc", "unlink"};
 enum { PWRITE, WRITE, FALLOCATE, FTRUNCATE, FSYNC, FDATASYNC, OPEN, MMAP, RENAME, MALLOC, UNLINK };
 
-static int armed = -1, error, forever, is_short;
+static int armed = -1, error, forever, is_short, is_late;
 static long nth, slow_ms;
 // In memory that forked children share with their parent: what a child did can be asked after it died.
 static struct {
@@ -43,7 +43,7 @@ static char below[PATH_MAX];
 void shim_arm(const char* text) {
     char copy[256];
     armed = -1;
-    is_short = forever = 0;
+    is_short = is_late = forever = 0;
     slow_ms = 0;
     memset(counts, 0, sizeof *counts);
     snprintf(copy, sizeof copy, "%s", text);
@@ -61,6 +61,7 @@ void shim_arm(const char* text) {
     nth = atol(strsep(&rest, ":"));
     const char* what = strsep(&rest, ":");
     is_short = what && strcmp(what, "short") == 0;
+    is_late = what && strcmp(what, "late") == 0;
     error = what ? atoi(what) : 0;
     forever = rest && strcmp(rest, "forever") == 0;
     for (int c = 0; c < NAMES; c++)
@@ -91,7 +92,8 @@ static int fails(int call) {
     const long count = atomic_fetch_add(&counts->calls[call], 1) + 1;
     if (armed != call || (forever ? count < nth : count != nth)) return 0;
     counts->failed++;
-    return 1;
+    if (is_late) usleep(500000);
+    return !is_late;
 }
 static int is_ours(const char* path) {
     return below[0] && path && strncmp(path, below, strlen(below)) == 0;

@@ -5,6 +5,7 @@ Invariants
 no worker dies by a signal, exits, or stops responding
 no read gives a wrong value, except from a damaged u64 slot (which nothing checks)
 a refused store stays as it was, and `gpkvs check` names what is wrong with it
+a batch of which nobody was told may be gone, but only whole, where its frame or its records are damaged
 a store that is served keeps new writes, and loses nothing that `gpkvs check` does not name
 """
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from gpkvs.config import CommitName
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.damage.damage_kinds import Damage, random_bits, random_bursts, structure_bits
 from gpkvs.recovery.proof.damage.judge_process import DamageOutcome, DamageVerdict
@@ -41,7 +43,7 @@ class BitflipOptions:
     Parameters
     ----------
     bits
-        Random single bits, besides every bit of roots, flag, descriptors and log.
+        Random single bits, besides every bit of the structures.
     bursts
         Runs of up to 64 bytes with random bits inverted.
     seed
@@ -52,6 +54,8 @@ class BitflipOptions:
         How many processes.
     directory
         The directory for the stores.
+    commit
+        Of the stores.
     """
 
     bits: int
@@ -59,12 +63,13 @@ class BitflipOptions:
     seed: int
     directory: Path
     structures: int = 1
+    commit: CommitName = "undo"
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
 
 @dataclass
 class BitflipReport:
-    """The verdicts of a run, counted."""
+    """The verdicts of a run, counted: all of them, and by the file or the part of it that was damaged."""
 
     outcomes: Counter[DamageOutcome] = field(default_factory=Counter)
     by_file: Counter[tuple[str, DamageOutcome]] = field(default_factory=Counter)
@@ -74,7 +79,7 @@ class BitflipReport:
     def add(self, verdict: DamageVerdict) -> None:
         """Count a verdict."""
         self.outcomes[verdict.outcome] += 1
-        self.by_file[Damage.parse(verdict.damage).file, verdict.outcome] += 1
+        self.by_file[verdict.place, verdict.outcome] += 1
         if verdict.outcome is DamageOutcome.MISSED:
             self.missed.append(verdict)
 
@@ -87,10 +92,11 @@ def memory_parent() -> Path | None:
 def plan(options: BitflipOptions) -> list[Damage]:
     """Return all damages of a run; the same for the same options."""
     samples: dict[str, SampleStore] = {}
-    for image in IMAGES:
+    images = IMAGES[options.commit]
+    for image in images:
         samples[image] = make(options.directory / f"plan-{image}", image)
         shutil.rmtree(options.directory / f"plan-{image}")
-    damages = [damage for image in IMAGES for damage in structure_bits(image, samples[image])][:: options.structures]
+    damages = [damage for image in images for damage in structure_bits(image, samples[image])][:: options.structures]
     damages += random_bits(samples, options.bits, options.seed)
     damages += random_bursts(samples, options.bursts, options.seed)
     return damages
@@ -116,7 +122,7 @@ def bitflip(
         If the workers cannot be started.
     """
     report, begin = BitflipReport(), time.monotonic()
-    with _Judges(options.directory, options.workers, damages) as judges:
+    with _Judges(options, damages) as judges:
         for verdict in judges.verdicts():
             report.add(verdict)
             on_verdict(verdict)
@@ -129,13 +135,15 @@ def bitflip(
 class _Judges:
     """Threads that each take one damage after the other to a process of their own."""
 
-    def __init__(self, directory: Path, count: int, damages: Iterable[Damage]) -> None:
+    def __init__(self, options: BitflipOptions, damages: Iterable[Damage]) -> None:
+        self._commit = options.commit
         self._rest = iter(damages)
         self._lock = threading.Lock()
         self._stopped = False
         self._said: queue.Queue[DamageVerdict | BaseException | None] = queue.Queue()  # None: a thread has ended
         self._threads = [
-            threading.Thread(target=self._work, args=(directory / f"worker-{number}",)) for number in range(count)
+            threading.Thread(target=self._work, args=(options.directory / f"worker-{number}",))
+            for number in range(options.workers)
         ]
 
     def __enter__(self) -> _Judges:
@@ -180,7 +188,7 @@ class _Judges:
         starts = 0
         damage = self._next()
         while damage:
-            with _Worker(directory / str(starts)) as worker:
+            with _Worker(directory / str(starts), self._commit) as worker:
                 starts += 1
                 while damage and worker.alive:
                     yield worker.judge(damage)
@@ -194,10 +202,10 @@ class _Judges:
 class _Worker:
     """One judge process (judge_process.py)."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, commit: CommitName) -> None:
         directory.mkdir(parents=True)
         self._directory = directory
-        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process", str(directory)]
+        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process", str(directory), commit]
         self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self.alive = True
@@ -210,9 +218,9 @@ class _Worker:
         response = self._ask(f"{damage}\n".encode())
         if response.endswith(b"\n"):
             fields = json.loads(response)
-            return DamageVerdict(fields["damage"], DamageOutcome(fields["outcome"]), fields["detail"])
+            return DamageVerdict(**{**fields, "outcome": DamageOutcome(fields["outcome"])})
         self.alive = False
-        return DamageVerdict(str(damage), DamageOutcome.MISSED, f"the process ended: {self._end()}")
+        return DamageVerdict(str(damage), damage.file, DamageOutcome.MISSED, f"the process ended: {self._end()}")
 
     def _ask(self, line: bytes) -> bytes:
         """Send a line and return the response, b"" if the process died or did not respond in time."""

@@ -7,22 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.damage.parts import Part, Range
 from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore
 from gpkvs.text import quoted
 
 _BURST_BYTES_MAX = 64
-# The share of each file in the random places.
-_ELSEWHERE = {
-    "heap": 0.35,
-    "index-0-0": 0.25,
-    "index-1-0": 0.15,
-    "log": 0.1,
-    "root": 0.05,
-    "catalog-1.json": 0.05,
-    "LOCK": 0.025,
-    "recovery.json": 0.025,
-}
 _UNIT_BYTES = 16
+_IMAGES = [image for images in IMAGES.values() for image in images]
 
 
 @dataclass(frozen=True)
@@ -61,10 +52,10 @@ class Damage:
             damage = Damage(image, file, int(offset), bytes.fromhex(mask))
         except ValueError:
             damage = None
-        if damage is None or damage.image not in IMAGES or damage.offset < 0 or not damage.mask:
+        if damage is None or damage.image not in _IMAGES or damage.offset < 0 or not damage.mask:
             raise InvalidArgumentError(
                 f"{quoted(text)} is not IMAGE:FILE:OFFSET:MASK, as in active:log:8192:01 (the images are "
-                f"{' and '.join(IMAGES)}, the mask is in hexadecimal)",
+                f"{', '.join(_IMAGES)}, the mask is in hexadecimal)",
                 field="only",
             )
         return damage
@@ -77,7 +68,7 @@ class Damage:
 
 
 def structure_bits(image: str, sample: SampleStore) -> Iterator[Damage]:
-    """Yield every bit of roots, flag, descriptors and log runs."""
+    """Yield every bit of the structures: roots, flag, descriptors and log runs, or roots and headers of frames."""
     for file, first, count in sample.structures:
         for offset in range(first, first + count):
             for bit in range(8):
@@ -106,20 +97,35 @@ def random_bursts(samples: dict[str, SampleStore], count: int, seed: int) -> Ite
 
 
 class _Places:
-    """Draws bytes of files: half of them anywhere, half where a file is not all zero."""
+    """Draws bytes of parts of files: half of them anywhere, half where a part is not all zero."""
 
     def __init__(self, samples: dict[str, SampleStore]) -> None:
         self._samples = samples
         self._used = {
-            (image, file): [unit for unit in range(0, len(data), _UNIT_BYTES) if any(data[unit : unit + _UNIT_BYTES])]
+            (image, part.name): list(_used_units(sample.files[part.file], part))
             for image, sample in samples.items()
-            for file, data in sample.files.items()
+            for part in sample.parts
         }
 
     def draw(self, rng: random.Random) -> tuple[str, str, int]:
-        image = rng.choice(IMAGES)
-        file = rng.choices(list(_ELSEWHERE), list(_ELSEWHERE.values()))[0]
-        size = len(self._samples[image].files[file])
-        if rng.random() < 0.5:
-            return image, file, rng.randrange(size)
-        return image, file, min(rng.choice(self._used[image, file]) + rng.randrange(_UNIT_BYTES), size - 1)
+        image = rng.choice(list(self._samples))
+        sample = self._samples[image]
+        part = rng.choices(sample.parts, [part.share for part in sample.parts])[0]
+        size, used = len(sample.files[part.file]), self._used[image, part.name]
+        if rng.random() < 0.5 or not used:
+            return image, part.file, _nth(part.ranges_in(size), rng.randrange(part.bytes_in(size)))
+        return image, part.file, min(rng.choice(used) + rng.randrange(_UNIT_BYTES), size - 1)
+
+
+def _used_units(data: bytes, part: Part) -> Iterator[int]:
+    for first, count in part.ranges_in(len(data)):
+        yield from (unit for unit in range(first, first + count, _UNIT_BYTES) if any(data[unit : unit + _UNIT_BYTES]))
+
+
+def _nth(ranges: tuple[Range, ...], number: int) -> int:
+    """Return the byte with a number, counted over ranges."""
+    for first, count in ranges:
+        if number < count:
+            return first + number
+        number -= count
+    raise IndexError

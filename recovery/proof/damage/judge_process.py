@@ -2,8 +2,9 @@
 
 It reads one `Damage` a line and prints one `DamageVerdict` a line. If it dies, its parent knows which damage killed it.
 
-The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log and records, and
-refuses them when they are wrong. It does not detect a rotted u64 slot. A rotted slot of the layout bytes may read as
+The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log, frames of the journal
+and records, and refuses them when they are wrong. The last frame of a process that was killed may be taken for the tail
+of a crash, with its whole batch. It does not detect a rotted u64 slot. A rotted slot of the layout bytes may read as
 absent until `check` finds it.
 """
 
@@ -15,18 +16,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from gpkvs.batch import Batch, Op, RequestResult, Status
+from gpkvs.config import CommitName
 from gpkvs.errors import StoreError
 from gpkvs.media.directory import HEAP_FILE
 from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.parts import LAST_FRAME, LAST_RECORDS, RECORDS
 from gpkvs.recovery.proof.damage.sample_store import (
     BYTES_INDEX,
     IMAGES,
     NUMBERS,
     NUMBERS_INDEX,
+    Contents,
     absent,
     contents,
     make,
@@ -45,15 +50,17 @@ class DamageOutcome(StrEnum):
     REFUSED = "detected and refused"
     REPORTED = "detected and served around"
     HARMLESS = "harmless"
+    CUT = "taken for the tail of a crash"
     UNCHECKED = "a u64 slot, which nothing checks"
     MISSED = "missed"
 
 
 @dataclass(frozen=True)
 class DamageVerdict:
-    """The outcome of one damage, and why."""
+    """The outcome of one damage, where it was, and why."""
 
     damage: str
+    place: str
     outcome: DamageOutcome
     detail: str
 
@@ -69,37 +76,49 @@ class DamageJudge:
     ----------
     directory
         An empty directory for them.
+    commit
+        Of the images.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._paths = {image: directory / image for image in IMAGES}
+    def __init__(self, directory: Path, commit: CommitName) -> None:
+        self._commit = commit
+        self._paths = {image: directory / image for image in IMAGES[commit]}
         self.samples = {image: make(path, image) for image, path in self._paths.items()}
-        self._readers = {image: _Reader(image) for image in IMAGES}
+        self._readers = {image: _Reader(contents(image), absent(image)) for image in IMAGES[commit]}
+        # Nobody was told of its last batch: the damage may look like a crash before it.
+        self._before_last = _Reader(contents("active"), absent("active"))
 
     def judge(self, damage: Damage) -> DamageVerdict:
         """Damage an image, use the store, and return the verdict."""
-        path = self._paths[damage.image]
-        files = dict(self.samples[damage.image].files)
+        path, sample = self._paths[damage.image], self.samples[damage.image]
+        files = dict(sample.files)
         files[damage.file] = damage.apply(files[damage.file])
+        places = sample.names(damage.file, damage.offset, damage.mask)
         _write(path, files)
         try:
-            outcome, detail = self._outcome(damage, path, files)
+            outcome, detail = self._outcome(damage, places, path, files)
         except _MissedError as missed:
             outcome, detail = DamageOutcome.MISSED, str(missed)
         except Exception as error:  # noqa: BLE001 - no caller should ever see another error
             outcome, detail = DamageOutcome.MISSED, f"{type(error).__name__}: {error}"
-        return DamageVerdict(str(damage), outcome, detail)
+        return DamageVerdict(str(damage), places[0], outcome, detail)
 
-    def _outcome(self, damage: Damage, path: Path, files: dict[str, bytes]) -> tuple[DamageOutcome, str]:
+    def _outcome(
+        self, damage: Damage, places: list[str], path: Path, files: dict[str, bytes]
+    ) -> tuple[DamageOutcome, str]:
         named = _violations(path)
         try:
-            store = open_sample(path)
+            store = open_sample(path, self._commit)
         except StoreError as error:
             _require(named, f"open refused ({error}), check found nothing")
             _require(_unchanged(path, files), f"open refused ({error}), and wrote to the store")
             return DamageOutcome.REFUSED, str(error)
         with store:
             found = self._readers[damage.image].read(store)
+            may_be_cut = damage.image == "killed" and not {LAST_FRAME, LAST_RECORDS}.isdisjoint(places)
+            is_cut = may_be_cut and not all(one.is_whole for one in found)
+            if is_cut:
+                found = self._before_last.read(store)
             repaired = store.recovery.root_copy_repaired
             _write_and_read(store)
         named = named or _violations(path)
@@ -109,8 +128,12 @@ class DamageJudge:
         _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
         missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
         _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
-        _require(not corrupt or damage.file in (BYTES_INDEX, HEAP_FILE), f"{corrupt} reads refused")
+        in_records = not {BYTES_INDEX, HEAP_FILE, RECORDS, LAST_RECORDS}.isdisjoint(places)
+        _require(not corrupt or in_records, f"{corrupt} reads refused")
         _require(named or not (missing or corrupt), f"{missing} lost, {corrupt} refused, and check found nothing")
+        if is_cut:
+            _require(not (missing or corrupt or named), f"the last batch was cut, and {named}")
+            return DamageOutcome.CUT, "all keys as they were before the last batch"
         if not (named or repaired):
             return DamageOutcome.HARMLESS, "all keys as they were"
         lost = f"{len(missing)} keys read as absent, {corrupt} reads refused"
@@ -125,12 +148,16 @@ class _Found:
     missing: list[bytes]
     corrupt: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is as it was."""
+        return not (self.strange or self.missing or self.corrupt)
+
 
 class _Reader:
     """Reads all keys of both tables, and some absent ones, by one batch."""
 
-    def __init__(self, image: str) -> None:
-        there, absent_keys = contents(image), absent(image)
+    def __init__(self, there: Contents, absent_keys: Contents) -> None:
         tables = ((there.bytes_table, absent_keys.bytes_table), (there.u64_table, absent_keys.u64_table))
         self._keys = [[*present, *missing] for present, missing in tables]
         self._values = [[*present.values(), *[None] * len(missing)] for present, missing in tables]
@@ -204,7 +231,7 @@ def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
 
 def main() -> None:
     """Judge one damage after the other, until there are no more."""
-    judge = DamageJudge(Path(sys.argv[1]))
+    judge = DamageJudge(Path(sys.argv[1]), cast(CommitName, sys.argv[2]))
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(judge.judge(Damage.parse(line.strip())))), flush=True)

@@ -1,8 +1,10 @@
 """The store that `gpkvs bitflip` damages: the smallest possible, and the same to the byte each time it is made.
 
-There are two images of it: ``idle``, after its last batch, and ``active``, whose process was killed in the last batch
-when every slot was changed and the flag was ACTIVE. Recovery must bring ``active`` back to the state before that batch
-by its undo log.
+There are some images of it with each commit. With an undo log: ``idle``, after its last batch, and ``active``, whose
+process was killed in the last batch when every slot was changed and the flag was ACTIVE. Recovery must bring ``active``
+back to the state before that batch. With a journal: ``closed``, and ``killed``, whose process was killed when the last
+batch was durable and nobody was told, both with a checkpoint in the middle of their batches; and ``checkpoint``, whose
+process was killed at the end of another one: the indexes show the last batch, which the roots do not say.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
+from gpkvs.config import CommitName
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import GpkvsError
 from gpkvs.media.files import open_files
 from gpkvs.media.layout import (
@@ -32,9 +36,10 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.pm.domain import find_domain
+from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, journal_places
 from gpkvs.store import Store, open_store
 
-IMAGES = ("idle", "active")
+IMAGES = {"undo": ("idle", "active"), "journal": ("closed", "killed", "checkpoint")}  # by commit
 NUMBERS = "numbers"  # the u64 table; the other one is the default table
 BYTES_INDEX, NUMBERS_INDEX = "index-0-0", "index-1-0"
 
@@ -66,24 +71,44 @@ class SampleStore:
     files
         The bytes of each file, by name.
     structures
-        File, first byte and length of each: both roots, the flag, both descriptors, the log's runs.
+        File, first byte and length of each of which every bit is inverted.
+    parts
+        The files, or parts of them. The first one that has a byte counts.
     """
 
     files: dict[str, bytes]
     structures: tuple[tuple[str, int, int], ...]
+    parts: tuple[Part, ...]
+
+    def names(self, file: str, offset: int, mask: bytes) -> list[str]:
+        """Return the names of the parts that have the bytes which a mask changes."""
+        changed = [offset + i for i, bits in enumerate(mask) if bits]
+        found = [next((part.name for part in self.parts if part.has(file, at)), file) for at in changed]
+        return list(dict.fromkeys(found))
 
 
-def open_sample(path: Path) -> Store:
+def commit_of(image: str) -> CommitName:
+    """Return how the batches of an image become durable."""
+    return "undo" if image in IMAGES["undo"] else "journal"
+
+
+def open_sample(path: Path, commit: CommitName) -> Store:
     """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
     return open_store(
-        path, threads=1, commit="undo", index_bytes=_INDEX_BYTES, heap_bytes=256 << 10, log_bytes=128 << 10
+        path,
+        threads=1,
+        commit=commit,
+        index_bytes=_INDEX_BYTES,
+        heap_bytes=256 << 10,
+        log_bytes=128 << 10,
+        journal_bytes=1 << 20,
     )
 
 
 def contents(image: str) -> Contents:
-    """Return the contents of an image after recovery."""
+    """Return the contents of an image after recovery; those of ``active`` are the ones before the last batch."""
     batches = _bytes_batches(), _u64_batches()
-    counted = [operations if image == "idle" else operations[:-1] for operations in batches]
+    counted = [operations[:-1] if image == "active" else operations for operations in batches]
     return Contents(_apply(counted[0]), _apply(counted[1]))
 
 
@@ -109,10 +134,12 @@ def make(path: Path, image: str) -> SampleStore:
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
     command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != (-signal.SIGKILL if image == "active" else 0):
+    if done.returncode != (-signal.SIGKILL if image in ("active", "killed", "checkpoint") else 0):
         raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-    return SampleStore(files, (*_fixed_structures(), _log_runs(path)))
+    if commit_of(image) == "undo":
+        return SampleStore(files, (*_fixed_structures(), _log_runs(path)), UNDO_PARTS)
+    return SampleStore(files, *journal_places(path))
 
 
 def _fixed_structures() -> list[tuple[str, int, int]]:
@@ -132,20 +159,30 @@ def _log_runs(path: Path) -> tuple[str, int, int]:
 
 
 def _build(path: Path, image: str) -> None:
-    open_sample(path).close()
+    commit = commit_of(image)
+    open_sample(path, commit).close()
     _take_out_chance(path)
-    with open_sample(path) as store:
+    with open_sample(path, commit) as store:
+        committer = store._engine.committer
+        if isinstance(committer, JournalCommitter):
+            committer.checkpointer.stop()  # its thread would append frames by the clock
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
         pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))
         for i, operations in enumerate(pairs):
-            if image == "active" and i == len(pairs) - 1:
-                failpoint.arm("before_idle_flag")
+            if isinstance(committer, JournalCommitter) and i == len(pairs) // 2:
+                committer.checkpointer.write(paced=False)
+            if i == len(pairs) - 1:
+                failpoint.arm({"active": "before_idle_flag", "killed": "before_reply"}.get(image, ""))
             # One transaction on both tables.
             batch = Batch.concatenate([Batch.of(operations[0]), Batch.of(operations[1])])
             done = store.execute_requests(replace(batch, request_tables=np.array([0, numbers], np.uint32)))
             assert not done.rejected
             assert done.requests == 2
+        if image == "checkpoint":
+            assert isinstance(committer, JournalCommitter)
+            failpoint.arm("before_checkpoint_root")
+            committer.checkpointer.write(paced=False)
 
 
 def _take_out_chance(path: Path) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpkvs.config import CommitName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.damage import judge_process, sample_store
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
 from gpkvs.recovery.proof.damage.damage_kinds import Damage
 from gpkvs.recovery.proof.damage.judge_process import DamageJudge, DamageOutcome
+from gpkvs.recovery.proof.damage.parts import LAST_FRAME, LAST_RECORDS, RECORDS, Part
 from gpkvs.recovery.startup.check import CheckReport
 from tests.serving import error_line, run_gpkvs
 
@@ -23,16 +25,34 @@ def test_nothing_is_missed(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["damages"] >= 600 + 150 + 2 * 8 * (4 * 512 + 8 + 2560) // 100 - 2
     outcomes = report["outcomes"]
-    assert outcomes.pop("missed") == 0
+    assert (outcomes.pop("missed"), outcomes.pop("cut")) == (0, 0)
     assert min(outcomes.values()) > 20, f"an outcome hardly ever came up: {outcomes}"
     # What DESIGN promises to check is never just harmless: a root copy or an active log is refused or repaired.
     assert report["by_file"]["catalog-1.json"]["harmless"] == 0
     assert report["by_file"]["LOCK"]["refused"] == 0
 
 
+def test_nothing_is_missed_in_a_store_with_a_journal() -> None:
+    done = run_gpkvs("bitflip", "--commit=journal", "--bits=300", "--bursts=100", "--every=500", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    assert report["outcomes"].pop("missed") == 0
+    assert min(report["outcomes"].values()) > 5, f"an outcome hardly ever came up: {report['outcomes']}"
+    for place, outcomes in report["by_file"].items():
+        may_be_cut = place in (LAST_FRAME, LAST_RECORDS)
+        assert may_be_cut or not outcomes["cut"], place
+        assert outcomes["reported"] or place not in (RECORDS, "index-0-0", "root"), place
+        assert outcomes["refused"] or place not in ("data: frames to replay", "catalog-1.json"), place
+
+
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> DamageJudge:
-    return DamageJudge(tmp_path_factory.mktemp("bitflip"))
+    return DamageJudge(tmp_path_factory.mktemp("bitflip"), "undo")
+
+
+@pytest.fixture(scope="module")
+def journal_judge(tmp_path_factory: pytest.TempPathFactory) -> DamageJudge:
+    return DamageJudge(tmp_path_factory.mktemp("bitflip"), "journal")
 
 
 def first_record(judge: DamageJudge) -> Damage:
@@ -42,11 +62,12 @@ def first_record(judge: DamageJudge) -> Damage:
     return Damage("idle", "heap", judge.samples["idle"].files["heap"].index(value), b"\x01")
 
 
-def test_the_sample_is_the_same_each_time(judge: DamageJudge, tmp_path: Path) -> None:
-    for image in sample_store.IMAGES:
-        again = sample_store.make(tmp_path / image, image)
-        for name in set(again.files) - {"LOCK", "recovery.json"}:
-            assert again.files[name] == judge.samples[image].files[name]
+def test_the_sample_is_the_same_each_time(judge: DamageJudge, journal_judge: DamageJudge, tmp_path: Path) -> None:
+    for judged in (judge, journal_judge):
+        for image, sample in judged.samples.items():
+            again = sample_store.make(tmp_path / image, image)
+            for name in set(again.files) - {"LOCK", "recovery.json"}:
+                assert again.files[name] == sample.files[name]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +83,45 @@ def test_the_sample_is_the_same_each_time(judge: DamageJudge, tmp_path: Path) ->
 )
 def test_outcomes(judge: DamageJudge, damage: str, outcome: DamageOutcome) -> None:
     assert judge.judge(Damage.parse(damage)).outcome is outcome
+
+
+def place(judge: DamageJudge, image: str, name: str, byte: int) -> Damage:
+    """Damage a byte of a part."""
+    part: Part = next(part for part in judge.samples[image].parts if part.name == name)
+    return Damage(image, part.file, part.ranges[0][0] + byte, b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("image", "part", "byte", "outcome"),
+    [
+        ("closed", "data: frames to replay", 8, DamageOutcome.REFUSED),
+        ("killed", "data: frames to replay", 1024, DamageOutcome.REFUSED),
+        ("killed", LAST_FRAME, 8, DamageOutcome.CUT),
+        ("killed", LAST_FRAME, 1024, DamageOutcome.CUT),
+        ("killed", LAST_RECORDS, 40, DamageOutcome.CUT),
+        ("checkpoint", LAST_FRAME, 8, DamageOutcome.REFUSED),
+        ("checkpoint", LAST_FRAME, 1024, DamageOutcome.REFUSED),
+        ("checkpoint", LAST_RECORDS, 40, DamageOutcome.REFUSED),
+        ("closed", LAST_FRAME, 8, DamageOutcome.HARMLESS),
+        ("closed", "data: heads of segments", 8, DamageOutcome.HARMLESS),
+        ("closed", "data: frames before the checkpoint", 8, DamageOutcome.HARMLESS),
+    ],
+)
+def test_outcomes_with_a_journal(
+    journal_judge: DamageJudge, image: str, part: str, byte: int, outcome: DamageOutcome
+) -> None:
+    assert journal_judge.judge(place(journal_judge, image, part, byte)).outcome is outcome
+
+
+def test_a_batch_that_was_acknowledged_and_is_cut_is_missed(
+    journal_judge: DamageJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later frame says that it was durable: the journal alone cannot tell. So only the last batch may be cut."""
+    damage = place(journal_judge, "killed", LAST_FRAME, 8)
+    monkeypatch.setattr(journal_judge, "_before_last", journal_judge._readers["killed"])
+    assert journal_judge.judge(damage).outcome is DamageOutcome.MISSED
+    monkeypatch.setattr(judge_process, "LAST_FRAME", "another")
+    assert journal_judge.judge(damage).outcome is DamageOutcome.MISSED
 
 
 def test_a_wrong_value_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +142,9 @@ def test_damage_that_check_does_not_name_is_missed(judge: DamageJudge, monkeypat
 
 
 def test_a_refused_store_that_was_written_to_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(path: Path) -> object:
+    def careless(path: Path, commit: CommitName) -> object:
         (path / "heap").write_bytes(b"")
-        return sample_store.open_sample(path)
+        return sample_store.open_sample(path, commit)
 
     monkeypatch.setattr(judge_process, "open_sample", careless)
     verdict = judge.judge(Damage.parse("idle:root:8195:01"))

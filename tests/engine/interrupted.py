@@ -1,0 +1,83 @@
+"""The process that a test interrupts: a KeyboardInterrupt at the n-th place of functions that append a frame.
+
+Run as ``python interrupted.py DIRECTORY STEP NAME...``. STEP is `set`, or `close`, which appends an empty frame. Each
+life has a store of its own, ``DIRECTORY/N``, in a forked process. After the interrupt it closes again, or goes on. One
+line for each: the exit status, which says whether the place was reached. It ends after the first life that is not
+interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import gpkvs
+from gpkvs.engine.journal_committer import JournalCommitter
+
+SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "journal_bytes": 1 << 20}
+HUNG_SECONDS = 10
+INTERRUPTED, WHOLE = 3, 0  # exit statuses of a life that went on to its end
+
+
+class Interrupter:
+    """Raises a KeyboardInterrupt where Python would: when a function begins, and when one that it called returned."""
+
+    def __init__(self, names: list[str], nth: int) -> None:
+        self._names = names
+        self._left = nth
+        self.has_hit = False
+
+    def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if event not in ("call", "return", "c_return") or self.has_hit:
+            return
+        code = frame.f_code
+        if code.co_name in self._names and code.co_filename.endswith(("/journal_committer.py", "/media/journal.py")):
+            self._left -= 1
+            if self._left == 0:
+                self.has_hit = True
+                raise KeyboardInterrupt
+
+
+def live(path: Path, step: str, names: list[str], nth: int) -> int:
+    """Open a store and do the step; return the exit status."""
+    signal.alarm(HUNG_SECONDS)
+    store = gpkvs.open(path, commit="journal", threads=1, **SIZES)
+    committer = store._engine.committer
+    assert isinstance(committer, JournalCommitter)
+    committer.checkpointer.stop()  # this thread alone appends
+    # Past it frames wait for the one before, which gives its memory back.
+    for _ in range(6):
+        store.set(b"before", b"value")
+    interrupter = Interrupter(names, nth)
+    sys.setprofile(interrupter)
+    try:
+        store.close() if step == "close" else store.set(b"during", b"value")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    if step == "set":
+        store.set(b"after", b"value")
+    store.close()
+    return INTERRUPTED if interrupter.has_hit else WHOLE
+
+
+def main() -> None:
+    """Run one life after the other."""
+    directory, step, *names = sys.argv[1:]
+    nth, status = 0, INTERRUPTED
+    while status != WHOLE:
+        nth += 1
+        child = os.fork()
+        if child == 0:
+            os._exit(live(Path(directory) / str(nth), step, names, nth))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(status, flush=True)
+
+
+if __name__ == "__main__":
+    main()

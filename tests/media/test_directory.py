@@ -1,0 +1,58 @@
+"""Sizes of a new store: what the format cannot hold is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpkvs.config import Sizes
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.media.directory import (
+    INDEX_BYTES_MAX,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_BYTES_MIN,
+    checked_sizes,
+    journal_segment_bytes_for,
+)
+from gpkvs.media.journal import Ring
+from gpkvs.media.layout import BLOCK_BYTES, HEAP_UNITS_MAX, UNIT_BYTES
+
+SIZES = Sizes(index_bytes=1 << 20, heap_bytes=16 << 20, log_bytes=1 << 20, journal_bytes=8 << 20)
+LEAST_AND_MOST = {
+    "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
+    "heap_bytes": (128 << 10, HEAP_UNITS_MAX * UNIT_BYTES),
+    "log_bytes": (128 << 10, 1 << 40),
+    "journal_bytes": (JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
+}
+
+
+@pytest.mark.parametrize("name", LEAST_AND_MOST)
+def test_a_size_out_of_range_is_refused_by_its_name(name: str) -> None:
+    least, most = LEAST_AND_MOST[name]
+    for size in (least, most):
+        assert getattr(checked_sizes(replace(SIZES, **{name: size})), name) == size
+    for size in (least - 1, most + 1):
+        with pytest.raises(InvalidArgumentError, match="allowed are") as refused:
+            checked_sizes(replace(SIZES, **{name: size}))
+        assert refused.value.field == name
+
+
+@pytest.mark.parametrize("name", ["index_bytes", "heap_bytes"])
+def test_the_journal_of_the_largest_store_is_one_that_may_be_asked_for(name: str) -> None:
+    """Its size follows the others; nobody asked for one that is refused."""
+    largest = replace(SIZES, journal_bytes=0, **{name: LEAST_AND_MOST[name][1]})
+    journal_bytes = checked_sizes(largest).journal_bytes
+    assert JOURNAL_BYTES_MIN <= journal_bytes <= JOURNAL_BYTES_MAX
+    assert checked_sizes(replace(largest, journal_bytes=journal_bytes)).journal_bytes == journal_bytes
+
+
+@pytest.mark.parametrize("journal_bytes", [JOURNAL_BYTES_MIN, JOURNAL_BYTES_MIN + 1, 3 << 20, 100 << 20])
+def test_a_journal_is_whole_segments_with_room_for_four_frames(journal_bytes: int) -> None:
+    rounded = checked_sizes(replace(SIZES, journal_bytes=journal_bytes)).journal_bytes
+    segment_bytes = journal_segment_bytes_for(rounded)
+    assert journal_bytes <= rounded < journal_bytes + segment_bytes
+    assert rounded % segment_bytes == 0
+    ring = Ring(segment_bytes, rounded // segment_bytes)
+    assert ring.segments >= 16
+    assert ring.frame_words_max > 0
