@@ -16,7 +16,9 @@ from random import Random
 from gpkvs.recovery.proof.diskfail import mutants
 from gpkvs.recovery.proof.diskfail.explorer import Explorer, Options
 from gpkvs.recovery.proof.diskfail.judge import Judge
+from gpkvs.recovery.proof.diskfail.player import Player
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
+from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
 _MODULE = "gpkvs.recovery.proof.diskfail"
 
@@ -34,6 +36,9 @@ def main() -> int:
     parser.add_argument("--stop-early", action="store_true", help="end at the first violation")
     parser.add_argument(
         "--mutants", nargs="*", metavar="NAME", help="plant mistakes, all of them or some: are they seen?"
+    )
+    parser.add_argument(
+        "--schedules", nargs="*", metavar="NAME", help="play scripts, all of them or some, and no lives at random"
     )
     parser.add_argument("--keep", type=Path, default=Path("build/diskfail"), help="where violations are kept")
     parser.add_argument("--state", type=Path, help="judge one kept state again")
@@ -92,9 +97,19 @@ def _judge_again(path: Path, directory: Path) -> int:
 
 
 def _explore(given: argparse.Namespace, directory: Path) -> int:
+    if given.schedules is not None:
+        given.rows = 0
     seed = Random().randrange(1 << 32) if given.seed is None else given.seed
     explorer = Explorer(directory, Options(given.depth, given.points, given.choices, given.stop_early))
     totals, began, rows = explorer.totals, time.monotonic(), 0
+    player = Player(explorer)
+    for schedule in SCHEDULES:
+        if given.schedules is not None and (not given.schedules or schedule.name in given.schedules):
+            b,st=time.monotonic(),totals.states
+            player.play(schedule)
+            print(schedule.name, len(totals.violations), totals.states-st, time.monotonic()-b, file=sys.stderr)
+            for violation in totals.violations[:3]:
+                print(f"{violation.name}: {violation.message}\n  kept: {violation.save(given.keep)}", flush=True)
     while rows < given.rows and time.monotonic() - began < given.seconds:
         print(f"seed {seed}", file=sys.stderr, flush=True)
         known = len(totals.violations)
