@@ -16,6 +16,7 @@ import numpy as np
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.recovery.proof.diskfail.coverage import kind_of_kill, reached
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Progress, TableName
 from gpkvs.recovery.proof.diskfail.judge import Judge, lay
@@ -70,8 +71,7 @@ class Totals:
     lives: int = 0
     points: int = 0
     states: int = 0
-    events: Counter[str] = field(default_factory=Counter)
-    opening_states: int = 0
+    reached: Counter[str] = field(default_factory=Counter)  # what `coverage` counts
     violations: list[Violation] = field(default_factory=list)
     live_seconds: float = 0.0
     judge_seconds: float = 0.0
@@ -157,7 +157,7 @@ class Explorer:
     def _visit(
         self, name: str, disk: Disk, events: list[Event], expected: Expected, shape: Shape, random: Random
     ) -> Start:
-        self.totals.events.update(event.kind.name for event in events)
+        self.totals.reached.update(reached(events))
         points = _points(events, self.options.points, random)
         following = random.choice(points)
         after: Start | None = None
@@ -168,7 +168,7 @@ class Explorer:
             for number, choice in enumerate(chosen):
                 self.visit_state(f"{name}/{place}/{number}", disk, choice, allowed, progress, shape, random)
             if place == following:
-                after = self._after(disk, random.choice(chosen), allowed, random)
+                after = self._after(disk, random.choice(chosen), allowed, progress, random)
         assert after
         self.require_whole(disk)
         return after
@@ -181,9 +181,12 @@ class Explorer:
         if wrong:
             raise RuntimeError(f"the recording does not give {', '.join(wrong)} as they are")
 
-    def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], random: Random) -> Start:
+    def _after(
+        self, disk: Disk, choice: Choice, allowed: list[Contents], progress: Progress, random: Random
+    ) -> Start:
         """Return what the next life begins with: the files after a power failure, or after a kill."""
         if random.random() < 0.3:
+            self.totals.reached[kind_of_kill(disk, progress)] += 1
             killed = deepcopy(disk)
             return Start(killed, killed.state(killed.everything()), allowed)
         state = {name: data.copy() for name, data in disk.state(choice).items()}
@@ -206,7 +209,10 @@ class Explorer:
         message = self._judge.judge(state, allowed, shape, Random(seed))
         faulthandler.cancel_dump_traceback_later()
         self.totals.states += 1
-        self.totals.opening_states += not progress.is_open
+        life = int(name.split("/")[1]) + 1
+        self.totals.reached[f"states of life {life}"] += 1
+        self.totals.reached["states of openings after a crash"] += life > 1 and not progress.is_open
+        self.totals.reached["states while tables change"] += progress.schema_begun > progress.schema_done
         self.totals.judge_seconds += time.monotonic() - began
         if message:
             lost = [

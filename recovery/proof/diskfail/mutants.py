@@ -31,6 +31,11 @@ class Mutant:
     changes: tuple[tuple[str, str], ...]  # a text that is there once, and what replaces it
     harm: str
 
+    @property
+    def schedule(self) -> str:
+        """The script that shows it; empty: lives at random do."""
+        return _SHOWN_BY.get(self.name, "")
+
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
     return Mutant(name, module, ((old, new),), harm)
@@ -75,13 +80,33 @@ MUTANTS = (
         "        self._end(self._batches.ended)\n",
         "c is a batch that ended after pages were looked at",
     ),
-    _one(
+    Mutant(
         "one-root-copy",
+        _ROOTS,
+        (
+            (
+                "        self._region.store(second, root.pack())\n"
+                "        self._region.persist_unlogged()\n        self.current",
+                "        self.current",
+            ),
+            ('stale = COPY_NAMES.index(RootCopies.read(self._region).repaired or "A")', "stale = 0"),
+        ),
+        "W3: when the copy is torn, the other one names a checkpoint whose journal was used again",
+    ),
+    _one(
+        "root-copies-in-turn",
         _ROOTS,
         "        self._region.store(second, root.pack())\n"
         "        self._region.persist_unlogged()\n        self.current",
         "        self.current",
-        "W3",
+        "each change writes the older copy, and no other",
+    ),
+    _one(
+        "first-root-copy-first",
+        _ROOTS,
+        'stale = COPY_NAMES.index(RootCopies.read(self._region).repaired or "A")',
+        "stale = 0",
+        "after a crash that tore the second copy, the opening stores over the only whole one",
     ),
     _one(
         "roots-flushed-together",
@@ -315,15 +340,42 @@ MUTANTS = (
 )
 
 
-# Mistakes that nobody can see here, and why.
+# The scripts that show what lives at random seldom or never do.
+_SHOWN_BY = {
+    "space-when-durable": "space-of-uncovered",
+    "no-first-frame": "space-at-opening",
+    "first-frame-not-awaited": "space-at-opening",
+    "durable-ahead-of-empty": "cover-too-much",
+    "drop-not-settled": "drop-in-flight",
+    "freed-before-roots": "journal-before_checkpoint_root",
+    "roots-flushed-together": "two-checkpoints",
+    "second-root-not-flushed": "two-checkpoints",
+    "one-root-copy": "root-while-used-again",
+    "first-root-copy-first": "second-root-torn",
+    "root-not-settled": "killed-between-roots",
+    "index-not-settled": "copied",
+    "neither-chain-nor-stale": "frame-lost-before-another",
+    "incarnation-kept": "empty-frame-again",
+}
+
+# Mistakes that no power failure shows, and why.
 EQUIVALENT = {
-    "incarnation-kept": "the digest of the frame before keeps out what an earlier life left",
-    "stale-frames-count": "the digest of the frame before keeps out what an earlier life left",
-    "no-chain": "the incarnation and the epoch keep out what an earlier life left (see neither-chain-nor-stale)",
-    "index-not-settled": "a page that was not durable is changed by a frame that is replayed, so it is dirty again",
-    "root-not-settled": "it takes two torn copies in two crashes; a state has one torn sector",
-    "durable-ahead-of-empty": "an empty frame is appended only when the frames before it are durable",
-    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty frame",
+    # Mutant: either check alone keeps such a frame out; `neither-chain-nor-stale` lacks both.
+    "stale-frames-count": "a frame names the one before by its digest, of which the incarnation is a part: what an "
+    "earlier life left does not follow a frame of a later one. A frame that was cut is read again only until the first "
+    "frame of the opening is durable in its place. Until then its records are as bad as they were (W4), so it is cut "
+    "again",
+    "no-chain": "up to the epoch that the last opening recovered, every frame was durable then, so no other one can be "
+    "in its place. Beyond it only frames of that opening count, and an opening writes an epoch once, at one place",
+    "root-before-c-is-durable": "whoever wrote a page, in this checkpoint or before, waited for c. If c changed no page, "
+    "it is an empty frame, or a batch that changes nothing in the end: the root then has all there is of it, its versions",
+    "head-over-used-segment": "the chain is walked by positions, which stay apart, and needs no head. A head only lets "
+    "the search for a later frame skip a segment: if its number is too low. One that is stored early has a higher one, so "
+    "nothing is skipped that counts",
+    "dropped-space-at-once": "a table is dropped when all batches are durable, and both root copies say so before its "
+    "space is counted. From then on no frame is verified that names the table, and no other frame names its records",
+    "root-copies-in-turn": "the copy that is not written is the newest one before, and durable. No journal is used again "
+    "that it needs, before the next copy is durable. Two equal copies are for damage, not for crashes",
 }
 
 

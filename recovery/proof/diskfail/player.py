@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
-import hashlib
 import time
+import zlib
 from copy import deepcopy
 from random import Random
 
+from gpkvs.recovery.proof.diskfail.coverage import reached
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected
 from gpkvs.recovery.proof.diskfail.explorer import EMPTY, STUCK_SECONDS, Explorer, Start, walk
@@ -29,7 +30,7 @@ class Player:
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self._known: set[bytes] = set()
+        self._known: set[tuple[object, ...]] = set()
 
     def play(self, schedule: Schedule) -> None:
         """Play a schedule."""
@@ -71,7 +72,7 @@ class Player:
     ) -> Start | None:
         explorer, after = self._explorer, None
         watched, crashed = _places(events)
-        explorer.totals.events.update(event.kind.name for event in events)
+        explorer.totals.reached.update(reached(events))
         for place, progress in walk(disk, events, [*watched, *crashed]):
             allowed = list(expected.allowed(progress))
             if place in crashed:
@@ -91,11 +92,10 @@ class Player:
 
     def _is_new(self, state: State, allowed: list[Contents]) -> bool:
         """Whether no such state was judged where the same was allowed."""
-        digest = hashlib.blake2b(repr([contents.next_version for contents in allowed]).encode())
-        for name, data in state.items():
-            digest.update(name.encode() + b"\0")
-            digest.update(data)
-        known = digest.digest()
+        known = (
+            *(contents.next_version for contents in allowed),
+            *((name, zlib.crc32(data)) for name, data in state.items()),
+        )
         is_new = known not in self._known
         self._known.add(known)
         return is_new

@@ -15,6 +15,7 @@ from gpkvs.media import journal as journal_module
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import BYTES_LAYOUT, PAGE_BYTES, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
+from gpkvs.recovery.proof.diskfail.expected import TableName
 from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Shape
 from gpkvs.recovery.proof.diskfail.stage import LARGE_BYTES, Stage
 
@@ -188,44 +189,75 @@ def _space_of_dropped(stage: Stage) -> None:
 # W3: who uses the journal while a checkpoint ends.
 
 
+def _fill_journal(stage: Stage, table: TableName, batches: int) -> None:
+    """Run batches whose frames have some pages each, as long as the journal surely has room for the next."""
+    for _ in range(batches):
+        if stage.journal.used_pages + _FRAME_PAGES_MAX > stage.journal.ring.capacity:
+            return
+        begin = stage.journal.last.position
+        stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table), stage.sets(1))
+        assert stage.journal.last.position <= begin + _FRAME_PAGES_MAX
+
+
 def _journal_while(point: str, stage: Stage) -> None:
     """Fill the journal while a checkpoint stands at a point, as far as the store lets it be filled."""
     stage.open()
     table = stage.life.create(Random(1), U64_LAYOUT.name)
-
-    def run(count: int) -> None:
-        for _ in range(count):
-            if stage.journal.used_pages + _FRAME_PAGES_MAX > stage.journal.ring.capacity:
-                return
-            begin = stage.journal.last.position
-            stage.run(stage.sets(*range(len(KEYS[U64_LAYOUT.name])), table=table), stage.sets(1))
-            assert stage.journal.last.position <= begin + _FRAME_PAGES_MAX
-
-    run(5)
+    _fill_journal(stage, table, 5)
     stage.checkpoint()  # so that the ring is used from somewhere in the middle of a segment
-    run(20)
+    _fill_journal(stage, table, 20)
     stage.stop_at(point)
     writing = stage.start(stage.checkpoint)
     if stage.wait_stopped(writing):
-        run(45)  # more than the ring holds
+        _fill_journal(stage, table, 45)  # more than the ring holds
     stage.look()
     stage.go_on()
     writing.result()
     stage.look()
-    run(1)
+    _fill_journal(stage, table, 1)
     stage.look()
+
+
+def _root_while_used_again(stage: Stage) -> None:
+    """Store a root when the whole journal was used again since the copies were made."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    for _ in range(3):
+        _fill_journal(stage, table, 20)
+        stage.checkpoint()
+    _fill_journal(stage, table, 3)
+    stage.watch()
+    stage.checkpoint()
+    stage.ignore()
 
 
 # The roots.
 
 
-def _roots_of_checkpoint(stage: Stage) -> None:
+def _two_checkpoints(stage: Stage) -> None:
+    stage.open()
+    stage.watch()
+    for _ in range(2):
+        stage.run(stage.sets(1, 2, 3))
+        stage.checkpoint()
+    stage.ignore()
+
+
+def _second_root_under_way(stage: Stage) -> None:
     stage.open()
     stage.run(stage.sets(1, 2, 3))
-    stage.run(stage.sets(2))
-    stage.watch()
-    stage.checkpoint()
-    stage.ignore()
+    stage.hold(ROOT_FILE)
+    writing = stage.start(stage.checkpoint)
+    stage.wait_held()
+    stage.let_through()
+    stage.wait_held(2)
+    stage.crash()
+    stage.release()
+    writing.result()
+
+
+def _with_torn_roots(disk: Disk) -> Choice:
+    return disk.systematic()[-1]
 
 
 def _killed_between_roots(stage: Stage) -> None:
@@ -347,7 +379,15 @@ SCHEDULES = (
         Schedule(f"journal-{point}", f"a checkpoint stands at {point}, and the journal fills up", partial(_journal_while, point))
         for point in ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root", "between_roots")
     ),
-    Schedule("roots-torn", "both root copies of a checkpoint are written", _roots_of_checkpoint),
+    Schedule("root-while-used-again", "a root is stored that names a place in reused space", _root_while_used_again),
+    Schedule("two-checkpoints", "both root copies are written, twice", _two_checkpoints),
+    Schedule(
+        "second-root-torn",
+        "a crash tore the root copy that was written last; the opening writes both",
+        _second_root_under_way,
+        crash=_with_torn_roots,
+        second=_opening,
+    ),
     Schedule(
         "killed-between-roots",
         "a kill left a root copy that is not durable; the opening writes the other one",
