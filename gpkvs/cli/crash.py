@@ -57,11 +57,14 @@ def crash_command(
         str | None, typer.Option(help="With --state: leave out this persist, as --mutate names it.")
     ] = None,
     states: Annotated[int, typer.Option(help="journal: how many states to judge, at least.", min=1)] = STATES,
+    seconds: Annotated[
+        float, typer.Option(help="journal: how long to begin new lives; 0: until all states are judged.", min=0)
+    ] = 0,
     mutant: Annotated[
         list[str] | None, typer.Option(help="journal, with --mutate: only this mistake; may be repeated.")
     ] = None,
     keep: Annotated[Path, typer.Option(help="journal: where states that break a promise are kept.")] = Path(
-        "build/diskfail"
+        "crash-states"
     ),
     processes: Annotated[int, typer.Option(help="How many processes; 0: one for each processor.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
@@ -89,7 +92,7 @@ def crash_command(
             elif mutate:
                 passed = mutate_journal(mutant or [], seed, processes, keep, as_json=as_json)
             else:
-                passed = explore_disk(states, seed, processes, keep, as_json=as_json)
+                passed = explore_disk(states, seconds, seed, processes, keep, as_json=as_json)
         if not passed:
             raise typer.Exit(1)
         return

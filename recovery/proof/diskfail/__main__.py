@@ -40,13 +40,15 @@ def main() -> int:
     parser.add_argument("--schedules", nargs="*", default=[], metavar="NAME", help="first play scripts: some, or `all`")
     parser.add_argument("--stop-early", action="store_true", help="end at the first violation")
     parser.add_argument("--keep", type=Path, default=Path("build/diskfail"), help="where violations are kept")
+    parser.add_argument("--directory", type=Path, help="where the stores live; best in memory")
     parser.add_argument("--state", type=Path, help="judge one kept state again")
     given = parser.parse_args()
     if str(LIBRARY) not in os.environ.get("LD_PRELOAD", ""):
         environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
         return subprocess.run([sys.executable, "-m", MODULE, *sys.argv[1:]], env=environment, check=False).returncode
     memory = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="gpkvs-diskfail-", dir=memory if memory.is_dir() else None))
+    parent = given.directory or (memory if memory.is_dir() else None)
+    directory = Path(tempfile.mkdtemp(prefix="gpkvs-diskfail-", dir=parent))
     try:
         return _judge_again(given.state, directory) if given.state else _explore(given, directory)
     finally:

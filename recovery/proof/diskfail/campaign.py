@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from gpkvs.errors import BackendError
 from gpkvs.recovery.proof.diskfail import mutants
@@ -44,7 +47,7 @@ class Verdict:
 
     mutant: Mutant
     seen: str  # what gave it away; empty: nothing did
-    seconds: float
+    states: int  # that were judged
 
     @property
     def is_missed(self) -> bool:
@@ -52,17 +55,71 @@ class Verdict:
         return not self.seen and self.mutant.name not in EQUIVALENT
 
 
+class _Processes:
+    """Processes of the explorer, a few at a time, and a directory in memory; nothing is left when it ends."""
+
+    def __init__(self, count: int) -> None:
+        memory = Path("/dev/shm")
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="gpkvs-diskfail-", dir=memory if memory.is_dir() else None, ignore_cleanup_errors=True
+        )
+        self._pool = ThreadPoolExecutor(count)
+        self._running: set[subprocess.Popen[str]] = set()
+        self._mutex, self._is_ending = threading.Lock(), False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            self._is_ending = True
+            for process in self._running:
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
+        self._directory.cleanup()
+
+    def begin(self, *command: str | Path) -> Future[dict[str, Any]]:
+        """Run the explorer as soon as there is a free place; return its report to come."""
+        return self._pool.submit(self._run, [sys.executable, *map(str, command), "--directory", self._directory.name])
+
+    def _run(self, command: list[str]) -> dict[str, Any]:
+        environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
+        with self._mutex:
+            if self._is_ending:
+                return {}
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            self._running.add(process)
+        output, errors = process.communicate()
+        with self._mutex:
+            self._running.remove(process)
+        return _report(output, errors, process.returncode)
+
+
+def _report(output: str, errors: str, status: int) -> dict[str, Any]:
+    """Return what a process reported. One that did not end by itself found something."""
+    try:
+        report: dict[str, Any] = json.loads(output)
+    except ValueError:
+        lines = errors.splitlines() or ["no word"]
+        begun = [line for line in lines if line.startswith(("seed ", "script "))]
+        if not begun:
+            raise BackendError(f"the explorer did not start: {lines[-1]}") from None
+        return {"violations": 1, "kept": [{"state": "", "message": f"status {status} at {begun[-1]}: {lines[-1]}"}]}
+    return report
+
+
 def explore(states: int, seconds: float, seed: int, processes: int, keep: Path) -> Report:
     """Play all scripts, and let stores live at random, until so many states were judged or so much time is gone."""
     began, total = time.monotonic(), Report()
-    with ThreadPoolExecutor(processes) as pool:
-        each = -(-states // processes)
+    with _Processes(processes) as running:
         begun = []
         for number in range(processes):
-            options = ["--seed", str(seed + number), "--step", str(processes), "--states", str(each)]
-            options += ["--seconds", str(seconds), "--keep", str(keep)]
-            options += ["--schedules", "all"] if number == 0 else []
-            begun.append(pool.submit(_run, [sys.executable, "-m", _MODULE, *options]))
+            limits = ("--states", str(-(-states // processes)), "--seconds", str(seconds), "--keep", keep)
+            seeds = ("--seed", str(seed + number), "--step", str(processes))
+            scripts = ("--schedules", "all") if number == 0 else ()
+            begun.append(running.begin("-m", _MODULE, *limits, *seeds, *scripts))
         for done in as_completed(begun):
             _add(total, done.result())
     total.seconds = time.monotonic() - began
@@ -84,15 +141,33 @@ def plant(
         As `explore` has them.
     show
         Called with each verdict.
+
+    Raises
+    ------
+    KeyError
+        If there is no mutant of a name.
     """
     known = {mutant.name: mutant for mutant in mutants.MUTANTS}
     if unknown := set(names) - known.keys():
-        raise ValueError(f"there is no mutant {min(unknown)}; there are {', '.join(known)}")
-    with ThreadPoolExecutor(processes) as pool:
-        begun = [pool.submit(_plant, known[name], seconds, seed, keep) for name in names or known]
+        raise KeyError(f"there is no mutant {min(unknown)}; there are {', '.join(known)}")
+    verdicts = []
+    with _Processes(processes) as running:
+        begun = {_plant(running, known[name], seconds, seed, keep): known[name] for name in names or known}
         for done in as_completed(begun):
-            show(done.result())
-        return [done.result() for done in begun]
+            verdicts.append(Verdict(begun[done], *_what_was_seen(done.result())))
+            show(verdicts[-1])
+    return verdicts
+
+
+def _plant(running: _Processes, mutant: Mutant, seconds: float, seed: int, keep: Path) -> Future[dict[str, Any]]:
+    scripts = ("--schedules", mutant.schedule, "--seconds", "0") if mutant.schedule else ("--seconds", str(seconds))
+    return running.begin(
+        mutants.__file__, mutant.name, "--seed", str(seed), *_MUTANT_OPTIONS, "--keep", keep / mutant.name, *scripts
+    )
+
+
+def _what_was_seen(report: dict[str, Any]) -> tuple[str, int]:
+    return (str(report["kept"][0]["message"]) if report["kept"] else ""), int(report.get("states", 0))
 
 
 def judge_again(state: Path) -> int:
@@ -100,41 +175,11 @@ def judge_again(state: Path) -> int:
     return subprocess.run([sys.executable, "-m", _MODULE, "--state", str(state)], check=False).returncode
 
 
-def _plant(mutant: Mutant, seconds: float, seed: int, keep: Path) -> Verdict:
-    began = time.monotonic()
-    command = [sys.executable, mutants.__file__, mutant.name, "--seed", str(seed), *_MUTANT_OPTIONS]
-    command += ["--keep", str(keep / mutant.name), "--seconds", str(0 if mutant.schedule else seconds)]
-    command += ["--schedules", mutant.schedule] if mutant.schedule else []
-    report = _run(command)
-    seen = str(report["kept"][0]["message"]) if report["kept"] else ""
-    return Verdict(mutant, seen, time.monotonic() - began)
-
-
-def _run(command: list[str]) -> dict[str, object]:
-    """Run a process of the explorer; return its report. One that did not end by itself found something."""
-    if not LIBRARY.exists():
-        raise BackendError(f"{LIBRARY} is missing: install gpkvs again")
-    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    try:
-        report: dict[str, object] = json.loads(done.stdout)
-    except ValueError:
-        lines = done.stderr.splitlines() or ["no word"]
-        begun = [line for line in lines if line.startswith(("seed ", "script "))]
-        if not begun:
-            raise BackendError(f"the explorer did not start: {lines[-1]}") from None
-        message = f"status {done.returncode} at {begun[-1]}: {lines[-1]}"
-        return {"violations": 1, "kept": [{"state": "", "message": message}]}
-    return report
-
-
-def _add(total: Report, report: dict[str, object]) -> None:
+def _add(total: Report, report: dict[str, Any]) -> None:
     for name, value in report.items():
         if name == "reached":
-            assert isinstance(value, dict)
             total.reached.update(value)
         elif name == "kept":
-            assert isinstance(value, list)
             total.kept += value
         else:
             setattr(total, name, getattr(total, name) + value)

@@ -128,6 +128,7 @@ class Explorer:
         return Start(Disk.of(state), state, [EMPTY])
 
     def files(self) -> State:
+        """Return the files of the life's directory."""
         return {
             path.name: np.frombuffer(path.read_bytes(), np.uint8).copy()
             for path in sorted(self.life.iterdir())
@@ -181,9 +182,7 @@ class Explorer:
         if wrong:
             raise RuntimeError(f"the recording does not give {', '.join(wrong)} as they are")
 
-    def _after(
-        self, disk: Disk, choice: Choice, allowed: list[Contents], progress: Progress, random: Random
-    ) -> Start:
+    def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], progress: Progress, random: Random) -> Start:
         """Return what the next life begins with: the files after a power failure, or after a kill."""
         if random.random() < 0.3:
             self.totals.reached[kind_of_kill(disk, progress)] += 1
@@ -202,6 +201,7 @@ class Explorer:
         shape: Shape,
         random: Random,
     ) -> None:
+        """Judge a state, and count it."""
         began = time.monotonic()
         faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
         state = disk.state(choice)
@@ -223,6 +223,7 @@ class Explorer:
     def add_violation(
         self, name: str, message: str, state: State, allowed: list[Contents], shape: Shape, lost: list[str]
     ) -> None:
+        """Note a state that breaks a promise."""
         copied = {file: data.copy() for file, data in state.items()}
         self.totals.violations.append(Violation(name, message, copied, allowed, shape, lost))
 
@@ -263,6 +264,7 @@ def _in_flight(events: list[Event], data: int) -> Iterator[tuple[int, int]]:
 
 
 def walk(disk: Disk, events: list[Event], points: list[int]) -> Iterator[tuple[int, Progress]]:
+    """Apply a recording to a disk; stop at each of some places."""
     progress, wanted = Progress(), set(points)
     for place in range(len(events) + 1):
         if place in wanted:

@@ -360,22 +360,21 @@ _SHOWN_BY = {
 
 # Mistakes that no power failure shows, and why.
 EQUIVALENT = {
-    # Mutant: either check alone keeps such a frame out; `neither-chain-nor-stale` lacks both.
-    "stale-frames-count": "a frame names the one before by its digest, of which the incarnation is a part: what an "
-    "earlier life left does not follow a frame of a later one. A frame that was cut is read again only until the first "
-    "frame of the opening is durable in its place. Until then its records are as bad as they were (W4), so it is cut "
-    "again",
-    "no-chain": "up to the epoch that the last opening recovered, every frame was durable then, so no other one can be "
-    "in its place. Beyond it only frames of that opening count, and an opening writes an epoch once, at one place",
-    "root-before-c-is-durable": "whoever wrote a page, in this checkpoint or before, waited for c. If c changed no page, "
-    "it is an empty frame, or a batch that changes nothing in the end: the root then has all there is of it, its versions",
-    "head-over-used-segment": "the chain is walked by positions, which stay apart, and needs no head. A head only lets "
-    "the search for a later frame skip a segment: if its number is too low. One that is stored early has a higher one, so "
-    "nothing is skipped that counts",
+    "stale-frames-count": "the incarnation is a part of a frame's digest, by which the next frame names it: what an "
+    "earlier life left does not follow a frame of a later one. A frame that was cut may be read again until the first "
+    "frame of the opening is durable in its place. Until then its records stay as bad as they are (W4), and it is cut "
+    "again (neither-chain-nor-stale lacks both checks)",
+    "no-chain": "all that the last opening recovered was durable then, so nothing else can be in its place. Beyond it "
+    "only frames of that opening count, and an opening writes an epoch once, at one place",
+    "root-before-c-is-durable": "whoever wrote a page, in this checkpoint or before, waited for c. If c changed no "
+    "page, it is an empty frame, or a batch that changes nothing in the end: the root then has all there is of it",
+    "head-over-used-segment": "the chain is walked by positions, which stay apart, and needs no head. A head only "
+    "lets the search for a later frame skip a segment, if its number is too low. One that is stored early has a higher "
+    "one, so nothing is skipped that counts",
     "dropped-space-at-once": "a table is dropped when all batches are durable, and both root copies say so before its "
-    "space is counted. From then on no frame is verified that names the table, and no other frame names its records",
-    "root-copies-in-turn": "the copy that is not written is the newest one before, and durable. No journal is used again "
-    "that it needs, before the next copy is durable. Two equal copies are for damage, not for crashes",
+    "space is counted. From then on no frame that names the table is verified, and no other frame names its records",
+    "root-copies-in-turn": "the copy that is not written is durable, and the newest one before. No journal that it "
+    "needs is used again before the next copy is durable. Two equal copies are for damage, not for power failures",
 }
 
 

@@ -63,7 +63,9 @@ class Player:
         faulthandler.cancel_dump_traceback_later()
         explorer.totals.live_seconds += time.monotonic() - began
         if error:
-            explorer.add_violation(f"{name}/-", f"without a crash: {error}", start.state, start.before, schedule.shape, [])
+            explorer.add_violation(
+                f"{name}/-", f"without a crash: {error}", start.state, start.before, schedule.shape, []
+            )
             return None
         return self._visit(schedule, name, start.disk, events, expected)
 
@@ -94,7 +96,7 @@ class Player:
         """Whether no such state was judged where the same was allowed."""
         known = (
             *(contents.next_version for contents in allowed),
-            *((name, zlib.crc32(data)) for name, data in state.items()),
+            *((name, zlib.crc32(data.data)) for name, data in state.items()),
         )
         is_new = known not in self._known
         self._known.add(known)
