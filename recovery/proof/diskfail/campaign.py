@@ -22,7 +22,8 @@ from gpkvs.recovery.proof.diskfail.mutants import EQUIVALENT, Mutant
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
 
 _MODULE = "gpkvs.recovery.proof.diskfail"
-# A mutant is looked for in few places of many lives.
+# Few places of many lives.
+_OPTIONS = ("--points", "20")
 _MUTANT_OPTIONS = ("--stop-early", "--points", "12", "--choices", "5")
 
 
@@ -94,10 +95,10 @@ class _Processes:
         output, errors = process.communicate()
         with self._mutex:
             self._running.remove(process)
-        return _report(output, errors, process.returncode)
+        return report_of(output, errors, process.returncode)
 
 
-def _report(output: str, errors: str, status: int) -> dict[str, Any]:
+def report_of(output: str, errors: str, status: int) -> dict[str, Any]:
     """Return what a process reported. One that did not end by itself found something."""
     try:
         report: dict[str, Any] = json.loads(output)
@@ -119,7 +120,7 @@ def explore(states: int, seconds: float, seed: int, processes: int, keep: Path) 
             limits = ("--states", str(-(-states // processes)), "--seconds", str(seconds), "--keep", keep)
             seeds = ("--seed", str(seed + number), "--step", str(processes))
             scripts = ("--schedules", "all") if number == 0 else ()
-            begun.append(running.begin("-m", _MODULE, *limits, *seeds, *scripts))
+            begun.append(running.begin("-m", _MODULE, *_OPTIONS, *limits, *seeds, *scripts))
         for done in as_completed(begun):
             _add(total, done.result())
     total.seconds = time.monotonic() - began

@@ -49,23 +49,3 @@ def kind_of_kill(disk: Disk, progress: Progress) -> str:
     if any(isinstance(unit, Write) and unit.file != largest for unit in disk.pending):
         return "kills in a checkpoint"
     return "other kills"
-
-
-# What a run of some size must have met.
-WANTED = (
-    "frames of one page",
-    "frames of many pages",
-    "frames over the end of a segment",
-    "segments of the journal used again",
-    "root copies",
-    "tables made",
-    "tables dropped",
-    "kills in an opening",
-    "kills in a checkpoint",
-    "other kills",
-    "states of life 1",
-    "states of life 2",
-    "states of life 3",
-    "states of openings after a crash",
-    "states while tables change",
-)

@@ -34,7 +34,7 @@ class Mutant:
     @property
     def schedule(self) -> str:
         """The script that shows it; empty: lives at random do."""
-        return _SHOWN_BY.get(self.name, "")
+        return SHOWN_BY.get(self.name, "")
 
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
@@ -341,7 +341,7 @@ MUTANTS = (
 
 
 # The scripts that show what lives at random seldom or never do.
-_SHOWN_BY = {
+SHOWN_BY = {
     "space-when-durable": "space-of-uncovered",
     "no-first-frame": "space-at-opening",
     "first-frame-not-awaited": "space-at-opening",
