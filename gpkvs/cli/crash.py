@@ -84,9 +84,9 @@ def crash_command(
     """
     if commit == "journal":
         of_undo = {"depth": depth != 1, "model": model, "workload": workload, "part": part, "without": without}
-        if given := [name for name, value in of_undo.items() if value]:
-            raise InvalidArgumentError("it is of the undo log: leave it out, or --commit journal", field=given[0])
         with failures_exit(1), ended_by_signals():
+            if given := [name for name, value in of_undo.items() if value]:
+                raise InvalidArgumentError("it is of the undo log: leave it out, or --commit journal", field=given[0])
             if state:
                 passed = judge_disk_state(Path(state))
             elif mutate:

@@ -267,6 +267,20 @@ MUTANTS = (
         "good stores are refused: space of old records was used again",
     ),
     _one(
+        "replay-unmarked",
+        _REPLAY,
+        "            marks=index.region.marks,\n",
+        "            marks=index.region.marks.copy(),\n",
+        "what was replayed is in no checkpoint, and its journal is used again",
+    ),
+    _one(
+        "freed-at-opening",
+        _JOURNAL,
+        "        self._freed_to = root.checkpoint.position\n",
+        "        self._freed_to = last.position\n",
+        "W3: frames that were replayed and are in no checkpoint are overwritten",
+    ),
+    _one(
         "records-never-verified",
         _REPLAY,
         "while uncovered and _verify_records(files, backend, uncovered[0]):",
@@ -348,6 +362,7 @@ SHOWN_BY = {
     "durable-ahead-of-empty": "cover-too-much",
     "drop-not-settled": "drop-in-flight",
     "freed-before-roots": "journal-before_checkpoint_root",
+    "freed-at-opening": "frames-of-two-lives",
     "roots-flushed-together": "two-checkpoints",
     "second-root-not-flushed": "two-checkpoints",
     "one-root-copy": "root-while-used-again",

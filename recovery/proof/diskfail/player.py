@@ -95,7 +95,7 @@ class Player:
     def _is_new(self, state: State, allowed: list[Contents]) -> bool:
         """Whether no such state was judged where the same was allowed."""
         known = (
-            *(contents.next_version for contents in allowed),
+            *((contents.next_version, *contents.tables) for contents in allowed),
             *((name, zlib.crc32(data.data)) for name, data in state.items()),
         )
         is_new = known not in self._known

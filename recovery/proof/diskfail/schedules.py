@@ -218,6 +218,29 @@ def _journal_while(point: str, stage: Stage) -> None:
     stage.look()
 
 
+def _leave_full_journal(stage: Stage) -> None:
+    """Fill the journal, so that the next opening writes a checkpoint before its first frame."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 15)
+    stage.checkpoint()
+    _fill_journal(stage, table, 45)
+    stage.crash()
+
+
+def _leave_frames(stage: Stage) -> None:
+    stage.open()
+    _fill_journal(stage, stage.life.create(Random(1), U64_LAYOUT.name), 20)
+    stage.crash()
+
+
+def _go_on_filling(stage: Stage) -> None:
+    """Fill the journal behind the frames of the life before, which a replay still needs."""
+    stage.open()
+    _fill_journal(stage, next(table for table in stage.tables if table.layout == U64_LAYOUT.name), 45)
+    stage.look()
+
+
 def _root_while_used_again(stage: Stage) -> None:
     """Store a root when the whole journal was used again since the copies were made."""
     stage.open()
@@ -383,6 +406,10 @@ SCHEDULES = (
         )
         for point in ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root", "between_roots")
     ),
+    Schedule(
+        "frames-of-two-lives", "no checkpoint comes, and the journal fills up", _leave_frames, second=_go_on_filling
+    ),
+    Schedule("opening-with-full-journal", "an opening writes a checkpoint", _leave_full_journal, second=_opening),
     Schedule("root-while-used-again", "a root is stored that names a place in reused space", _root_while_used_again),
     Schedule("two-checkpoints", "both root copies are written, twice", _two_checkpoints),
     Schedule(

@@ -85,6 +85,11 @@ class Stage:
         """Of the store."""
         return self.committer.journal
 
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """Those that are there."""
+        return self._expected.schemas[-1]
+
     # What a life does.
 
     def sets(self, *keys: int, value_bytes: int = 8, table: TableName = DEFAULT) -> Request:
