@@ -212,10 +212,10 @@ class Stage:
 def quiet(stage: Stage) -> Iterator[None]:
     """Let no checkpoint and no empty frame come by itself, and a stage's threads stop where it says."""
     looks, hit = checkpoint._LOOK_SECONDS, failpoint.hit
-    setattr(checkpoint, "_LOOK_SECONDS", 3600)  # noqa: B010 - typed Final for readers
+    checkpoint._LOOK_SECONDS = 3600
     failpoint.hit = stage.hit
     try:
         yield
     finally:
         failpoint.hit = hit
-        setattr(checkpoint, "_LOOK_SECONDS", looks)  # noqa: B010
+        checkpoint._LOOK_SECONDS = looks
