@@ -16,7 +16,7 @@ from gpkvs.recovery.proof.diskfail.campaign import Report, Verdict, explore, jud
 from gpkvs.recovery.proof.diskfail.mutants import EQUIVALENT
 
 STATES = 20_000  # a few minutes for each processor
-_MUTANT_SECONDS = 60  # of lives at random
+_MUTANT_SECONDS = 180  # of lives at random, which most mistakes need a few of
 _SHOWN_MAX = 10
 
 

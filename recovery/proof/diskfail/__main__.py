@@ -43,6 +43,8 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="where the stores live; best in memory")
     parser.add_argument("--state", type=Path, help="judge one kept state again")
     given = parser.parse_args()
+    if unknown := set(given.schedules) - {"all", *(schedule.name for schedule in SCHEDULES)}:
+        parser.error(f"there is no script {min(unknown)}")
     if str(LIBRARY) not in os.environ.get("LD_PRELOAD", ""):
         environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
         return subprocess.run([sys.executable, "-m", MODULE, *sys.argv[1:]], env=environment, check=False).returncode

@@ -24,7 +24,7 @@ from gpkvs.recovery.proof.diskfail.life import Shape, live, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED, Event, Kind, Recorder
 
 EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
-STUCK_SECONDS = 60  # a life or a state that takes longer never ends
+_STUCK_SECONDS = 60  # a life or a state that takes longer never ends
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Explorer:
     def _live(self, name: str, start: Start, shape: Shape, random: Random) -> Start | None:
         """Run a life and visit its states; return what the next one begins with."""
         began = time.monotonic()
-        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         start.disk.attach(lay(self.life, start.state))
         self.recorder.start(self.life, shape.delay_us, random.randrange(1 << 62))
         self.totals.lives += 1
@@ -203,7 +203,7 @@ class Explorer:
     ) -> None:
         """Judge a state, and count it."""
         began = time.monotonic()
-        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         state = disk.state(choice)
         seed = random.randrange(1 << 32)
         message = self._judge.judge(state, allowed, shape, Random(seed))

@@ -362,6 +362,8 @@ SHOWN_BY = {
     "durable-ahead-of-empty": "cover-too-much",
     "drop-not-settled": "drop-in-flight",
     "freed-before-roots": "journal-before_checkpoint_root",
+    "no-reservation": "more-than-fits",
+    "late-reservation": "more-than-fits",
     "freed-at-opening": "frames-of-two-lives",
     "roots-flushed-together": "two-checkpoints",
     "second-root-not-flushed": "two-checkpoints",
@@ -369,6 +371,7 @@ SHOWN_BY = {
     "first-root-copy-first": "second-root-torn",
     "root-not-settled": "killed-between-roots",
     "index-not-settled": "copied",
+    "durable-ahead": "frame-lost-before-another",
     "neither-chain-nor-stale": "frame-lost-before-another",
     "incarnation-kept": "empty-frame-again",
 }

@@ -11,12 +11,14 @@ from random import Random
 from gpkvs.recovery.proof.diskfail.coverage import reached
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected
-from gpkvs.recovery.proof.diskfail.explorer import EMPTY, STUCK_SECONDS, Explorer, Start, walk
+from gpkvs.recovery.proof.diskfail.explorer import EMPTY, Explorer, Start, walk
 from gpkvs.recovery.proof.diskfail.judge import lay
 from gpkvs.recovery.proof.diskfail.life import open_store
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark
 from gpkvs.recovery.proof.diskfail.schedules import Schedule, Script
 from gpkvs.recovery.proof.diskfail.stage import Stage, quiet
+
+_STUCK_SECONDS = 30  # a script that takes longer never ends
 
 
 class Player:
@@ -46,7 +48,7 @@ class Player:
     def _live(self, schedule: Schedule, name: str, script: Script, start: Start) -> Start | None:
         """Run one life and judge its states; return what the next one begins with."""
         explorer, began = self._explorer, time.monotonic()
-        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         start.disk.attach(lay(explorer.life, start.state))
         expected = Expected(start.before)
         explorer.recorder.start(explorer.life, 0, 1)

@@ -195,8 +195,29 @@ def _fill_journal(stage: Stage, table: TableName, batches: int) -> None:
         if stage.journal.used_pages + _FRAME_PAGES_MAX > stage.journal.ring.capacity:
             return
         begin = stage.journal.last.position
-        stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table), stage.sets(1))
+        _run_wide(stage, table)
         assert stage.journal.last.position <= begin + _FRAME_PAGES_MAX
+
+
+def _run_wide(stage: Stage, table: TableName) -> None:
+    stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table), stage.sets(1))
+
+
+def _more_than_fits(stage: Stage) -> None:
+    """Run batches for which the journal has no room; then write the checkpoint that makes some."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 45)
+
+    def run_more() -> None:
+        for _ in range(8):
+            _run_wide(stage, table)
+
+    more = stage.attempt(run_more)
+    stage.look()
+    stage.checkpoint()
+    more.result()
+    stage.look()
 
 
 def _journal_while(point: str, stage: Stage) -> None:
@@ -329,6 +350,7 @@ def _two_in_one_flush(stage: Stage) -> None:
     stage.execute(stage.sets(4))
     stage.let_through()
     stage.wait_held(2)
+    stage.look()
     stage.crash()
 
 
@@ -406,6 +428,7 @@ SCHEDULES = (
         )
         for point in ("mid_checkpoint", "before_checkpoint_sync", "before_checkpoint_root", "between_roots")
     ),
+    Schedule("more-than-fits", "batches want room in a full journal", _more_than_fits),
     Schedule(
         "frames-of-two-lives", "no checkpoint comes, and the journal fills up", _leave_frames, second=_go_on_filling
     ),
