@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind
 
 SECTOR = 512
+_PAGE_SECTORS = 8
 Mask = NDArray[np.bool_]
 
 
@@ -283,7 +284,8 @@ class Disk:
     def systematic(self, units_max: int = 24) -> list[Choice]:
         """Return the extremes; all of one file, or of all but one; each of the newest units lost alone, or kept alone.
 
-        And a choice in which all writes of small files, which roots and indexes are, lose half of their first sector.
+        Of a write of several pages also its second half is lost alone. And there is a choice in which all writes of
+        small files, which roots and indexes are, lose half of their first sector.
         """
         chosen = [self.nothing(), self.everything()]
         files = {unit.file for unit in self.pending}
@@ -293,6 +295,10 @@ class Disk:
             for choice, keeps in ((self.everything(), False), (self.nothing(), True)):
                 choice[number][:] = keeps
                 chosen.append(choice)
+            if self.pending[number].parts > _PAGE_SECTORS:
+                half = self.everything()
+                half[number][self.pending[number].parts // 2 :] = False
+                chosen.append(half)
         torn = self.everything()
         for number in self._small_writes():
             torn.tear(number, 0)

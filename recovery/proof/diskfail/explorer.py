@@ -160,7 +160,9 @@ class Explorer:
     ) -> Start:
         self.totals.reached.update(reached(events))
         points = _points(events, self.options.points, random)
-        following = random.choice(points)
+        opened = next((at for at, event in enumerate(events) if event.kind is Kind.MARK), len(events))
+        in_opening = [place for place in points if place <= opened]
+        following = random.choice(in_opening if random.random() < 0.25 else points)
         after: Start | None = None
         for place, progress in walk(disk, events, points):
             self.totals.points += 1

@@ -356,6 +356,10 @@ MUTANTS = (
 
 # The scripts that show what lives at random seldom or never do.
 SHOWN_BY = {
+    "changed-nothing-gate-0": "told-too-early",
+    "read-gate-0": "told-too-early",
+    "result-before-gate": "told-too-early",
+    "replay-beyond-a-torn-frame": "frame-torn-before-another",
     "space-when-durable": "space-of-uncovered",
     "no-first-frame": "space-at-opening",
     "first-frame-not-awaited": "space-at-opening",

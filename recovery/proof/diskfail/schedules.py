@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from gpkvs.batch import Op
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import BYTES_LAYOUT, PAGE_BYTES, U64_LAYOUT
 from gpkvs.native import library
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
 from gpkvs.recovery.proof.diskfail.expected import TableName
-from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Shape
-from gpkvs.recovery.proof.diskfail.stage import LARGE_BYTES, Stage
+from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Request, Shape
+from gpkvs.recovery.proof.diskfail.stage import DEFAULT, LARGE_BYTES, Stage
 
 _KIB = 1 << 10
 _SEGMENTS = 8
@@ -71,6 +72,26 @@ def _two_uncovered(stage: Stage) -> None:
     _fill(stage, 1, 2)
     stage.hold()
     sent = [stage.execute(stage.sets(1, value_bytes=LARGE_BYTES)) for _ in range(2)]
+    stage.release()
+    for each in sent:
+        stage.life.wait(each)
+
+
+# W1: who is told of what is not durable.
+
+
+def _told_too_early(stage: Stage) -> None:
+    """Have callers wait for a write, a batch that changes nothing in the end, and a read of the write."""
+    stage.open()
+    stage.run(stage.sets(1))
+    stage.hold()
+    nothing: Request = (DEFAULT, [*stage.sets(3)[1], *stage.deletes(3)[1]])
+    reads: Request = (DEFAULT, [(Op.GET, KEYS[DEFAULT.layout][2])])
+    sent = [stage.execute(request) for request in (nothing, stage.sets(2), reads)]
+    for each in reversed(sent):
+        told = stage.start(partial(stage.life.wait, each))
+    stage.attempt(told.result)
+    stage.look()
     stage.release()
     for each in sent:
         stage.life.wait(each)
@@ -354,6 +375,20 @@ def _two_in_one_flush(stage: Stage) -> None:
     stage.crash()
 
 
+def _wide_and_next_in_one_flush(stage: Stage) -> None:
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    stage.run(stage.sets(1))
+    stage.hold()
+    stage.execute(stage.sets(2))
+    stage.wait_held()
+    stage.execute(stage.sets(*range(len(KEYS[table.layout])), table=table))
+    stage.execute(stage.sets(3))
+    stage.let_through()
+    stage.wait_held(2)
+    stage.look()
+
+
 def _empty_and_next_in_one_flush(stage: Stage) -> None:
     """Give the writer an empty frame and the next one at once: what it does if it is slow to wake up."""
     stage.open()
@@ -392,6 +427,7 @@ def _without_first_frame(disk: Disk) -> Choice:
 
 
 SCHEDULES = (
+    Schedule("told-too-early", "a flush is held, and callers wait for it", _told_too_early),
     Schedule(
         "space-of-uncovered",
         "a durable batch freed a record that a frame names which is durable and not covered; space is wanted",
@@ -458,6 +494,11 @@ SCHEDULES = (
         _two_in_one_flush,
         crash=_without_first_frame,
         second=_opening,
+    ),
+    Schedule(
+        "frame-torn-before-another",
+        "of two frames in one flush the first lost some entries",
+        _wide_and_next_in_one_flush,
     ),
     Schedule(
         "empty-frame-again",
