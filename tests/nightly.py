@@ -40,6 +40,18 @@ STEPS = (
         "depth2", "gpkvs crash --json --depth 2 --seed $SEED", "gpkvs crash --json --depth 2 --seed $SEED --part 3", 30
     ),
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
+    Step(
+        "journal",
+        "gpkvs crash --commit journal --states 50000 --json --seed $SEED",
+        "gpkvs crash --commit journal --states 500 --json --seed $SEED",
+        60,
+    ),
+    Step(
+        "mistakes",
+        "gpkvs crash --commit journal --mutate --json --seed $SEED",
+        "gpkvs crash --commit journal --mutate --mutant no-flush --mutant no-first-frame --json --seed $SEED",
+        45,
+    ),
     Step("bitflip", "gpkvs bitflip --json --seed $SEED", "gpkvs bitflip --json --bits 200 --bursts 50 --every 400", 90),
     Step(
         "bitflip-journal",

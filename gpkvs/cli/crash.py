@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.counts_table import counts_table
+from gpkvs.cli.crash_disk import STATES, explore_disk, judge_disk_state, mutate_journal
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
@@ -29,11 +31,16 @@ _T = TypeVar("_T")
 
 @exits({0: "no violation (a run of everything has also visited as many states as it should)", 1: "anything else"})
 def crash_command(
+    commit: Annotated[
+        Literal["undo", "journal"], typer.Option(help="Of the stores: with an undo log, or with a journal on a disk.")
+    ] = "undo",
     depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
         bool,
         typer.Option(
-            "--mutate", help="Leave out each fence, write-back and sync, one at a time: does a state show it?"
+            "--mutate",
+            help="Leave out each fence, write-back and sync, one at a time (journal: plant mistakes): does a state "
+            "show it?",
         ),
     ] = False,
     model: Annotated[list[Model] | None, typer.Option(help="Only this crash model; may be repeated.")] = None,
@@ -43,11 +50,22 @@ def crash_command(
     part: Annotated[int, typer.Option(help="Visit only so many workloads, chosen by the seed; 0: all.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the choices; that of an earlier run repeats them.", min=0)] = 1,
     state: Annotated[
-        str | None, typer.Option(help="Visit only this state, as a violation names it, and show it in full.")
+        str | None,
+        typer.Option(help="Visit only this state, as a violation names it, and show it in full (journal: a file)."),
     ] = None,
     without: Annotated[
         str | None, typer.Option(help="With --state: leave out this persist, as --mutate names it.")
     ] = None,
+    states: Annotated[int, typer.Option(help="journal: how many states to judge, at least.", min=1)] = STATES,
+    seconds: Annotated[
+        float, typer.Option(help="journal: how long to begin new lives; 0: until all states are judged.", min=0)
+    ] = 0,
+    mutant: Annotated[
+        list[str] | None, typer.Option(help="journal, with --mutate: only this mistake; may be repeated.")
+    ] = None,
+    keep: Annotated[Path, typer.Option(help="journal: where states that break a promise are kept.")] = Path(
+        "crash-states"
+    ),
     processes: Annotated[int, typer.Option(help="How many processes; 0: one for each processor.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
@@ -58,8 +76,26 @@ def crash_command(
     crash keeps (docs/reliability.md). The command recovers and checks each of them: it must hold what the store held
     before the batch or after it, nothing else.
 
-    Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate
+    With --commit journal, stores of that kind live on a disk in memory, at random and by scripts, up to three times in
+    a row, each time from a state that a power failure may leave. The options --depth, --model, --workload, --part and
+    --without are of the undo log.
+
+    Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate; gpkvs crash --commit journal
     """
+    if commit == "journal":
+        of_undo = {"depth": depth != 1, "model": model, "workload": workload, "part": part, "without": without}
+        with failures_exit(1), ended_by_signals():
+            if given := [name for name, value in of_undo.items() if value]:
+                raise InvalidArgumentError("it is of the undo log: leave it out, or --commit journal", field=given[0])
+            if state:
+                passed = judge_disk_state(Path(state))
+            elif mutate:
+                passed = mutate_journal(mutant or [], seed, processes, keep, as_json=as_json)
+            else:
+                passed = explore_disk(states, seconds, seed, processes, keep, as_json=as_json)
+        if not passed:
+            raise typer.Exit(1)
+        return
     console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # :100: is a line of the source
     with failures_exit(1), ended_by_signals(kill_children=False):  # the pool of processes ends its own
         options = ExplorerOptions(

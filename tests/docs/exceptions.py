@@ -35,6 +35,7 @@ EXEMPTIONS = (
             "gpkvs crash",
             "gpkvs crash --depth 2",
             "gpkvs crash --mutate",
+            "gpkvs crash --commit journal",
             "gpkvs consistency",
             "gpkvs bitflip",
             "make faults",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind
 
 SECTOR = 512
+_PAGE_SECTORS = 8
 Mask = NDArray[np.bool_]
 
 
@@ -139,10 +140,19 @@ class Choice(dict[int, Mask]):
     Attributes
     ----------
     torn
-        The unit and the part of it that survives by half, if any: a disk that promises less than whole sectors.
+        The units and the part of each that survives by half: a disk that promises less than whole sectors.
     """
 
-    torn: tuple[int, int] | None = None
+    torn: dict[int, int]
+
+    def __init__(self, kept: dict[int, Mask] | None = None) -> None:
+        super().__init__(kept or {})
+        self.torn = {}
+
+    def tear(self, number: int, part: int) -> None:
+        """Keep a part of a write by half."""
+        self[number][part] = True
+        self.torn[number] = part
 
 
 @dataclass
@@ -164,6 +174,17 @@ class Disk:
         for number, (name, data) in enumerate(state.items(), 1):
             disk.files[number] = File(data.copy())
             disk.names[name] = number
+        return disk
+
+    @staticmethod
+    def of_copy(state: State) -> Disk:
+        """Return a disk to which a state was copied, and nothing was flushed."""
+        disk = Disk()
+        for number, (name, data) in enumerate(state.items(), 1):
+            disk.files[number] = File()
+            write = Write(0, number, 0, data.tobytes())
+            write.has_ended = True
+            disk.pending += [Names(0, {name: number}), Size(0, number, len(data)), write]
         return disk
 
     def attach(self, inodes: dict[str, int]) -> None:
@@ -238,8 +259,8 @@ class Disk:
             number: self.files[number].copy() if number in touched else self.files[number] for number in self.files
         }
         for number, unit in enumerate(self.pending):
-            if choice.torn and choice.torn[0] == number and isinstance(unit, Write):
-                self._tear(files[unit.file], unit, choice[number], choice.torn[1])
+            if number in choice.torn and isinstance(unit, Write):
+                self._tear(files[unit.file], unit, choice[number], choice.torn[number])
             elif unit.file:
                 self._keep(files, {}, unit, choice[number])
         return {name: files[number].contents for name, number in names.items()}
@@ -259,6 +280,29 @@ class Disk:
     def nothing(self) -> Choice:
         """Return the choice that loses all that is not durable."""
         return Choice({number: np.zeros(unit.parts, np.bool_) for number, unit in enumerate(self.pending)})
+
+    def systematic(self, units_max: int = 24) -> list[Choice]:
+        """Return the extremes; all of one file, or of all but one; each of the newest units lost alone, or kept alone.
+
+        Of a write of several pages also its second half is lost alone. And there is a choice in which all writes of
+        small files, which roots and indexes are, lose half of their first sector.
+        """
+        chosen = [self.nothing(), self.everything()]
+        files = {unit.file for unit in self.pending}
+        for file in sorted(files) if len(files) > 1 else ():
+            chosen += [self._of_files({file}), self._of_files(files - {file})]
+        for number in range(max(0, len(self.pending) - units_max), len(self.pending)):
+            for choice, keeps in ((self.everything(), False), (self.nothing(), True)):
+                choice[number][:] = keeps
+                chosen.append(choice)
+            if self.pending[number].parts > _PAGE_SECTORS:
+                half = self.everything()
+                half[number][self.pending[number].parts // 2 :] = False
+                chosen.append(half)
+        torn = self.everything()
+        for number in self._small_writes():
+            torn.tear(number, 0)
+        return [*chosen, torn] if torn.torn else chosen
 
     def choices(self, random: Random, count: int) -> list[Choice]:
         """Return the extremes, and random choices."""
@@ -309,16 +353,19 @@ class Disk:
         return Choice(masks)
 
     def _torn(self, random: Random) -> Choice:
-        """Keep one sector by half; most often of a small file, which roots and indexes are."""
+        """Keep one sector or two by half; most often of small files, which roots and indexes are."""
         choice = random.choice((self._by_unit, self._mixed))(random)
-        writes = [number for number, unit in enumerate(self.pending) if isinstance(unit, Write) and unit.parts]
-        small = [number for number in writes if self.files[self.pending[number].file].size < 1 << 20]
-        if writes:
-            number = random.choice(small if small and random.random() < 0.8 else writes)
-            part = random.randrange(self.pending[number].parts)
-            choice[number][part] = True
-            choice.torn = number, part
+        writes, small = self._writes(), self._small_writes()
+        some = small if small and random.random() < 0.8 else writes
+        for number in random.sample(some, min(len(some), random.choice((1, 1, 2)))):
+            choice.tear(number, random.randrange(self.pending[number].parts))
         return choice
+
+    def _writes(self) -> list[int]:
+        return [number for number, unit in enumerate(self.pending) if isinstance(unit, Write) and unit.parts]
+
+    def _small_writes(self) -> list[int]:
+        return [number for number in self._writes() if self.files[self.pending[number].file].size < 1 << 20]
 
     def _of_files(self, kept: set[int]) -> Choice:
         """Keep all of some files, and nothing of the others; file 0 is the names."""

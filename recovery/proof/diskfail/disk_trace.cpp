@@ -2,15 +2,19 @@
 //
 // All threads share one sequence. A write and a flush have a begin and an end: a flush makes durable what had been
 // written when it began. Stores to the mapped file `root` are found by comparing it, at each event, with what it held.
-// Flushes are made slower on request: a memory file system has none, and a disk's let work pile up.
+// Flushes are made slower on request: a memory file system has none, and a disk's let work pile up. Those of one file can
+// be held: each waits until it is let through.
 #include <cerrno>
+#include <condition_variable>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <mutex>
+#include <pthread.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -47,6 +51,13 @@ u64 directory_inode, next_id, mapped_inode, mapped_bytes;
 const char* mapped = nullptr;
 char* shadow = nullptr;
 volatile u64 delay_us = 0, pseudo_random = 88172645463325252ull;
+// Of flushes that are held: of which file, how many may go on, and how many have come so far.
+u64 held_inode = 0, let_through = 0, held_count = 0;
+thread_local bool wakes_nobody = false;
+std::condition_variable* changed_of() {
+    static std::condition_variable* changed = new std::condition_variable;
+    return changed;
+}
 
 char* copy_of(const void* data, u64 bytes) {
     char* copy = static_cast<char*>(malloc(bytes ? bytes : 1));
@@ -125,6 +136,14 @@ struct Held {
     std::lock_guard<std::mutex> lock{*mutex_of()};
 };
 
+void wait_if_held(u64 inode) {
+    std::unique_lock<std::mutex> lock(*mutex_of());
+    if (!held_inode || held_inode != inode) return;
+    held_count++;
+    changed_of()->wait(lock, [=] { return held_inode != inode || let_through > 0; });
+    if (let_through) let_through--;
+}
+
 template <class Call>
 ssize_t traced_write(int file, off_t at, const void* data, u64 bytes, Call call) {
     if (!is_on) return call();
@@ -166,7 +185,10 @@ int traced_flush(int file, long number) {
         }
     }
     // The flush of the large file takes longest: others overtake it.
-    if (inode) be_slow(is_small(file) ? 8 : 1);
+    if (inode) {
+        be_slow(is_small(file) ? 8 : 1);
+        wait_if_held(inode);
+    }
     const int result = (int)syscall(number, file);
     if (!inode) return result;
     Held held;
@@ -246,6 +268,39 @@ void disk_trace_mark(u64 kind, u64 number) {
     if (!is_on) return;
     look_at_mapped();
     add(MARK, next_id++, 0, kind, number, nullptr);
+}
+// From now on each flush of a file waits before it begins to work; nullptr: of none, and those that wait go on.
+void disk_trace_hold(const char* path) {
+    Held held;
+    struct stat found;
+    held_inode = path && stat(path, &found) == 0 ? (u64)found.st_ino : 0;
+    let_through = held_count = 0;
+    changed_of()->notify_all();
+}
+// Lets one flush go on, that waits or is the next to come.
+void disk_trace_let_through() {
+    Held held;
+    let_through++;
+    changed_of()->notify_all();
+}
+// How many flushes have waited, or do, since the hold began.
+u64 disk_trace_held() {
+    Held held;
+    return held_count;
+}
+// Calls a function of five words twice. A thread that the first call is to wake up sleeps until the second one.
+void disk_trace_call_twice(void (*function)(u64, u64, u64, u64, u64), const u64* first, const u64* second) {
+    for (const u64* words : {first, second}) {
+        wakes_nobody = words == first;
+        function(words[0], words[1], words[2], words[3], words[4]);
+    }
+}
+int pthread_cond_signal(pthread_cond_t* condition) {
+    using Signal = int (*)(pthread_cond_t*);
+    // An unversioned look-up would find the one of old programs.
+    static const Signal versioned = (Signal)dlvsym(RTLD_NEXT, "pthread_cond_signal", "GLIBC_2.3.2");
+    static const Signal signal = versioned ? versioned : (Signal)dlsym(RTLD_NEXT, "pthread_cond_signal");
+    return wakes_nobody ? 0 : signal(condition);
 }
 // Flushes and writes are slow only while this is not 0.
 void disk_trace_delay(u64 microseconds) { delay_us = microseconds; }

@@ -16,13 +16,14 @@ import numpy as np
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.recovery.proof.diskfail.coverage import kind_of_kill, reached
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Progress, TableName
 from gpkvs.recovery.proof.diskfail.judge import Judge, lay
 from gpkvs.recovery.proof.diskfail.life import Shape, live, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED, Event, Kind, Recorder
 
-_EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
+EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
 _STUCK_SECONDS = 60  # a life or a state that takes longer never ends
 
 
@@ -70,15 +71,14 @@ class Totals:
     lives: int = 0
     points: int = 0
     states: int = 0
-    events: Counter[str] = field(default_factory=Counter)
-    opening_states: int = 0
+    reached: Counter[str] = field(default_factory=Counter)  # what `coverage` counts
     violations: list[Violation] = field(default_factory=list)
     live_seconds: float = 0.0
     judge_seconds: float = 0.0
 
 
 @dataclass
-class _Start:
+class Start:
     """What a life begins with."""
 
     disk: Disk  # what is durable, and what was left pending by a kill
@@ -98,16 +98,16 @@ class Explorer:
     """
 
     def __init__(self, directory: Path, options: Options) -> None:
-        self._life, self._judge = directory / "life", Judge(directory / "state")
+        self.life, self._judge = directory / "life", Judge(directory / "state")
         self.options = options
-        self._recorder = Recorder()
+        self.recorder = Recorder()
         self.totals = Totals()
 
     def explore(self, seed: int) -> None:
         """Run lives in a row, each from a crash of the one before."""
         random = Random(seed)
         shape = Shape.of(random)
-        start: _Start | None = self._first(shape, random)
+        start: Start | None = self._first(shape, random)
         for life in range(self.options.depth):
             if start is None:
                 return
@@ -118,78 +118,82 @@ class Explorer:
             if self.options.stop_early and self.totals.violations:
                 return
 
-    def _first(self, shape: Shape, random: Random) -> _Start:
+    def _first(self, shape: Shape, random: Random) -> Start:
         """Return an empty directory, or a new store."""
-        lay(self._life, {})
+        lay(self.life, {})
         if random.random() < 0.2:
-            return _Start(Disk(), {}, [_EMPTY])
-        open_store(self._life, shape).close()
-        state = self._files()
-        return _Start(Disk.of(state), state, [_EMPTY])
+            return Start(Disk(), {}, [EMPTY])
+        open_store(self.life, shape).close()
+        state = self.files()
+        return Start(Disk.of(state), state, [EMPTY])
 
-    def _files(self) -> State:
+    def files(self) -> State:
+        """Return the files of the life's directory."""
         return {
             path.name: np.frombuffer(path.read_bytes(), np.uint8).copy()
-            for path in sorted(self._life.iterdir())
+            for path in sorted(self.life.iterdir())
             if path.name not in IGNORED
         }
 
-    def _live(self, name: str, start: _Start, shape: Shape, random: Random) -> _Start | None:
+    def _live(self, name: str, start: Start, shape: Shape, random: Random) -> Start | None:
         """Run a life and visit its states; return what the next one begins with."""
         began = time.monotonic()
         faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
-        start.disk.attach(lay(self._life, start.state))
-        self._recorder.start(self._life, shape.delay_us, random.randrange(1 << 62))
+        start.disk.attach(lay(self.life, start.state))
+        self.recorder.start(self.life, shape.delay_us, random.randrange(1 << 62))
         self.totals.lives += 1
         error = ""
         try:
-            expected = live(self._life, shape, start.before, self._recorder, random)
+            expected = live(self.life, shape, start.before, self.recorder, random)
         except Exception as wrong:  # noqa: BLE001 - whatever a broken store raises
             error = f"{type(wrong).__name__}: {wrong}"
-        events = self._recorder.stop()
+        events = self.recorder.stop()
         faulthandler.cancel_dump_traceback_later()
         self.totals.live_seconds += time.monotonic() - began
         if error:
-            self._violation(f"{name}/-", f"without a crash: {error}", start.state, start.before, shape, [])
+            self.add_violation(f"{name}/-", f"without a crash: {error}", start.state, start.before, shape, [])
             return None
         return self._visit(name, start.disk, events, expected, shape, random)
 
     def _visit(
         self, name: str, disk: Disk, events: list[Event], expected: Expected, shape: Shape, random: Random
-    ) -> _Start:
-        self.totals.events.update(event.kind.name for event in events)
+    ) -> Start:
+        self.totals.reached.update(reached(events))
         points = _points(events, self.options.points, random)
-        following = random.choice(points)
-        after: _Start | None = None
-        for place, progress in _walk(disk, events, points):
+        opened = next((at for at, event in enumerate(events) if event.kind is Kind.MARK), len(events))
+        in_opening = [place for place in points if place <= opened]
+        following = random.choice(in_opening if random.random() < 0.25 else points)
+        after: Start | None = None
+        for place, progress in walk(disk, events, points):
             self.totals.points += 1
             allowed = list(expected.allowed(progress))
             chosen = disk.choices(random, self.options.choices)
             for number, choice in enumerate(chosen):
-                self._visit_state(f"{name}/{place}/{number}", disk, choice, allowed, progress, shape, random)
+                self.visit_state(f"{name}/{place}/{number}", disk, choice, allowed, progress, shape, random)
             if place == following:
-                after = self._after(disk, random.choice(chosen), allowed, random)
+                after = self._after(disk, random.choice(chosen), allowed, progress, random)
         assert after
-        self._require_whole(disk)
+        self.require_whole(disk)
         return after
 
-    def _require_whole(self, disk: Disk) -> None:
+    def require_whole(self, disk: Disk) -> None:
         """Raise `RuntimeError` unless the recorded events give the files as they are: all was recorded."""
-        recorded, there = disk.state(disk.everything()), self._files()
+        recorded, there = disk.state(disk.everything()), self.files()
         wrong = sorted(recorded.keys() ^ there.keys())
         wrong += [name for name in recorded.keys() & there.keys() if not np.array_equal(recorded[name], there[name])]
         if wrong:
             raise RuntimeError(f"the recording does not give {', '.join(wrong)} as they are")
 
-    def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], random: Random) -> _Start:
+    def _after(self, disk: Disk, choice: Choice, allowed: list[Contents], progress: Progress, random: Random) -> Start:
         """Return what the next life begins with: the files after a power failure, or after a kill."""
         if random.random() < 0.3:
+            self.totals.reached[kind_of_kill(disk, progress)] += 1
             killed = deepcopy(disk)
-            return _Start(killed, killed.state(killed.everything()), allowed)
+            return Start(killed, killed.state(killed.everything()), allowed)
         state = {name: data.copy() for name, data in disk.state(choice).items()}
-        return _Start(Disk.of(state), state, allowed)
+        return Start(Disk.of(state), state, allowed)
 
-    def _visit_state(
+    def visit_state(
         self,
         name: str,
         disk: Disk,
@@ -199,6 +203,7 @@ class Explorer:
         shape: Shape,
         random: Random,
     ) -> None:
+        """Judge a state, and count it."""
         began = time.monotonic()
         faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         state = disk.state(choice)
@@ -206,17 +211,21 @@ class Explorer:
         message = self._judge.judge(state, allowed, shape, Random(seed))
         faulthandler.cancel_dump_traceback_later()
         self.totals.states += 1
-        self.totals.opening_states += not progress.is_open
+        life = int(name.split("/")[1]) + 1
+        self.totals.reached[f"states of life {life}"] += 1
+        self.totals.reached["states of openings after a crash"] += life > 1 and not progress.is_open
+        self.totals.reached["states while tables change"] += progress.schema_begun > progress.schema_done
         self.totals.judge_seconds += time.monotonic() - began
         if message:
             lost = [
                 f"{int(choice[number].sum())}/{unit.parts} kept: {unit}" for number, unit in enumerate(disk.pending)
             ]
-            self._violation(f"{name}", f"{progress}: {message}", state, allowed, shape, lost)
+            self.add_violation(f"{name}", f"{progress}: {message}", state, allowed, shape, lost)
 
-    def _violation(
+    def add_violation(
         self, name: str, message: str, state: State, allowed: list[Contents], shape: Shape, lost: list[str]
     ) -> None:
+        """Note a state that breaks a promise."""
         copied = {file: data.copy() for file, data in state.items()}
         self.totals.violations.append(Violation(name, message, copied, allowed, shape, lost))
 
@@ -256,7 +265,8 @@ def _in_flight(events: list[Event], data: int) -> Iterator[tuple[int, int]]:
             pending[event.inode] = max(0, pending[event.inode] - covered[event.id])
 
 
-def _walk(disk: Disk, events: list[Event], points: list[int]) -> Iterator[tuple[int, Progress]]:
+def walk(disk: Disk, events: list[Event], points: list[int]) -> Iterator[tuple[int, Progress]]:
+    """Apply a recording to a disk; stop at each of some places."""
     progress, wanted = Progress(), set(points)
     for place in range(len(events) + 1):
         if place in wanted:

@@ -18,13 +18,14 @@ from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint, journal_committer, undo_committer
 from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
 from gpkvs.store import Store
 
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+Request = tuple[TableName, list[Operation]]
+Sent = tuple[BatchResult, int, int]  # the results of a batch, its gate, and the newest batch that they rely on
 
 _KIB, _MIB = 1 << 10, 1 << 20
 KEYS = {
@@ -217,8 +218,8 @@ class Life:
         if self._errors:
             raise self._errors[0]
         if self._shape.is_checkpointed_by_hand:  # nothing is left to replay
-            self._checkpointer.write(paced=False)
-            self._checkpointer.write(paced=False)
+            self.committer.checkpointer.write(paced=False)
+            self.committer.checkpointer.write(paced=False)
 
     def _guarded(self, work: Callable[[Random], None], random: Random) -> None:
         try:
@@ -227,36 +228,41 @@ class Life:
             self._errors.append(error)
 
     def _call(self, random: Random) -> None:
-        waiting: deque[tuple[BatchResult, int, int]] = deque()
+        waiting: deque[Sent] = deque()
         while not self._errors:
             with self._store._mutex:
                 if self._left <= 0:
                     break
                 self._left -= 1
-                waiting.append(self._execute(random))
-            durable = self._journal.durable
+                waiting.append(self._execute(self._requests(random)))
+            durable = self.committer.journal.durable
             for sent in (sent for sent in waiting if sent[1] <= durable):
-                self._wait(sent)  # in any order
+                self.wait(sent)  # in any order
             waiting = deque(sent for sent in waiting if sent[1] > durable)
             while len(waiting) > random.randint(0, self._shape.in_flight):
-                self._wait(waiting.popleft())
+                self.wait(waiting.popleft())
             if random.random() < self._shape.pause_share:
                 while waiting:
-                    self._wait(waiting.popleft())
+                    self.wait(waiting.popleft())
                 time.sleep(random.choice((0.2, 1, 3)) * max(self._shape.idle_seconds, self._shape.look_seconds))
         while waiting:
-            self._wait(waiting.popleft())
+            self.wait(waiting.popleft())
 
-    def _wait(self, sent: tuple[BatchResult, int, int]) -> None:
+    def wait(self, sent: Sent) -> None:
+        """Return when the results of a batch may be seen: it is acknowledged."""
         result, gate, needed = sent
         self._store._engine.wait(result, gate)
         self._recorder.mark(Mark.ACKNOWLEDGED, needed)
 
-    def _execute(self, random: Random) -> tuple[BatchResult, int, int]:
-        """Run a batch; return its results, its gate, and the newest batch that they rely on. Called with the mutex."""
+    def execute(self, *requests: Request) -> Sent:
+        """Run a batch, and wait for nothing."""
+        with self._store._mutex:
+            return self._execute(list(requests))
+
+    def _execute(self, requests: list[Request]) -> Sent:
+        """Run a batch; called with the mutex."""
         expected, engine = self._expected, self._store._engine
         number = len(expected.batches)
-        requests = self._requests(random)
         batches = [Batch.of(operations).on_table(table.id) for table, operations in requests]
         self._recorder.mark(Mark.BEGUN, number)
         result, gate = engine.execute(Batch.concatenate(batches))
@@ -301,7 +307,7 @@ class Life:
                 self._changed[table.id, key] = number
         return needed
 
-    def _requests(self, random: Random) -> list[tuple[TableName, list[Operation]]]:
+    def _requests(self, random: Random) -> list[Request]:
         tables = [table for table in self._expected.schemas[-1] if table.id in self._store._engine.tables]
         if random.random() < 0.08:
             return [self._nothing(random, random.choice(tables))]
@@ -309,7 +315,7 @@ class Life:
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
         return [(table, self._operations(random, table)) for table in random.choices(tables, weights, k=count)]
 
-    def _nothing(self, random: Random, table: TableName) -> tuple[TableName, list[Operation]]:
+    def _nothing(self, random: Random, table: TableName) -> Request:
         """Return a request that changes nothing in the end."""
         held = self._expected.batches[-1][1].get(table.id, {})
         absent = [key for key in KEYS[table.layout] if key not in held] or [KEYS[table.layout][0]]
@@ -344,19 +350,14 @@ class Life:
 
     def _checkpoint(self, random: Random) -> None:
         while not self._stops.wait(random.random() * 0.01):
-            self._checkpointer.write(paced=False)
+            self.committer.checkpointer.write(paced=False)
 
     @property
-    def _journal(self) -> Journal:
+    def committer(self) -> JournalCommitter:
+        """Of the store."""
         committer = self._store._engine.committer
         assert isinstance(committer, JournalCommitter)
-        return committer.journal
-
-    @property
-    def _checkpointer(self) -> checkpoint.Checkpointer:
-        committer = self._store._engine.committer
-        assert isinstance(committer, JournalCommitter)
-        return committer.checkpointer
+        return committer
 
     def _change_tables(self, random: Random) -> None:
         while not self._stops.wait(0.002):
@@ -365,11 +366,11 @@ class Life:
             tables = self._expected.schemas[-1]
             mine = [table for table in tables if table.name != DEFAULT_TABLE]
             if (mine and random.random() < 0.5) or len(tables) >= _TABLES_MAX:
-                self._drop(random.choice(mine))
+                self.drop(random.choice(mine))
             else:
                 self.create(random)
 
-    def create(self, random: Random, layout: str = "") -> None:
+    def create(self, random: Random, layout: str = "") -> TableName:
         """Make a table, of any layout if none is given."""
         expected, number = self._expected, len(self._expected.schemas)
         names = {table.name for table in expected.schemas[-1]}
@@ -382,8 +383,10 @@ class Life:
         self._recorder.mark(Mark.SCHEMA_BEGUN, number)
         self._store.create_table(name, layout=layout, index_bytes=64 * _KIB)
         self._recorder.mark(Mark.SCHEMA_DONE, number)
+        return table
 
-    def _drop(self, table: TableName) -> None:
+    def drop(self, table: TableName) -> None:
+        """Drop a table."""
         expected, number = self._expected, len(self._expected.schemas)
         # From here on no caller chooses it; one that has holds the mutex.
         with self._store._mutex:

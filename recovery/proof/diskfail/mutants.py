@@ -31,6 +31,11 @@ class Mutant:
     changes: tuple[tuple[str, str], ...]  # a text that is there once, and what replaces it
     harm: str
 
+    @property
+    def schedule(self) -> str:
+        """The script that shows it; empty: lives at random do."""
+        return SHOWN_BY.get(self.name, "")
+
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
     return Mutant(name, module, ((old, new),), harm)
@@ -75,13 +80,33 @@ MUTANTS = (
         "        self._end(self._batches.ended)\n",
         "c is a batch that ended after pages were looked at",
     ),
-    _one(
+    Mutant(
         "one-root-copy",
+        _ROOTS,
+        (
+            (
+                "        self._region.store(second, root.pack())\n"
+                "        self._region.persist_unlogged()\n        self.current",
+                "        self.current",
+            ),
+            ('stale = COPY_NAMES.index(RootCopies.read(self._region).repaired or "A")', "stale = 0"),
+        ),
+        "W3: when the copy is torn, the other one names a checkpoint whose journal was used again",
+    ),
+    _one(
+        "root-copies-in-turn",
         _ROOTS,
         "        self._region.store(second, root.pack())\n"
         "        self._region.persist_unlogged()\n        self.current",
         "        self.current",
-        "W3",
+        "each change writes the older copy, and no other",
+    ),
+    _one(
+        "first-root-copy-first",
+        _ROOTS,
+        'stale = COPY_NAMES.index(RootCopies.read(self._region).repaired or "A")',
+        "stale = 0",
+        "after a crash that tore the second copy, the opening stores over the only whole one",
     ),
     _one(
         "roots-flushed-together",
@@ -242,6 +267,20 @@ MUTANTS = (
         "good stores are refused: space of old records was used again",
     ),
     _one(
+        "replay-unmarked",
+        _REPLAY,
+        "            marks=index.region.marks,\n",
+        "            marks=index.region.marks.copy(),\n",
+        "what was replayed is in no checkpoint, and its journal is used again",
+    ),
+    _one(
+        "freed-at-opening",
+        _JOURNAL,
+        "        self._freed_to = root.checkpoint.position\n",
+        "        self._freed_to = last.position\n",
+        "W3: frames that were replayed and are in no checkpoint are overwritten",
+    ),
+    _one(
         "records-never-verified",
         _REPLAY,
         "while uncovered and _verify_records(files, backend, uncovered[0]):",
@@ -315,15 +354,49 @@ MUTANTS = (
 )
 
 
-# Mistakes that nobody can see here, and why.
+# The scripts that show what lives at random seldom or never do.
+SHOWN_BY = {
+    "changed-nothing-gate-0": "told-too-early",
+    "read-gate-0": "told-too-early",
+    "result-before-gate": "told-too-early",
+    "replay-beyond-a-torn-frame": "frame-torn-before-another",
+    "space-when-durable": "space-of-uncovered",
+    "no-first-frame": "space-at-opening",
+    "first-frame-not-awaited": "space-at-opening",
+    "durable-ahead-of-empty": "cover-too-much",
+    "drop-not-settled": "drop-in-flight",
+    "freed-before-roots": "journal-before_checkpoint_root",
+    "no-reservation": "more-than-fits",
+    "late-reservation": "more-than-fits",
+    "freed-at-opening": "frames-of-two-lives",
+    "roots-flushed-together": "two-checkpoints",
+    "second-root-not-flushed": "two-checkpoints",
+    "one-root-copy": "root-while-used-again",
+    "first-root-copy-first": "second-root-torn",
+    "root-not-settled": "killed-between-roots",
+    "index-not-settled": "copied",
+    "durable-ahead": "frame-lost-before-another",
+    "neither-chain-nor-stale": "frame-lost-before-another",
+    "incarnation-kept": "empty-frame-again",
+}
+
+# Mistakes that no power failure shows, and why.
 EQUIVALENT = {
-    "incarnation-kept": "the digest of the frame before keeps out what an earlier life left",
-    "stale-frames-count": "the digest of the frame before keeps out what an earlier life left",
-    "no-chain": "the incarnation and the epoch keep out what an earlier life left (see neither-chain-nor-stale)",
-    "index-not-settled": "a page that was not durable is changed by a frame that is replayed, so it is dirty again",
-    "root-not-settled": "it takes two torn copies in two crashes; a state has one torn sector",
-    "durable-ahead-of-empty": "an empty frame is appended only when the frames before it are durable",
-    "root-before-c-is-durable": "a page of the checkpoint has waited for c; without a page, c is an empty frame",
+    "stale-frames-count": "the incarnation is a part of a frame's digest, by which the next frame names it: what an "
+    "earlier life left does not follow a frame of a later one. A frame that was cut may be read again until the first "
+    "frame of the opening is durable in its place. Until then its records stay as bad as they are (W4), and it is cut "
+    "again (neither-chain-nor-stale lacks both checks)",
+    "no-chain": "all that the last opening recovered was durable then, so nothing else can be in its place. Beyond it "
+    "only frames of that opening count, and an opening writes an epoch once, at one place",
+    "root-before-c-is-durable": "whoever wrote a page, in this checkpoint or before, waited for c. If c changed no "
+    "page, it is an empty frame, or a batch that changes nothing in the end: the root then has all there is of it",
+    "head-over-used-segment": "the chain is walked by positions, which stay apart, and needs no head. A head only "
+    "lets the search for a later frame skip a segment, if its number is too low. One that is stored early has a higher "
+    "one, so nothing is skipped that counts",
+    "dropped-space-at-once": "a table is dropped when all batches are durable, and both root copies say so before its "
+    "space is counted. From then on no frame that names the table is verified, and no other frame names its records",
+    "root-copies-in-turn": "the copy that is not written is durable, and the newest one before. No journal that it "
+    "needs is used again before the next copy is durable. Two equal copies are for damage, not for power failures",
 }
 
 

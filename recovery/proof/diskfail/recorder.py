@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,8 @@ class Mark(IntEnum):
     ACKNOWLEDGED = 2  # all batches up to this one must survive
     SCHEMA_BEGUN = 3
     SCHEMA_DONE = 4
+    WATCHED = 5  # a script says whether the places from here on are of interest: 1 or 0; 2: just this one
+    CRASHED = 6  # here the next life of a script begins
 
 
 class Event(NamedTuple):
@@ -73,6 +76,8 @@ class Recorder:
         library.disk_trace_events.restype = ctypes.c_void_p
         library.disk_trace_mark.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         library.disk_trace_delay.argtypes = [ctypes.c_uint64]
+        library.disk_trace_hold.argtypes = [ctypes.c_char_p]
+        library.disk_trace_held.restype = ctypes.c_uint64
 
     def start(self, directory: Path, delay_us: int, seed: int) -> None:
         """Begin to record; flushes take up to `delay_us` from now on."""
@@ -88,6 +93,24 @@ class Recorder:
     def set_delay(self, delay_us: int) -> None:
         """Change how long flushes take."""
         self._library.disk_trace_delay(delay_us)
+
+    def hold(self, file: Path | None) -> None:
+        """Have each flush of a file wait until it is let through, or `None` is given."""
+        self._library.disk_trace_hold(os.fsencode(file) if file else None)
+
+    def let_through(self) -> None:
+        """Let one held flush go on, or the next one that comes."""
+        self._library.disk_trace_let_through()
+
+    @property
+    def held(self) -> int:
+        """How many flushes have been held since `hold`."""
+        return int(self._library.disk_trace_held())
+
+    def call_twice(self, function: Any, first: Sequence[int], second: Sequence[int]) -> None:
+        """Call a native function of five words twice; the first call wakes up no thread."""
+        words = [(ctypes.c_uint64 * 5)(*each) for each in (first, second)]
+        self._library.disk_trace_call_twice(ctypes.cast(function, ctypes.c_void_p), *words)
 
     def stop(self) -> list[Event]:
         """End the recording, and return it."""

@@ -106,3 +106,25 @@ def test_choices_are_of_the_seed_and_have_the_extremes() -> None:
     assert any(sum(each) == 7 for each in seen)
     again = [disk.choices(Random(5), 6) for _ in range(2)]
     assert [str(choice) for choice in again[0]] == [str(choice) for choice in again[1]]
+
+
+def test_systematic_choices_lose_and_keep_each_unit_alone_and_tear_all_that_is_small() -> None:
+    disk = disk_of(3)
+    for number in range(3):
+        run(disk, write(number, number * SECTOR, b"x" * SECTOR), event(Kind.WRITE_END, number))
+    choices = disk.systematic()
+    kept = [held_by.tobytes() for choice in choices for held_by in (disk.state(choice)["data"][::SECTOR],)]
+    assert {b"\0\0\0", b"xxx", b"x\0\0", b"\0x\0", b"\0\0x", b"\0xx", b"x\0x", b"xx\0"} == set(kept)
+    torn = disk.state(choices[-1])["data"].tobytes()
+    assert torn == (b"x" * (SECTOR // 2) + bytes(SECTOR // 2)) * 3
+
+
+def test_a_copy_that_nobody_flushed_is_there_until_the_power_fails() -> None:
+    disk = Disk.of_copy({"data": np.full(SECTOR, 7, np.uint8)})
+    disk.attach({"data": _FILE})
+    assert held(disk, everything=True) == b"\7"
+    assert disk.state(disk.nothing()) == {}
+    run(
+        disk, event(Kind.FLUSH, 1), event(Kind.FLUSH_END, 1), event(Kind.NAMES_FLUSH, 2), event(Kind.NAMES_FLUSH_END, 2)
+    )
+    assert held(disk) == b"\7"

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gpkvs.cli.main import app
+from gpkvs.errors import BackendError
 from gpkvs.recovery.proof.diskfail import mutants
+from gpkvs.recovery.proof.diskfail.campaign import report_of
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
+from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
-EXPLORER = (sys.executable, "-m", "gpkvs.recovery.proof.diskfail")
+# Seen at once: by lives at random, and by scripts. `gpkvs crash --commit journal --mutate` plants all of them.
+PLANTED = ("no-flush", "first-frame-not-awaited", "freed-before-roots", "incarnation-kept")
+# What the scripts alone go through, whatever the time.
+REACHED = (
+    "frames of one page",
+    "frames of many pages",
+    "frames over the end of a segment",
+    "segments of the journal used again",
+    "states of life 1",
+    "states of life 2",
+    "states of openings after a crash",
+    "states while tables change",
+    "tables made",
+    "tables dropped",
+)
 
 
-def explore(keep: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the explorer in a process of its own: it is preloaded."""
-    return subprocess.run(
-        [*EXPLORER, *options, "--keep", str(keep)], capture_output=True, text=True, timeout=120, check=False
-    )
+def crash(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run `gpkvs crash` on stores with a journal."""
+    command = [sys.executable, "-m", "gpkvs.cli.main", "crash", "--commit", "journal", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def reported(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    print(done.stdout, done.stderr)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
@@ -34,33 +60,63 @@ def test_the_text_of_a_mistake_is_there_once(mutant: mutants.Mutant) -> None:
         assert source.count(old) == 1
 
 
+def test_scripts_and_reasons_are_of_mistakes_that_exist() -> None:
+    names = {mutant.name for mutant in mutants.MUTANTS}
+    assert len(names) == len(mutants.MUTANTS)
+    assert mutants.EQUIVALENT.keys() <= names
+    scripted = {mutant.name: mutant.schedule for mutant in mutants.MUTANTS if mutant.schedule}
+    assert not scripted.keys() & mutants.EQUIVALENT.keys()
+    assert set(scripted.values()) <= {schedule.name for schedule in SCHEDULES}
+    assert set(mutants.SHOWN_BY) <= names
+
+
 def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
-    seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
+    """All scripts, and lives at random beside them."""
+    seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    done = explore(tmp_path, "--seed", str(seed), "--seconds", "25", "--points", "14", "--choices", "5")
-    print(done.stdout, done.stderr)
+    done = crash("--seed", seed, "--seconds", "12", "--processes", "2", "--json", "--keep", str(tmp_path))
+    report = reported(done)
     assert done.returncode == 0
-    assert "0 violations" in done.stdout
+    assert report["violations"] == 0
+    assert report["schedules"] == len(SCHEDULES)
+    assert report["states"] > 300
+    assert [name for name in REACHED if not report["reached"].get(name)] == []
 
 
-# Those that are seen at once; `--mutants` plants all of them.
-@pytest.mark.parametrize("name", ["no-flush", "result-before-gate", "records-always-verified"])
-def test_a_planted_mistake_is_seen_and_can_be_judged_again(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, mutants.__file__, name, "--seed", "1", "--seconds", "60", "--stop-early"]
+def test_planted_mistakes_are_seen_and_can_be_judged_again(tmp_path: Path) -> None:
+    wanted = [option for name in PLANTED for option in ("--mutant", name)]
+    done = crash("--mutate", *wanted, "--seed", "1", "--processes", "2", "--json", "--keep", str(tmp_path))
+    report = reported(done)
+    assert done.returncode == 0
+    assert report["seen"].keys() == set(PLANTED)
+    assert report["unseen"] == []
+    kept = sorted((tmp_path / "freed-before-roots").glob("*.state"))
+    assert kept
+    again = crash("--state", str(kept[0]))
+    assert again.returncode == 1  # the journal is overwritten, whoever opens it
+    assert "is damaged" in again.stdout
+
+
+def test_what_has_no_sense_is_refused(tmp_path: Path) -> None:
+    for options, words in (
+        (("--mutate", "--mutant", "nothing"), "there is no mutant nothing"),
+        (("--depth", "2"), "of the undo log"),
+        (("--state", str(tmp_path / "none.state")), "there is no file"),
+    ):
+        refused = CliRunner().invoke(app, ["crash", "--commit", "journal", *options])
+        assert refused.exit_code == 1
+        assert words in refused.output
+
+
+def test_a_process_that_cannot_start_is_no_mistake_seen() -> None:
+    """A stale mutant ends its process at once: that must not pass for a violation."""
     done = subprocess.run(
-        [*command, "--points", "12", "--choices", "5", "--keep", str(tmp_path)],
+        [sys.executable, mutants.__file__, "nothing"],
         env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
-    assert done.returncode == 1, done.stderr
-    kept = sorted(tmp_path.glob("*.state"))
-    assert kept
-    assert "now: " in explore(tmp_path, "--state", str(kept[0])).stdout
-
-
-def test_an_unknown_mistake_is_refused() -> None:
-    command = [sys.executable, mutants.__file__, "nothing"]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    assert done.returncode == 1
+    with pytest.raises(BackendError, match="did not start"):
+        report_of(done.stdout, done.stderr, done.returncode)
