@@ -1,4 +1,4 @@
-"""Large batches of SETs: a store with a journal on a disk, beside LMDB and RocksDB that sync, and beside itself in memory.
+"""Large batches of SETs on a disk with a journal, beside LMDB and RocksDB that sync, and beside the store in memory.
 
 The stores are all open, and take turns. Each keeps its data on the same disk, but for the store of the promise
 `process`, whose files lie on a tmpfs.
@@ -18,7 +18,7 @@ from gpkvs.bench.peers.contender import Contender
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.peers.rocksdb_peer import RocksDb
-from gpkvs.bench.report.comparison import Comparison
+from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.results import Measurement, Run
 
 IN_MEMORY = "gpkvs, process"
@@ -80,18 +80,19 @@ def _prepared(contender: Contender, workload: Workload, order: Order) -> list[An
     return [contender.prepare_set(columns) for columns in islice(workload.batches(order, seed=11), count)]
 
 
-def _keep(found: Found, task: str, names: list[str], runs: list[list[Run]], own: Turns) -> None:
-    found.measurements += [Measurement(task, name, of) for name, of in zip(names, runs, strict=True)]
-    found.phases[task] = own.phases
-    note = f"{own.checkpoints} checkpoints ended, {own.checkpoint_bytes >> 20:,} MiB of pages written in the timed parts"
-    for name, beside in zip(names[1:], runs[1:], strict=True):
+def _keep(found: Found, task: str, names: list[str], runs: list[list[Run]], turns: Turns) -> None:
+    found.phases[task] = turns.phases
+    note = f"in the timed parts {turns.checkpoints} checkpoints ended, {turns.checkpoint_bytes >> 20:,} MiB written"
+    own, *others = (Measurement(task, name, of) for name, of in zip(names, runs, strict=True))
+    found.measurements += [own, *others]
+    for other in others:
         found.comparisons.append(
             Comparison(
                 what=task,
                 store=OWN,
-                beside=name,
-                ratios=[mine.rate / other.rate for mine, other in zip(runs[0], beside, strict=True)],
-                aim=_AIMS.get((task, name)),
+                beside=other.contender,
+                ratios=rates_over(own, other),
+                aim=_AIMS.get((task, other.contender)),
                 note=note,
             )
         )

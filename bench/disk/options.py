@@ -14,6 +14,7 @@ from gpkvs.bench.peers.contender import Contender
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.results import Measurement
+from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.config import MIB
 
 OWN = EmbeddedGpkvs.name
@@ -62,7 +63,7 @@ class DiskOptions:
 
 @dataclass
 class Found:
-    """The results so far."""
+    """The results of the engine so far."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -87,6 +88,15 @@ def opened(*makers: tuple[Path, Callable[[Path], Contender]]) -> Iterator[list[C
         yield contenders
 
 
-def gpkvs_on_disk(workload: Workload, options: DiskOptions, sets_max: int, index: int = 0) -> Callable[[Path], Contender]:
+def gpkvs_on_disk(
+    workload: Workload, options: DiskOptions, sets_max: int, index: int = 0
+) -> Callable[[Path], Contender]:
     """Return what opens a store of gpkvs with a journal."""
     return lambda path: EmbeddedGpkvs(path, workload, "msync", sets_max, index=index, journal=options.journal_bytes)
+
+
+def server_options_of(options: DiskOptions) -> ServerBenchOptions:
+    """Return the same for the benchmark of the server."""
+    return ServerBenchOptions(
+        options.directory, "msync", options.server_records, runs=options.rounds, seconds=options.seconds
+    )

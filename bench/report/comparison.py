@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from gpkvs.bench.report.results import Aim, Measurement
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -64,3 +66,24 @@ class Comparison:
             "is_overall": self.overall is not None,
             "ratios": self.ratios,
         }
+
+
+def aimed(measurements: list[Measurement], own: str, aims: list[Aim]) -> list[Comparison]:
+    """Return the comparisons that have an aim, of measurements whose runs took turns."""
+    found = {(measurement.task, measurement.contender): measurement for measurement in measurements}
+    return [
+        Comparison(
+            what=aim.task,
+            store=own,
+            beside=aim.peer,
+            ratios=rates_over(found[aim.task, own], found[aim.task, aim.peer]),
+            aim=aim.ratio,
+        )
+        for aim in aims
+        if (aim.task, own) in found and (aim.task, aim.peer) in found
+    ]
+
+
+def rates_over(own: Measurement, other: Measurement) -> list[float]:
+    """Return how many times as fast one was in each round."""
+    return [mine.rate / beside.rate for mine, beside in zip(own.runs, other.runs, strict=True)]

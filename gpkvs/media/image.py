@@ -65,15 +65,15 @@ class Image:
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""
         assert self._view is not None
-        for first, last in self._extents():
+        for first, last in self.extents():
             for at in range(first, last, _READ_BYTES):
                 self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
 
     def data_bytes(self) -> int:
         """Return how much `load` would read."""
-        return sum(last - first for first, last in self._extents())
+        return sum(last - first for first, last in self.extents())
 
-    def _extents(self) -> Iterator[tuple[int, int]]:
+    def extents(self) -> Iterator[tuple[int, int]]:
         """Find where the file has data, in whole pages: space that was only reserved reads as zeros."""
         at = 0
         while at < self.bytes:
