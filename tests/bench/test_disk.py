@@ -50,7 +50,6 @@ ROWS = {
 TAILS = {
     ("SET of one record, p99 while a checkpoint runs", "gpkvs", "p99 without", 2, False),
     ("SET of 256 records, p99 while a checkpoint runs", "gpkvs", "p99 without", 2, False),
-    ("SET of one record, p99 while it flushes or compacts", "RocksDB", "p99 without", None, False),
     ("SET of 256 records, p99 while it flushes or compacts", "RocksDB", "p99 without", None, False),
 }
 SERVER_ROWS = {
