@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -10,6 +11,8 @@ from typing import Any, Literal, Protocol
 from gpkvs.bench.engine.workload import Columns, Workload
 from gpkvs.errors import GpkvsError
 from gpkvs.pm.domain import find_domain
+
+_LOOK_SECONDS, _QUIET_SECONDS, _SETTLE_SECONDS_MAX = 0.01, 0.15, 180.0
 
 Promise = Literal["process", "msync"]
 """What an acknowledged batch survives: only the death of the process, or also a loss of power."""
@@ -48,8 +51,31 @@ class Contender(Protocol):
     def values(self, result: Any) -> bytes:
         """Return all values of a result of `get`, joined in the order of the keys."""
 
+    def is_tidying(self) -> bool:
+        """Whether the store does now what SETs left to be done later: a checkpoint, a compaction."""
+
+    def settle(self) -> None:
+        """Return when nothing of that is left to be done."""
+
     def close(self) -> None:
         """Close the store."""
+
+
+def wait_until_tidy(contender: Contender) -> None:
+    """Return when a store has been at rest for a moment.
+
+    Raises
+    ------
+    BenchError
+        If that takes minutes.
+    """
+    give_up, quiet_since = time.monotonic() + _SETTLE_SECONDS_MAX, time.monotonic()
+    while time.monotonic() - quiet_since < _QUIET_SECONDS:
+        time.sleep(_LOOK_SECONDS)
+        if contender.is_tidying():
+            quiet_since = time.monotonic()
+        if time.monotonic() > give_up:
+            raise BenchError(f"{contender.name} is not at rest after {_SETTLE_SECONDS_MAX:.0f} s")
 
 
 def need_extra(module: str) -> ModuleType:

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.engine.workload import Columns, Shape, Workload
-from gpkvs.bench.peers.contender import Promise
+from gpkvs.bench.peers.contender import Promise, wait_until_tidy
 from gpkvs.config import MIB, StoreConfig
-from gpkvs.info import package_version
+from gpkvs.engine.checkpoint import BEGIN_SHARE
+from gpkvs.info import JournalInfo, package_version
+from gpkvs.media.directory import JOURNAL_BYTES_USUAL
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.store import Store
 
@@ -37,6 +39,14 @@ def heap_bytes(shape: Shape, records: int) -> int:
     return int(records * units * UNIT_BYTES * 1.1) + 64 * MIB
 
 
+def usual_journal_bytes(index: int) -> int:
+    """Return the size of the journal that a store of the usual sizes has with an index of this size.
+
+    The benchmark's stores have small default tables and heaps, from which the store would choose a smaller one.
+    """
+    return max(index // 2, JOURNAL_BYTES_USUAL)
+
+
 class EmbeddedGpkvs:
     """A store of gpkvs.
 
@@ -50,19 +60,31 @@ class EmbeddedGpkvs:
         The persistence domain that the directory gives (`require_promise`).
     sets_max
         How many SETs come after loading, at most; space is reserved for all of them.
+    index, journal
+        Sizes; 0 for an index that the records fill to `LOAD_FACTOR`, and for a journal of the usual size.
     """
 
     name = "gpkvs"
 
-    def __init__(self, directory: Path, workload: Workload, promise: Promise, sets_max: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        workload: Workload,
+        promise: Promise,
+        sets_max: int,
+        *,
+        index: int = 0,
+        journal: int = 0,
+    ) -> None:
         self.version = package_version()
         self._shape = shape = workload.shape
-        index = index_bytes(shape, workload.records)
+        index = index or index_bytes(shape, workload.records)
         heap = 0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max)
         config = StoreConfig(
             index_bytes=MIB if shape.is_numbers else index,
             heap_bytes=max(heap, 64 * MIB),
             log_bytes=max(16 * MIB, workload.batch * _LOG_BYTES_PER_CHANGE),
+            journal_bytes=journal or usual_journal_bytes(index),
         )
         self.store = Store(directory, config)
         if shape.is_numbers:
@@ -102,6 +124,19 @@ class EmbeddedGpkvs:
     def values(self, result: NDArray[Any]) -> bytes:
         """Return the column of values."""
         return result.tobytes()
+
+    def journal(self) -> JournalInfo | None:
+        """Return what the journal says about itself now; None without one."""
+        return self.store.info().journal
+
+    def is_tidying(self) -> bool:
+        """Whether a checkpoint runs: one does while so much of the journal is in use."""
+        journal = self.journal()
+        return journal is not None and journal.used_bytes >= BEGIN_SHARE * journal.capacity_bytes
+
+    def settle(self) -> None:
+        """Return when no checkpoint runs."""
+        wait_until_tidy(self)
 
     def close(self) -> None:
         """Close the store."""

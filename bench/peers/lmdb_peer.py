@@ -68,6 +68,13 @@ class Lmdb:
         """Join the values."""
         return b"".join(value for _, value in result)
 
+    def is_tidying(self) -> bool:
+        """Return that it is not: a transaction leaves nothing to be done."""
+        return False
+
+    def settle(self) -> None:
+        """Return at once."""
+
     def close(self) -> None:
         """Close the environment."""
         self._env.close()

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gpkvs.bench.engine.workload import Columns, Workload
-from gpkvs.bench.peers.contender import Promise, need_extra
+from gpkvs.bench.peers.contender import Promise, need_extra, wait_until_tidy
 from gpkvs.bench.peers.lmdb_peer import split
 
 _CACHE_MIB = 1024
+_AT_WORK = ("num-running-flushes", "num-running-compactions", "mem-table-flush-pending", "compaction-pending")
 
 
 class RocksDb:
@@ -71,6 +72,14 @@ class RocksDb:
     def values(self, result: list[bytes]) -> bytes:
         """Join the values."""
         return b"".join(result)
+
+    def is_tidying(self) -> bool:
+        """Whether it writes a memtable to a file, merges files, or is about to."""
+        return any(self._db.property_int_value(f"rocksdb.{name}") for name in _AT_WORK)
+
+    def settle(self) -> None:
+        """Return when it has been at rest for a moment."""
+        wait_until_tidy(self)
 
     def close(self) -> None:
         """Close the database."""

@@ -10,7 +10,7 @@ from gpkvs.bench.report.tables import rate_text, ratio_text, title_of
 _WIDTH, _COLUMNS = 880, 2
 _PAD, _HEAD = 20, 58
 _PANEL_HEAD, _BAR, _GAP = 26, 20, 6
-_NAME, _VALUE = 76, 122  # widths of the text before and after a bar
+_NAME, _VALUE = 92, 122  # widths of the text before and after a bar
 _OWN, _PEERS = "#1f6feb", ("#8b949e", "#b7bec6")
 _FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 

@@ -38,6 +38,31 @@ def _row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def comparisons(result: dict[str, Any]) -> Rows:
+    """Return the rows that have targets: each the median of the ratios of rounds in which both sides took turns."""
+    lines: list[tuple[str, ...]] = [
+        (
+            one["what"],
+            one["store"],
+            one["beside"],
+            f"{ratio_text(one['ratio'])}{' overall' if one['is_overall'] else ''}",
+            f"{ratio_text(one['lowest'])} to {ratio_text(one['highest'])}",
+            _aim_text(one),
+            one["note"],
+        )
+        for one in result["comparisons"]
+    ]
+    headings = ("what", "of", "over", "ratio, median", "lowest to highest", "aim", "meanwhile")
+    return Rows(f"ratios of {result['parameters']['runs']} rounds, taken in turn", headings, lines, left=3)
+
+
+def _aim_text(one: dict[str, Any]) -> str:
+    """Write an aim, and whether it is met."""
+    if one["aim"] is None:
+        return ""
+    return f"{'at least' if one['is_least'] else 'at most'} {one['aim']:g}: {'met' if one['is_met'] else 'missed'}"
+
+
 def throughput(result: dict[str, Any]) -> Rows:
     """Return the throughput of each contender at each task, and the ratios."""
     ratios = {(ratio["task"], ratio["peer"]): ratio for ratio in result["ratios"]}
@@ -80,7 +105,7 @@ def rate_text(rate: float) -> str:
 
 def ratio_text(ratio: float) -> str:
     """Write how many times as fast."""
-    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
+    return f"{ratio:.1f}" if ratio >= 3 else f"{ratio:.2f}"
 
 
 def _milliseconds(value: float) -> str:
@@ -204,7 +229,8 @@ _SECTIONS = {"memory": memory, "start": start, "metrics_cost": metrics_cost, "ca
 
 def tables_of(result: dict[str, Any], *, profile: bool) -> list[Rows]:
     """Return the tables of a result; with `profile` also where the time went."""
-    found = [throughput(result)] if result["measurements"] else []
+    found = [comparisons(result)] if result.get("comparisons") else []
+    found += [throughput(result)] if result["measurements"] else []
     found += [table(result) for name, table in _SECTIONS.items() if name in result]
     if profile:
         if result.get("phases"):

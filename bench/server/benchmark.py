@@ -10,15 +10,17 @@ from typing import Any, Literal, get_args
 
 from gpkvs.bench.peers.contender import require_promise
 from gpkvs.bench.peers.redis_peer import require_redis
+from gpkvs.bench.report.comparison import Comparison, aimed
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.server.call_counts import count_calls
 from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions
 from gpkvs.bench.server.memory_and_start import measure_memory, measure_start
 from gpkvs.bench.server.metrics_cost import measure_metrics_cost
+from gpkvs.bench.server.reads_beside_sets import measure_reads
 from gpkvs.bench.server.throughput import OWN, aims, measure_throughput
 
-Part = Literal["throughput", "memory", "start", "metrics", "calls"]
+Part = Literal["throughput", "reads", "memory", "start", "metrics", "calls"]
 PARTS: tuple[Part, ...] = get_args(Part)
 _COUNTED_SIZES = (64, 4096)
 
@@ -45,14 +47,21 @@ async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progr
         "measurements": [],
         "ratios": [],
     }
+    comparisons: list[Comparison] = []
     for part in parts:
         with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
-            result |= await _measure(part, options, Path(folder), progress)
+            if part == "reads":
+                comparisons += await measure_reads(options, Path(folder), progress)
+            else:
+                result |= await _measure(part, options, Path(folder), progress, comparisons)
+    result["comparisons"] = [comparison.as_json() for comparison in comparisons]
     return {**result, "seconds": perf_counter() - began}
 
 
-async def _measure(part: Part, options: ServerBenchOptions, directory: Path, progress: Progress) -> dict[str, Any]:
-    """Run one part; return its fields of the result."""
+async def _measure(
+    part: Part, options: ServerBenchOptions, directory: Path, progress: Progress, comparisons: list[Comparison]
+) -> dict[str, Any]:
+    """Run one part; return its fields of the result, and add its comparisons."""
     if part == "memory":
         return {"memory": await measure_memory(options, directory, progress)}
     if part == "start":
@@ -63,8 +72,9 @@ async def _measure(part: Part, options: ServerBenchOptions, directory: Path, pro
         progress("counting the server's calls of functions")
         return {"calls": await count_calls(options, directory, _COUNTED_SIZES)}
     measurements, known = await measure_throughput(options, directory, progress)
+    comparisons += aimed(measurements, OWN, aims(options.promise))
     return {
         "measurements": [measurement.as_json() for measurement in measurements],
-        "ratios": ratios(measurements, OWN, aims()),
+        "ratios": ratios(measurements, OWN, aims(options.promise)),
         **known,
     }

@@ -33,11 +33,13 @@ class DrawnKeys:
         How many there are.
     seed
         Of the draw.
+    first
+        The first record that is drawn.
     """
 
-    def __init__(self, records: int, seed: int) -> None:
+    def __init__(self, records: int, seed: int, first: int = 0) -> None:
         random = np.random.default_rng(seed)
-        self._drawn: U64 = mixed(random.integers(0, records, min(_DRAWN, 4 * records), dtype=np.uint64))
+        self._drawn: U64 = mixed(random.integers(first, records, min(_DRAWN, 4 * records), dtype=np.uint64))
 
     def batches(self, operation: str, size: int) -> Iterator[Batch]:
         """Yield requests, without end."""

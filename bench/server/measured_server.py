@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpkvs.bench.engine.workload import SHAPES, Shape
 from gpkvs.bench.peers.contender import Promise
-from gpkvs.bench.peers.embedded_gpkvs import TABLE, heap_bytes, index_bytes
+from gpkvs.bench.peers.embedded_gpkvs import TABLE, heap_bytes, index_bytes, usual_journal_bytes
 from gpkvs.bench.server.load import all_records, fill
 from gpkvs.client import AsyncClient
 from gpkvs.config import MIB
@@ -79,6 +79,8 @@ def server_options(options: ServerBenchOptions, shape: Shape, records: int, sets
         index=str(MIB if shape.is_numbers else index),
         heap=str(64 * MIB if shape.is_numbers else heap_bytes(shape, records + sets_max)),
         log=str(64 * MIB),
+        commit="auto",
+        journal=str(usual_journal_bytes(index)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis
@@ -47,8 +48,10 @@ def task_gathered(operation: str) -> str:
     return f"{operation} gathered"
 
 
-def aims() -> list[Aim]:
+def aims(promise: Promise) -> list[Aim]:
     """Return the target ratios."""
+    if promise == "msync":
+        return [Aim(task_stream("SET"), REDIS, 7.5), Aim(task_gathered("SET"), REDIS, 1.3)]
     return [
         Aim(task_stream("SET"), REDIS, 10),
         Aim(task_stream("GET"), REDIS, 5),

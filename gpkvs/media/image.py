@@ -68,20 +68,20 @@ class Image:
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""
         assert self._view is not None
-        for first, last in self._extents():
+        for first, last in self.extents():
             for at in range(first, last, _READ_BYTES):
                 self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
 
     def read_parts(self) -> Iterator[NDArray[np.uint8]]:
         """Read the checkpoint, whatever the image holds by now, in parts; each takes the place of the one before."""
         memory = map_memory(min(_READ_BYTES, self.bytes))
-        for first, last in self._extents():
+        for first, last in self.extents():
             for at in range(first, last, _READ_BYTES):
                 part = memory[: min(_READ_BYTES, last - at)]
                 self._file.read_pages(part, at)
                 yield part
 
-    def _extents(self) -> Iterator[tuple[int, int]]:
+    def extents(self) -> Iterator[tuple[int, int]]:
         """Find where the file has data, in whole pages: space that was only reserved reads as zeros."""
         at = 0
         while at < self.bytes:
