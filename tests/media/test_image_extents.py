@@ -29,7 +29,7 @@ def test_an_image_is_loaded_with_all_data_of_its_file(tmp_path: Path, pages: lis
     try:
         image.load()
         assert image.read(0, PAGES * PAGE_BYTES) == (tmp_path / "index-0-0").read_bytes()
-        assert sum(last - first for first, last in image._extents()) >= len(pages) * PAGE_BYTES
+        assert sum(last - first for first, last in image.extents()) >= len(pages) * PAGE_BYTES
     finally:
         image.close()
 
@@ -63,7 +63,7 @@ def test_a_file_system_with_blocks_of_a_quarter_page(
 
     monkeypatch.setattr(os, "lseek", seek)
     try:
-        found = list(islice(image._extents(), 4 * PAGES))
+        found = list(islice(image.extents(), 4 * PAGES))
     finally:
         image.close()
     assert [(first // PAGE_BYTES, last // PAGE_BYTES) for first, last in found] == expected
