@@ -68,9 +68,8 @@ def damage_both_roots(path: Path, _: Patch) -> None:
             os.pwrite(file.fileno(), b"damage", offset)
 
 
-def too_little_memory(path: Path, patch: Patch) -> None:
-    (path / "meminfo").write_text("MemAvailable:       0 kB\n")
-    patch.setattr(memory, "_MEMINFO", path / "meminfo")
+def too_little_memory(_: Path, patch: Patch) -> None:
+    patch.setattr(memory, "free_bytes", lambda: 0)
 
 
 def no_memory_for_an_image(_: Path, patch: Patch) -> None:
