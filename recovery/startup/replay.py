@@ -186,8 +186,11 @@ class _Reader:
 
     def _header(self, position: int) -> tuple[FrameHeader, int] | None:
         self._data.read_pages(self._page, self.ring.page_offset(position))
+        return self._unpack(self._page)
+
+    def _unpack(self, page: U8) -> tuple[FrameHeader, int] | None:
         try:
-            return FrameHeader.unpack(self._page[:HEADER_BYTES].tobytes(), self._key)
+            return FrameHeader.unpack(page[:HEADER_BYTES].tobytes(), self._key)
         except BadBytesError:
             return None
 
@@ -209,8 +212,9 @@ class _Reader:
             if serial != first_serial and self._is_old(serial):
                 continue
             skipped = first_page if serial == first_serial else 0
-            for page in range(skipped, self.ring.segment_pages):
-                found = self._header(serial * self.ring.segment_pages + page)
+            first = serial * self.ring.segment_pages + skipped
+            for page in self._pages(first, self.ring.segment_pages - skipped).reshape(-1, PAGE_BYTES):
+                found = self._unpack(page)
                 if found and self._shows_loss(found[0], last):
                     return found[0]
         return None

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs import machine
 from gpkvs import store as store_module
 from gpkvs.engine.checkpoint import Checkpointer
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import CorruptStoreError, NoSpaceError, StoreAccessError, StoreError
 from gpkvs.media import image
-from gpkvs.recovery.startup import memory, opening, recover
+from gpkvs.recovery.startup import opening, recover
 from tests.conftest import SMALL, assert_clean
 
 Patch = pytest.MonkeyPatch
@@ -68,8 +69,9 @@ def damage_both_roots(path: Path, _: Patch) -> None:
             os.pwrite(file.fileno(), b"damage", offset)
 
 
-def too_little_memory(_: Path, patch: Patch) -> None:
-    patch.setattr(memory, "free_bytes", lambda: 0)
+def too_little_memory(path: Path, patch: Patch) -> None:
+    (path / "meminfo").write_text("MemAvailable:       0 kB\n")
+    patch.setattr(machine, "_MEMINFO", path / "meminfo")
 
 
 def no_memory_for_an_image(_: Path, patch: Patch) -> None:
