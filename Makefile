@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean journal
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean undo
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,19 +42,24 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \
 	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
 
-# The same, and what a journal does differently, in stores with a journal.
-BY_JOURNAL := tests/engine tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
+# The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise.
+BY_UNDO := tests/engine tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
-test: suite docs phases journal  ## the whole test suite
+test: suite docs phases undo  ## the whole test suite
 
+# In two processes, each as long as the other: what talks over the network, and the rest. The second one's output comes last.
+NETWORK := tests/server tests/client tests/cli tests/examples tests/deploy
 suite: install-test
-	$(BIN)/python -m pytest -q --ignore tests/docs
+	@mkdir -p build
+	@$(BIN)/python -m pytest -q $(NETWORK) >build/suite-network.txt 2>&1 & network=$$!; \
+	$(BIN)/python -m pytest -q tests --ignore tests/docs $(addprefix --ignore ,$(NETWORK)); rest=$$?; \
+	wait $$network; network=$$?; cat build/suite-network.txt; exit $$((rest || network))
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
 
-journal: install-test
-	$(BIN)/python -m pytest -q --commit journal $(BY_JOURNAL)
+undo: install-test
+	$(BIN)/python -m pytest -q --commit undo $(BY_UNDO)
 
 docs: install-test  ## every block of README and documents, as a reader runs it
 	$(BIN)/python -m pytest -q tests/docs
@@ -108,7 +113,7 @@ sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressS
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
-		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit journal tests/engine/test_model.py tests/engine/test_u64.py \
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo tests/engine/test_model.py tests/engine/test_u64.py \
 		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400
 
 build/coverage/_kernels.so: $(KERNELS)

@@ -118,8 +118,8 @@ class StoreConfig:
     commit: Annotated[
         CommitName,
         Setting(
-            "How batches become durable. undo: an undo log, slots in place. journal: for ordinary disks, a journal of "
-            "new slots, which are written to the index later.",
+            "How batches become durable. journal: a journal of new slots, which are written to the index later. "
+            "undo: an undo log, slots in place. auto: a journal on disks, else undo.",
             NEW_STORE,
         ),
     ] = "auto"

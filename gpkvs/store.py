@@ -38,6 +38,7 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.process_io import process_io
+from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.text import no_such, quoted
@@ -295,12 +296,15 @@ class Store:
         InvalidArgumentError, TableExistsError
             If it cannot be.
         NoSpaceError
-            If the disk is full, or tables, their bytes or open files are as many as allowed; nothing was changed.
+            If the disk is full, the index does not fit the memory (where there is a journal), or tables, their bytes or
+            open files are as many as allowed; nothing was changed.
         """
         with self._schema_mutex:
             self._require_open()
             check_new_table(self._files.catalog, name, layout, index_bytes)
             require_room_for_table(self._files, index_bytes, self._quota)
+            if self._files.data:
+                require_memory(index_bytes)
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile

@@ -27,6 +27,7 @@ from grpc_reflection.v1alpha import reflection
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.machine import machine_bytes
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
@@ -39,7 +40,6 @@ from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
 from gpkvs.server.receive import Receives
-from gpkvs.server.resident import machine_bytes
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
@@ -120,9 +120,9 @@ class _Server:
         """Start, serve, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            # Not by the loop: to forget its handler it restores the default one for a moment, and that ends the process.
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
+        for stopping in _STOP_SIGNALS:
+            # Not by the loop: to forget its handler it restores the default one for a moment, which ends the process.
+            signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
         loop.add_signal_handler(signal.SIGHUP, self._options.reload)
         log_start()
         if self._options.ready_file:

@@ -24,7 +24,7 @@ import grpc
 
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.memory import Connection, Memory
-from gpkvs.server.resident import allocated_bytes, anonymous_bytes, give_back_free
+from gpkvs.server.resident import allocated_bytes, anonymous_bytes, freed_bytes, give_back_free
 
 # Between two looks a fast network must not bring more than messages may take. More looks would only cost: each takes
 # 0.6 ms of the event loop.
@@ -206,7 +206,10 @@ class Receives:
 
     def _give_back_free(self) -> None:
         """Give back to the system what was freed, if it is much."""
-        if anonymous_bytes() - allocated_bytes() - self._idle_free_bytes > self._bytes_max:
+        # Memory that nobody allocated may also be an index of a store with a journal, which grows as it fills up. What
+        # the C library calls free may have been given back before.
+        unallocated_bytes = anonymous_bytes() - allocated_bytes() - self._idle_free_bytes
+        if min(unallocated_bytes, freed_bytes()) > self._bytes_max:
             self._loop.run_in_executor(None, give_back_free)
 
     def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:

@@ -88,7 +88,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "measurements": [measurement.as_json() for measurement in bench.measurements],
             "facts": bench.facts,
         }
-        result["commit"] = os.environ.get("GPKVS_COMMIT") or result["commit"]
+        result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -124,7 +124,7 @@ def run_paper(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "limits": bench.limits.as_dict(),
             **found,
         }
-        result["commit"] = os.environ.get("GPKVS_COMMIT") or result["commit"]
+        result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ import grpc
 import gpkvs.server.app
 import gpkvs.store
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.write_set import Volumes
 from gpkvs.server.exporter import Metrics
 
 
@@ -27,7 +28,7 @@ class NoMeter(Meter):
     def lap(self, phase: str) -> None:
         """Do nothing."""
 
-    def committed(self, user_bytes: int, heap: int, log: int, index: int, root: int) -> None:
+    def committed(self, volumes: Volumes, header_bytes: int, flag_bytes: int) -> None:
         """Do nothing."""
 
 

@@ -121,12 +121,10 @@ class Checkpointer:
         """
         c = self._batches.ended
         begin_share = self._used_share()
-        with self._files.changing:
-            images = [index.region for index in self._files.indexes.values()]
-        total = sum(len(image.marks) for image in images if isinstance(image, Image))
+        images = self._images()
+        total = sum(len(image.marks) for image in images)
         looked = 0
         for image in images:
-            assert isinstance(image, Image)
             page = 0
             while page < len(image.marks):
                 if paced and self._is_ending.is_set():
@@ -159,16 +157,24 @@ class Checkpointer:
             self._is_ending.wait(_PAUSE_SECONDS)
 
     def _end(self, c: Written) -> None:
+        failpoint.hit("before_checkpoint_sync")
+        self._sync_images()
+        self._journal.wait(c.epoch)
         with self._files.changing:
-            failpoint.hit("before_checkpoint_sync")
-            for index in self._files.indexes.values():
-                assert isinstance(index.region, Image)
-                index.region.sync()
-            self._journal.wait(c.epoch)
             failpoint.hit("before_checkpoint_root")
             _change_checkpoint(self._files, c)
         self._journal.free(c.position)
         self.checkpoints += 1
+
+    def _sync_images(self) -> None:
+        """Make all image files durable. It may take long, so tables may be made and dropped meanwhile."""
+        for image in self._images():
+            image.sync()
+
+    def _images(self) -> list[Image]:
+        with self._files.changing:
+            regions = [index.region for index in self._files.indexes.values()]
+        return [region for region in regions if isinstance(region, Image)]
 
 
 def _change_checkpoint(files: StoreFiles, c: Written) -> None:

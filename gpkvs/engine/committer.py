@@ -19,10 +19,6 @@ class Committer(Protocol):
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
 
-    @property
-    def kept_bytes(self) -> int:
-        """The host's memory that is kept between batches, to be used again."""
-
     def commit(self, write_set: WriteSet, /) -> int:
         """Store a write set, and count it; return the gate of its results.
 

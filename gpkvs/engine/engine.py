@@ -73,8 +73,8 @@ class Engine:
 
     @property
     def kept_bytes(self) -> int:
-        """The host's memory that is kept between batches, to be used again."""
-        return self._backend.kept_bytes + self._native.kept_bytes + self.committer.kept_bytes
+        """The host's memory that is kept between batches, to be used again, as far as an allocator gave it."""
+        return self._backend.kept_bytes + self._native.kept_bytes
 
     @property
     def next_sequence(self) -> int:

@@ -86,11 +86,6 @@ class JournalCommitter:
         """See `Committer.next_sequence`."""
         return self.ended.descriptor.next_sequence
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Committer.kept_bytes`."""
-        return self.journal.kept_bytes
-
     def commit(self, write_set: WriteSet) -> int:
         """See `Committer.commit`."""
         words = sum(run.words for run in write_set.runs)
@@ -149,20 +144,15 @@ class JournalCommitter:
     def _count(self, write_set: WriteSet, epoch: int, durable: int, freed_units: U64) -> None:
         """Take a batch into account; cannot fail."""
         self._heap.tail = write_set.tail
-        user_bytes = heap_units = index_bytes = 0
         for writes in write_set.tables:
             index = writes.index
             if index.has_records:
                 self._stores.count_live(writes, freed_units)
             self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
-            user_bytes += writes.user_bytes
-            heap_units += writes.heap_units
-            index_bytes += writes.slots * index.layout.slot_bytes
         if freed_units.any():
             self._heap.release_later(epoch, freed_units)
         self._heap.release_covered(self.journal.covered_by(durable))
-        log_bytes = HEADER_BYTES + 8 * sum(run.words for run in write_set.runs)
-        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, log_bytes, index_bytes, 0)
+        self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
 
     def read_gate(self) -> int:
         """See `Committer.read_gate`."""

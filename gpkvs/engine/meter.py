@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from gpkvs.engine.write_set import Volumes
+
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
 # are all the time spent in the engine. `plan` is all that the native planner does; `active` and `idle` store the
 # flag and make it durable.
@@ -55,12 +57,12 @@ class Meter:
         self.phase_seconds[phase] += now - self._last
         self._last = now
 
-    def committed(self, user_bytes: int, heap: int, log: int, index: int, root: int) -> None:
+    def committed(self, volumes: Volumes, header_bytes: int, flag_bytes: int) -> None:
         """Book the bytes of a committed transaction: what users asked to write, what was stored to each file."""
         self.commits += 1
-        self.user_bytes += user_bytes
+        self.user_bytes += volumes.user_bytes
         written = self.written_bytes
-        written["heap"] += heap
-        written["log"] += log
-        written["index"] += index
-        written["root"] += root
+        written["heap"] += volumes.record_bytes
+        written["log"] += header_bytes + volumes.entry_bytes
+        written["index"] += volumes.index_bytes
+        written["root"] += flag_bytes

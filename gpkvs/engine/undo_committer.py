@@ -76,11 +76,6 @@ class UndoCommitter:
         """See `Committer.next_sequence`."""
         return self.transaction.current.next_sequence
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Committer.kept_bytes`."""
-        return 0
-
     def read_gate(self) -> int:
         """See `Committer.read_gate`: all that can be read is durable."""
         return 0
@@ -186,18 +181,12 @@ class UndoCommitter:
     def _count(self, parts: _Parts, write_set: WriteSet) -> None:
         """Take a durable batch into account; cannot fail."""
         self._heap.tail = write_set.tail
-        user_bytes = heap_units = index_bytes = 0
-        log_bytes = STRUCTURE_BYTES  # the descriptor, then the entries
         for writes, stores in parts:
             index = writes.index
             if index.has_records:
                 stores.count_live(writes)
             self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
-            user_bytes += writes.user_bytes
-            heap_units += writes.heap_units
-            index_bytes += writes.slots * index.layout.slot_bytes
-            log_bytes += writes.slots * index.layout.entry_bytes
-        self._meter.committed(user_bytes, heap_units * UNIT_BYTES, log_bytes, index_bytes, _FLAG_BYTES)
+        self._meter.committed(write_set.volumes(), STRUCTURE_BYTES, _FLAG_BYTES)
 
 
 def run_in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:

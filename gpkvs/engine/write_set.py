@@ -21,7 +21,7 @@ from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import LogRun, RunKind
+from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
 
 _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
@@ -131,6 +131,15 @@ class TableWrites:
         return self.words[_RECORDS_DIGEST]
 
 
+class Volumes(NamedTuple):
+    """How many bytes a write set has: of users, and to store."""
+
+    user_bytes: int
+    record_bytes: int
+    entry_bytes: int
+    index_bytes: int
+
+
 class WriteSet(NamedTuple):
     """What one transaction stores.
 
@@ -153,6 +162,17 @@ class WriteSet(NamedTuple):
     runs: tuple[LogRun, ...]
     tail: Tail
     segments: Sequence[int]
+
+    def volumes(self) -> Volumes:
+        """Return how much there is to store."""
+        user_bytes = heap_units = entry_bytes = index_bytes = 0
+        for writes in self.tables:
+            layout = writes.index.layout
+            user_bytes += writes.user_bytes
+            heap_units += writes.heap_units
+            entry_bytes += writes.slots * layout.entry_bytes
+            index_bytes += writes.slots * layout.slot_bytes
+        return Volumes(user_bytes, heap_units * UNIT_BYTES, entry_bytes, index_bytes)
 
 
 def log_runs(tables: Sequence[TableWrites], kind: RunKind) -> tuple[LogRun, ...]:

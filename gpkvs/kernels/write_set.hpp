@@ -75,34 +75,30 @@ static void write_records_run(const void* args, u64 first, u64 last) {
     }
 }
 
+// Entries of changed slots, to a log; `log_digest` gathers the sum of their digests.
+template <class Args, class Slot>
+static void store_entries(TableWrites& w, const Kernel& kernel, const Slot* slots, u64 first, u64 last) {
+    const Args taken = {w.changed_slot + first, slots, w.epoch, first, w.log, w.digest + first};
+    w.pool->run(&kernel, &taken, last - first);
+    for (u64 i = first; i < last; i++) w.log_digest += w.digest[i];
+}
+
 // The entries `first` to `last - 1` with the new contents of slots, to a frame of the journal.
 template <class Slot>
 static void store_redo_run(const void* args, u64 first, u64 last) {
     TableWrites& w = *(TableWrites*)args;
     const Slot* contents = (const Slot*)w.contents + first;
-    if constexpr (has_records<Slot>) {
-        const log_redo_bytes_args taken = {w.changed_slot + first, contents, w.epoch, first, w.log, w.digest + first};
-        w.pool->run(&gpkvs_kernel_log_redo_bytes, &taken, last - first);
-    } else {
-        const log_redo_u64_args taken = {w.changed_slot + first, contents, w.epoch, first, w.log, w.digest + first};
-        w.pool->run(&gpkvs_kernel_log_redo_u64, &taken, last - first);
-    }
-    for (u64 i = first; i < last; i++) w.log_digest += w.digest[i];
+    if constexpr (has_records<Slot>) store_entries<log_redo_bytes_args>(w, gpkvs_kernel_log_redo_bytes, contents, first, last);
+    else store_entries<log_redo_u64_args>(w, gpkvs_kernel_log_redo_u64, contents, first, last);
 }
 
-// The undo entries `first` to `last - 1`, to the log; `log_digest` gathers the sum of their digests.
+// The entries `first` to `last - 1` with the contents that slots have, to the undo log.
 template <class Slot>
 static void store_log_run(const void* args, u64 first, u64 last) {
     TableWrites& w = *(TableWrites*)args;
     const Slot* index = (const Slot*)w.index;
-    if constexpr (has_records<Slot>) {
-        const log_undo_bytes_args taken = {w.changed_slot + first, index, w.epoch, first, w.log, w.digest + first};
-        w.pool->run(&gpkvs_kernel_log_undo_bytes, &taken, last - first);
-    } else {
-        const log_undo_u64_args taken = {w.changed_slot + first, index, w.epoch, first, w.log, w.digest + first};
-        w.pool->run(&gpkvs_kernel_log_undo_u64, &taken, last - first);
-    }
-    for (u64 i = first; i < last; i++) w.log_digest += w.digest[i];
+    if constexpr (has_records<Slot>) store_entries<log_undo_bytes_args>(w, gpkvs_kernel_log_undo_bytes, index, first, last);
+    else store_entries<log_undo_u64_args>(w, gpkvs_kernel_log_undo_u64, index, first, last);
 }
 
 // The slots `first` to `last - 1`, in place.

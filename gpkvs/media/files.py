@@ -233,7 +233,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
     has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes, files.root.journal_bytes)
-    commit, of_commit = ("journal", "journal_bytes") if files.root.has_journal else ("undo", "log_bytes")
+    commit, of_commit, of_other = "undo", "log_bytes", "journal_bytes"
+    if files.root.has_journal:
+        commit, of_commit, of_other = "journal", "journal_bytes", "log_bytes"
     if config.commit not in ("auto", commit):
         _log.warning(
             "commit=%s has no effect: the store was created with %s and keeps it; gpkvs copy OLD NEW --commit %s makes "
@@ -242,6 +244,8 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             commit,
             config.commit,
         )
+    if getattr(config, of_other) is not None:
+        _log.info("%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit)
     for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(

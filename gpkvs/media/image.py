@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,8 @@ class Image:
             self._file.close()
             raise
         self.address = int(self._view.ctypes.data)
+        self._closing = threading.Lock()
+        self._is_syncing = False
 
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""
@@ -68,10 +71,6 @@ class Image:
         for first, last in self._extents():
             for at in range(first, last, _READ_BYTES):
                 self._file.read_pages(self._view[at : min(at + _READ_BYTES, last)], at)
-
-    def data_bytes(self) -> int:
-        """Return how much `load` would read."""
-        return sum(last - first for first, last in self._extents())
 
     def _extents(self) -> Iterator[tuple[int, int]]:
         """Find where the file has data, in whole pages: space that was only reserved reads as zeros."""
@@ -123,7 +122,15 @@ class Image:
         return int(count), following.value
 
     def write_pages(self, numbers: NDArray[np.uint64], pages: NDArray[np.uint8]) -> None:
-        """Write pages to the file; neighbours at once."""
+        """Write pages to the file; neighbours at once.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written, or the file was truncated: a write behind its end would hide that.
+        """
+        if os.fstat(self._file.file).st_size != self.bytes:
+            raise OSError(errno.EIO, "the file was truncated", str(self.path))
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - np.uint64(2)) != 1)
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
             at, data = int(numbers[start]) * PAGE_BYTES, pages[start * PAGE_BYTES : stop * PAGE_BYTES]
@@ -145,8 +152,24 @@ class Image:
         self.sync()
 
     def sync(self) -> None:
-        """Make durable what was written; raises `OSError`, after which it must not be tried again."""
-        os.fdatasync(self._file.file)
+        """Make durable what was written, unless the image is closed; it may be closed meanwhile.
+
+        Raises
+        ------
+        OSError
+            If the flush failed; it must not be tried again.
+        """
+        with self._closing:
+            if self.is_closed:
+                return
+            self._is_syncing = True
+        try:
+            os.fdatasync(self._file.file)
+        finally:
+            with self._closing:
+                self._is_syncing = False
+                if self.is_closed:
+                    self._file.close()
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""
@@ -180,5 +203,7 @@ class Image:
 
     def close(self) -> None:
         """Give the memory back; if a caller still holds a view, it goes when the view does."""
-        self._view = None
-        self._file.close()
+        with self._closing:
+            self._view = None
+            if not self._is_syncing:
+                self._file.close()

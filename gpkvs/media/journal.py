@@ -228,11 +228,6 @@ class Journal:
             self.on_new_memory(memory)
         return memory
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that is kept for frames."""
-        return sum(len(memory) for memory in [*self._spare, *(frame.memory for _, frame in list(self._in_flight))])
-
     def append(self, frame: Frame, descriptor: Descriptor, records_digest: int, durable_upto: int) -> Written:
         """Give a frame its header, and have it written behind the last one.
 

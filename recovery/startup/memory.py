@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpkvs.errors import NoSpaceError
-
-_MEMINFO = Path("/proc/meminfo")
+from gpkvs.machine import free_bytes
 
 
 def require_memory(needed_bytes: int) -> None:
@@ -17,20 +14,11 @@ def require_memory(needed_bytes: int) -> None:
     NoSpaceError
         If it is not.
     """
-    free_bytes = _available_bytes()
-    if free_bytes is not None and needed_bytes > free_bytes:
+    free = free_bytes()
+    if free is not None and needed_bytes > free:
         raise NoSpaceError(
             "memory",
             f"the indexes of a store with a journal are held in memory: they take {needed_bytes:,} bytes, "
-            f"{free_bytes:,} are free: give the machine more memory",
+            f"{free:,} are free: give the machine more memory, or do without a journal: --commit undo for a new store, "
+            "gpkvs copy OLD NEW --commit undo for one that exists",
         )
-
-
-def _available_bytes() -> int | None:
-    """Return what the system can give without swapping; None where it does not say."""
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) << 10 if found else None

@@ -28,6 +28,7 @@ from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import CommitKind
 from gpkvs.pm.domain import Domain, DomainName, find_domain
+from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.recover import Recovered, recover
 
 COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new stores become durable
@@ -83,7 +84,10 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         domain = find_domain(path, config.durability)
         is_new = not store_exists(path)
         if is_new:
-            create_store(path, config.sizes, choose_commit(config.commit, domain), on_progress)
+            commit = choose_commit(config.commit, domain)
+            if commit is CommitKind.JOURNAL:
+                require_memory(config.sizes.index_bytes)
+            create_store(path, config.sizes, commit, on_progress)
         finish_creation(path)
         files = open_files(path, domain)
         undo.callback(files.close)
@@ -114,7 +118,8 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
         If a journal is asked for where nothing is to be durable.
     """
     if wanted == "auto":
-        wanted = (_asked() if domain.is_logged else None) or "undo"
+        usual: CommitName = "journal" if domain.name is DomainName.MSYNC else "undo"
+        wanted = (_asked() if domain.is_logged else None) or usual
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:

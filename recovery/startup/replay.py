@@ -95,7 +95,7 @@ def load_images(files: StoreFiles) -> None:
         If they do not fit the machine's free memory; nothing was read.
     """
     images = [index.region for index in files.indexes.values() if isinstance(index.region, Image)]
-    require_memory(sum(image.data_bytes() for image in images))
+    require_memory(sum(image.bytes for image in images))
     for image in images:
         image.load()
 

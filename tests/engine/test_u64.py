@@ -232,7 +232,8 @@ def test_dropped_table_gives_back_its_space_and_its_id_is_not_reused(store_path:
     assert_clean(store_path)
 
 
-def test_table_that_does_not_fit_the_disk_changes_nothing(store: gpkvs.Store) -> None:
+def test_table_that_does_not_fit_the_disk_changes_nothing(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpkvs.recovery.startup.memory.free_bytes", lambda: 1 << 62)
     with pytest.raises(NoSpaceError, match="disk"):
         store.create_table("huge", index_bytes=1 << 44)
     assert [table.name for table in store.info().tables] == ["default"]

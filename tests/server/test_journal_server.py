@@ -139,7 +139,7 @@ def test_the_help_names_commit_and_journal() -> None:
     text = " ".join(run_gpkvs("serve", "--help", env={"COLUMNS": "1000"}).stdout.decode().split())
     assert "--commit" in text
     assert "--journal-bytes" in text
-    assert "How batches become durable. undo: an undo log" in text
+    assert "How batches become durable. journal: a journal" in text
 
 
 def test_batches_end_after_the_next_has_begun(tmp_path: Path) -> None:

@@ -171,14 +171,14 @@ MUTANTS = (
     _one(
         "pages-not-flushed",
         _CHECKPOINT,
-        "                index.region.sync()\n",
-        "                pass\n",
+        "            image.sync()\n",
+        "            pass\n",
         "W3: the root names a checkpoint whose pages are lost",
     ),
     _one(
         "root-before-c-is-durable",
         _CHECKPOINT,
-        "            self._journal.wait(c.epoch)\n",
+        "        self._journal.wait(c.epoch)\n",
         "",
         "the root names a batch that is lost",
     ),

@@ -185,7 +185,7 @@ def test_what_is_there_is_made_durable_before_anything_is_stored(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, durability: DurabilityName, synced: bool
 ) -> None:
     """A life in a weaker domain, a kill or a copy leaves it in a cache; what names the rest comes last."""
-    gpkvs.open(store_path, **SIZES).close()
+    gpkvs.open(store_path, commit="undo", **SIZES).close()
     order: list[str] = []
     fsync, store, touch = os.fsync, Region.store, Region.redirty
 
