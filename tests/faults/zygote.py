@@ -85,11 +85,11 @@ def await_checkpoint(store: Store) -> None:
     """Have the thread write a checkpoint."""
     committer = store._engine.committer
     assert isinstance(committer, JournalCommitter)
-    checkpoints._BEGIN_SHARE = 0.0
+    checkpoints.BEGIN_SHARE = 0.0
     before = committer.checkpointer.checkpoints
     while committer.checkpointer.checkpoints == before:
         time.sleep(0.001)
-    checkpoints._BEGIN_SHARE = 1.0
+    checkpoints.BEGIN_SHARE = 1.0
 
 
 def run_step(step: str, number: int, store: Store | None, case: dict[str, Any]) -> Store | None:

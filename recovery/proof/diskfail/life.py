@@ -138,7 +138,7 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
     """Have checkpoints and idle covers come often, and threads lose their turn at odd places."""
     settings = {
         "_LOOK_SECONDS": shape.look_seconds,
-        "_BEGIN_SHARE": 2.0 if shape.is_checkpointed_by_hand else shape.begin_share,
+        "BEGIN_SHARE": 2.0 if shape.is_checkpointed_by_hand else shape.begin_share,
         "_IDLE_SECONDS": shape.idle_seconds,
         "_STEP_PAGES": shape.step_pages,
         "_PAUSE_SECONDS": 0.0005,

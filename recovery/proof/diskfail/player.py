@@ -15,7 +15,8 @@ from gpkvs.recovery.proof.diskfail.explorer import EMPTY, Explorer, Start, walk
 from gpkvs.recovery.proof.diskfail.judge import lay
 from gpkvs.recovery.proof.diskfail.life import open_store
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark
-from gpkvs.recovery.proof.diskfail.schedules import Schedule, Script
+from gpkvs.recovery.proof.diskfail.schedules import Schedule
+from gpkvs.recovery.proof.diskfail.scripts import Script
 from gpkvs.recovery.proof.diskfail.stage import Stage, quiet
 
 _STUCK_SECONDS = 30  # a script that takes longer never ends

@@ -1,0 +1,411 @@
+"""What scripts do in a life: what is held where, and what runs meanwhile (`schedules`).
+
+Heaps have eight segments, and a large record fills most of one, so that a script knows where
+the next record goes: into the next segment in which nothing is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from gpkvs.batch import Op
+from gpkvs.media.directory import ROOT_FILE
+from gpkvs.media.layout import BYTES_LAYOUT, PAGE_BYTES, U64_LAYOUT
+from gpkvs.native import library
+from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
+from gpkvs.recovery.proof.diskfail.expected import TableName
+from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Request, Shape
+from gpkvs.recovery.proof.diskfail.stage import DEFAULT, LARGE_BYTES, Stage
+
+_KIB = 1 << 10
+_SEGMENTS = 8
+SHAPE = replace(Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, delay_us=0)
+_FRAME_PAGES_MAX = 10  # of a batch that changes each key of a table of numbers
+LARGER = replace(SHAPE, heap_bytes=16 * 64 * _KIB)
+
+Script = Callable[[Stage], None]
+Crash = Callable[[Disk], Choice | None]  # what a crash keeps; None: it is a kill, and the power may fail later
+
+
+def _fill(stage: Stage, *free: int) -> None:
+    """Fill each segment of the heap with a large record, of the key with its number, then free some segments."""
+    for segment in range(_SEGMENTS):
+        stage.run(stage.sets(segment, value_bytes=LARGE_BYTES))
+    if free:
+        stage.run(stage.deletes(*free))
+        stage.cover()
+        stage.run(stage.sets(100))  # frees what is covered
+
+
+def _two_uncovered(stage: Stage) -> None:
+    """Leave two durable frames that no frame covers: the record of the first, in segment 1, is dead by the second."""
+    _fill(stage, 1, 2)
+    stage.hold()
+    sent = [stage.execute(stage.sets(1, value_bytes=LARGE_BYTES)) for _ in range(2)]
+    stage.release()
+    for each in sent:
+        stage.life.wait(each)
+
+
+# W1: who is told of what is not durable.
+
+
+def told_too_early(stage: Stage) -> None:
+    """Have callers wait for a write, a batch that changes nothing in the end, and a read of the write."""
+    stage.open()
+    stage.run(stage.sets(1))
+    stage.hold()
+    nothing: Request = (DEFAULT, [*stage.sets(3)[1], *stage.deletes(3)[1]])
+    reads: Request = (DEFAULT, [(Op.GET, KEYS[DEFAULT.layout][2])])
+    sent = [stage.execute(request) for request in (nothing, stage.sets(2), reads)]
+    for each in reversed(sent):
+        told = stage.start(partial(stage.life.wait, each))
+    stage.attempt(told.result)
+    stage.look()
+    stage.release()
+    for each in sent:
+        stage.life.wait(each)
+
+
+# W6, W4: who uses the space of a dead record that an uncovered frame names.
+
+
+def space_of_uncovered(stage: Stage) -> None:
+    """Want space while a dead record is named by a frame that is durable and not covered."""
+    stage.open()
+    _two_uncovered(stage)
+    stage.hold()
+    small = stage.execute(stage.sets(101))  # its frame would cover them, and is not durable
+    stage.wait_held()
+    stage.watch()
+    large = stage.attempt(lambda: stage.run(stage.sets(2, value_bytes=LARGE_BYTES)))
+    stage.look()
+    stage.release()
+    large.result()
+    stage.ignore()
+    stage.life.wait(small)
+
+
+def leave_uncovered(stage: Stage) -> None:
+    """Leave a durable frame that no frame covers, whose record is dead."""
+    stage.open()
+    _two_uncovered(stage)
+    stage.crash()
+
+
+def use_at_once(stage: Stage) -> None:
+    """Use what the opening found free, before any frame of this life is durable, if that can be."""
+    stage.stop_at("before_first_frame")
+    opening = stage.start(stage.open)
+    if stage.wait_stopped(opening):
+        stage.hold()
+    stage.go_on()
+    stage.attempt(opening.result)
+    if opening.done():  # else the opening waits for its first frame
+        sent = stage.execute(stage.sets(2, value_bytes=LARGE_BYTES))
+    else:
+        stage.let_through()
+        opening.result()
+        sent = stage.execute(stage.sets(2, value_bytes=LARGE_BYTES))
+    stage.wait_held()
+    stage.look()
+    stage.watch()
+    stage.release()
+    stage.life.wait(sent)
+    stage.ignore()
+
+
+def cover_too_much(stage: Stage) -> None:
+    """Have a batch that lacks space append an empty frame while the frame before is not durable."""
+    stage.open()
+    _fill(stage)
+    stage.run(stage.deletes(3))  # durable, and not covered
+    stage.hold()
+    sent = [stage.execute(stage.sets(101))]
+    stage.wait_held()
+    sent.append(stage.execute(stage.sets(102)))  # its frame waits for the flush
+    large = stage.attempt(lambda: stage.run(stage.sets(103, value_bytes=LARGE_BYTES)))  # so does the empty one
+    stage.let_through()
+    stage.wait_held(2)
+    stage.look()
+    stage.release()
+    stage.watch()
+    large.result()
+    stage.ignore()
+    for each in sent:
+        stage.life.wait(each)
+
+
+def drop_in_flight(stage: Stage) -> None:
+    """Drop a table while the newest batch changes it, and another one, and is not durable."""
+    stage.open()
+    table = stage.life.create(Random(1), BYTES_LAYOUT.name)
+    stage.run(stage.sets(1), stage.sets(1, table=table))
+    stage.hold()
+    sent = stage.execute(stage.sets(1, value_bytes=LARGE_BYTES), stage.sets(2, table=table))
+    stage.wait_held()
+    stage.watch()
+    dropped = stage.attempt(lambda: stage.life.drop(table))
+    stage.look()
+    stage.release()
+    dropped.result()
+    stage.ignore()
+    stage.life.wait(sent)
+
+
+def space_of_dropped(stage: Stage) -> None:
+    """Use the space of a dropped table while no frame covers the batches that named it."""
+    stage.open()
+    table = stage.life.create(Random(1), BYTES_LAYOUT.name)
+    for segment in range(16):
+        if segment not in (1, 2):
+            stage.run(stage.sets(segment, value_bytes=LARGE_BYTES))
+        else:  # the segment with the records of the table; and one whose batch names both tables
+            stage.run(stage.sets(segment, value_bytes=LARGE_BYTES, table=table), stage.sets(100 + segment))
+    stage.hold()
+    both = stage.execute(stage.sets(50), stage.sets(51, table=table))
+    stage.release()
+    stage.life.wait(both)
+    stage.life.drop(table)
+    stage.hold()
+    sent = stage.execute(stage.sets(104))
+    stage.wait_held()
+    stage.watch()
+    large = stage.attempt(lambda: stage.run(stage.sets(60, value_bytes=LARGE_BYTES)))
+    stage.look()
+    stage.release()
+    large.result()
+    stage.ignore()
+    stage.life.wait(sent)
+
+
+# W3: who uses the journal while a checkpoint ends.
+
+
+def _fill_journal(stage: Stage, table: TableName, batches: int) -> None:
+    """Run batches whose frames have some pages each, as long as the journal surely has room for the next."""
+    for _ in range(batches):
+        if stage.journal.used_pages + _FRAME_PAGES_MAX > stage.journal.ring.capacity:
+            return
+        begin = stage.journal.last.position
+        _run_wide(stage, table)
+        assert stage.journal.last.position <= begin + _FRAME_PAGES_MAX
+
+
+def _run_wide(stage: Stage, table: TableName) -> None:
+    stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table), stage.sets(1))
+
+
+def more_than_fits(stage: Stage) -> None:
+    """Run batches for which the journal has no room; then write the checkpoint that makes some."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 45)
+
+    def run_more() -> None:
+        for _ in range(8):
+            _run_wide(stage, table)
+
+    more = stage.attempt(run_more)
+    stage.look()
+    stage.checkpoint()
+    more.result()
+    stage.look()
+
+
+def journal_while(point: str, stage: Stage) -> None:
+    """Fill the journal while a checkpoint stands at a point, as far as the store lets it be filled."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 5)
+    stage.checkpoint()  # so that the ring is used from somewhere in the middle of a segment
+    _fill_journal(stage, table, 20)
+    stage.stop_at(point)
+    writing = stage.start(stage.checkpoint)
+    if stage.wait_stopped(writing):
+        _fill_journal(stage, table, 45)  # more than the ring holds
+    stage.look()
+    stage.go_on()
+    writing.result()
+    stage.look()
+    _fill_journal(stage, table, 1)
+    stage.look()
+
+
+def leave_full_journal(stage: Stage) -> None:
+    """Fill the journal, so that the next opening writes a checkpoint before its first frame."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 15)
+    stage.checkpoint()
+    _fill_journal(stage, table, 45)
+    stage.crash()
+
+
+def leave_frames(stage: Stage) -> None:
+    """Leave frames that only the journal has."""
+    stage.open()
+    _fill_journal(stage, stage.life.create(Random(1), U64_LAYOUT.name), 20)
+    stage.crash()
+
+
+def go_on_filling(stage: Stage) -> None:
+    """Fill the journal behind the frames of the life before, which a replay still needs."""
+    stage.open()
+    _fill_journal(stage, next(table for table in stage.tables if table.layout == U64_LAYOUT.name), 45)
+    stage.look()
+
+
+def root_while_used_again(stage: Stage) -> None:
+    """Store a root when the whole journal was used again since the copies were made."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    for _ in range(3):
+        _fill_journal(stage, table, 20)
+        stage.checkpoint()
+    _fill_journal(stage, table, 3)
+    stage.watch()
+    stage.checkpoint()
+    stage.ignore()
+
+
+# The roots.
+
+
+def two_checkpoints(stage: Stage) -> None:
+    """Write two checkpoints."""
+    stage.open()
+    stage.watch()
+    for _ in range(2):
+        stage.run(stage.sets(1, 2, 3))
+        stage.checkpoint()
+    stage.ignore()
+
+
+def second_root_under_way(stage: Stage) -> None:
+    """Crash while the second root copy is on its way."""
+    stage.open()
+    stage.run(stage.sets(1, 2, 3))
+    stage.hold(ROOT_FILE)
+    writing = stage.start(stage.checkpoint)
+    stage.wait_held()
+    stage.let_through()
+    stage.wait_held(2)
+    stage.crash()
+    stage.release()
+    writing.result()
+
+
+def with_torn_roots(disk: Disk) -> Choice:
+    """Keep all, and tear what was stored of the root."""
+    return disk.systematic()[-1]
+
+
+def killed_between_roots(stage: Stage) -> None:
+    """Crash while the first root copy is on its way."""
+    stage.open()
+    stage.run(stage.sets(1, 2, 3))
+    stage.hold(ROOT_FILE)
+    writing = stage.start(stage.checkpoint)
+    stage.wait_held()
+    stage.crash()
+    stage.release()
+    writing.result()
+
+
+def opening(stage: Stage) -> None:
+    """Open the store; all of it is watched."""
+    stage.watch()
+    stage.open()
+    stage.run(stage.sets(5))
+    stage.ignore()
+
+
+def opened(stage: Stage) -> None:
+    """Open the store, and watch what it does then."""
+    stage.open()
+    stage.watch()
+    stage.run(stage.sets(5))
+    stage.ignore()
+
+
+def checkpointed(stage: Stage) -> None:
+    """Leave a checkpoint, and frames after it."""
+    stage.open()
+    stage.run(stage.sets(*range(100)))
+    stage.checkpoint()
+    stage.run(stage.sets(*range(20)))
+    stage.crash()
+
+
+# Frames that an earlier life left beyond the end of the chain.
+
+
+def two_in_one_flush(stage: Stage) -> None:
+    """Crash while two frames wait for one flush."""
+    stage.open()
+    stage.run(stage.sets(1))
+    stage.hold()
+    stage.execute(stage.sets(2))
+    stage.wait_held()
+    stage.execute(stage.sets(3))
+    stage.execute(stage.sets(4))
+    stage.let_through()
+    stage.wait_held(2)
+    stage.look()
+    stage.crash()
+
+
+def wide_and_next_in_one_flush(stage: Stage) -> None:
+    """Have a frame of many pages and another one wait for one flush."""
+    stage.open()
+    table = stage.life.create(Random(1), U64_LAYOUT.name)
+    stage.run(stage.sets(1))
+    stage.hold()
+    stage.execute(stage.sets(2))
+    stage.wait_held()
+    stage.execute(stage.sets(*range(len(KEYS[table.layout])), table=table))
+    stage.execute(stage.sets(3))
+    stage.let_through()
+    stage.wait_held(2)
+    stage.look()
+
+
+def empty_and_next_in_one_flush(stage: Stage) -> None:
+    """Give the writer an empty frame and the next one at once: what it does if it is slow to wake up."""
+    stage.open()
+    stage.run(stage.sets(1))
+    submit = library.gpkvs_journal_submit
+    waiting: list[tuple[int, ...]] = []
+
+    def both(*frame: int) -> None:
+        waiting.append(frame)
+        if len(waiting) == 2:
+            stage.call_twice(submit, *waiting)
+
+    stage.hold()
+    setattr(library, "gpkvs_journal_submit", both)  # noqa: B010 - a function of a library
+    try:
+        if not stage.committer.cover():
+            raise LifeError("there was no need for an empty frame")
+        stage.execute(stage.sets(2))
+    finally:
+        setattr(library, "gpkvs_journal_submit", submit)  # noqa: B010
+    stage.wait_held()
+    stage.crash()
+
+
+def without_first_frame(disk: Disk) -> Choice:
+    """Lose the first of two frames that wait for one flush, and nothing else."""
+    frames = [
+        number
+        for number, unit in enumerate(disk.pending)
+        if isinstance(unit, Write) and len(unit.data) == PAGE_BYTES and unit.data[:7].tobytes() == b"GPKVSBL"
+    ]
+    assert len(frames) == 2
+    choice = disk.everything()
+    choice[frames[0]][:] = False
+    return choice
