@@ -15,10 +15,18 @@ from pathlib import Path
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.errors import BackendError, InvalidArgumentError, TableExistsError
+from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, TableExistsError
 from gpkvs.fatal import stop_process
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
-from gpkvs.media.directory import INDEX_BYTES_MAX, reserve_file, reserve_next, round_up, write_file
+from gpkvs.media.directory import (
+    INDEX_BYTES_MAX,
+    NO_SPACE,
+    disk_free_bytes,
+    reserve_file,
+    reserve_next,
+    round_up,
+    write_file,
+)
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
@@ -70,14 +78,22 @@ def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
 
     Raises
     ------
+    NoSpaceError
+        If the file system has no space; nothing is left behind then.
     OSError
-        If the file system refuses or has no space; nothing is left behind then.
+        If it refuses otherwise; nothing is left behind either.
     """
-    path = files.path / entry.file_name
+    path, index_bytes = files.path / entry.file_name, entry.blocks * BLOCK_BYTES
     try:
-        reserve_file(path, entry.blocks * BLOCK_BYTES, b"")
-    except (OSError, MemoryError):
+        reserve_file(path, index_bytes, b"")
+    except (OSError, MemoryError) as error:
         _remove(path)
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise NoSpaceError(
+                "disk",
+                f"an index of {index_bytes:,} bytes was asked for, {disk_free_bytes(files.path):,} are free in "
+                f"{files.path}: choose a smaller index, drop a table, or make room",
+            ) from error
         raise
 
 

@@ -81,7 +81,7 @@ _ZEROS = bytes(1 * MIB)
 INDEX_BYTES_MAX = 1 << 44
 
 # The last one is what a file system says to a size beyond all it could ever hold.
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Progress = Callable[[str, float], None]
 
@@ -150,6 +150,12 @@ def _owner(lock_file: Path) -> int | None:
     return int(text) if text.isdigit() and Path(f"/proc/{text}").exists() else None
 
 
+def disk_free_bytes(path: Path) -> int:
+    """Return what the file system of a path says that this user may still write."""
+    free = os.statvfs(path)
+    return free.f_bavail * free.f_frsize
+
+
 @contextmanager
 def access_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into errors that say what to do."""
@@ -157,7 +163,7 @@ def access_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
         hint = {
             errno.EACCES: "give this user read and write permission",
@@ -288,14 +294,13 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
         (path / ROOT_FILE).unlink(missing_ok=True)
         _remove_leftovers(path)
         marker.unlink(missing_ok=True)
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             needed = sizes.index_bytes + root.heap_bytes + root.log_bytes + root.journal_bytes
             log = f"journal {root.journal_bytes:,}" if root.has_journal else f"log {root.log_bytes:,}"
-            free = os.statvfs(path)
             raise NoSpaceError(
                 "disk",
                 f"a store of {needed:,} bytes (index {sizes.index_bytes:,}, heap {sizes.heap_bytes:,}, {log}) was "
-                f"asked for in {path}, {free.f_bavail * free.f_frsize:,} are free: choose smaller --index-bytes, "
+                f"asked for in {path}, {disk_free_bytes(path):,} are free: choose smaller --index-bytes, "
                 f"--heap-bytes, {'--journal-bytes' if root.has_journal else '--log-bytes'}, or another disk",
             ) from error
         raise
