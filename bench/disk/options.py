@@ -54,7 +54,7 @@ class DiskOptions:
     records: int = 2_000_000
     batch: int = 65_536
     rounds: int = 7
-    seconds: float = 1.0
+    seconds: float = 0.8
     device_batch: int = 4096
     device_index_bytes: int = 512 * MIB
     journal_bytes: int = 0

@@ -87,7 +87,7 @@ async def measure_throughput(
             runs[task, EMPTY], cpu_us = await _measure_empty(options, operation)
             spent[task] |= {"empty_server_cpu_us": cpu_us}
         contenders: dict[str, dict[str, str]] = {
-            OWN: {"version": package_version()},
+            OWN: {"version": package_version(), "settings": _commit_of(server)},
             EMPTY: {"version": grpc.__version__},
         }
         if redis:
@@ -95,6 +95,11 @@ async def measure_throughput(
     measurements = [Measurement(task, contender, found) for (task, contender), found in runs.items()]
     phases = {task: found.pop("phases") for task, found in spent.items()}
     return measurements, {"contenders": contenders, "spent": spent, "phases": phases}
+
+
+def _commit_of(server: ServerProcess) -> str:
+    """Say how the server's batches become durable."""
+    return f"commit {'journal' if Scrape(server.metrics).has('gpkvs_journal_bytes') else 'undo'}"
 
 
 def _tasks(

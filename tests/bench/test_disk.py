@@ -129,6 +129,7 @@ def test_the_server_is_measured_beside_redis_that_syncs_and_reported(disk: Path)
     kept, document = measure(disk, "server"), disk / "performance.md"
     result = json.loads((kept / "server-msync.json").read_text())
     assert_rows(result, SERVER_ROWS)
+    assert result["contenders"]["gpkvs"]["settings"] == "commit journal"
     assert "appendfsync always" in result["contenders"]["redis"]["settings"]
     document.write_text(f"{BEGIN}\n{END}\n")
     done = run_gpkvs("bench", "report", "--results", str(kept), "--document", str(document))
