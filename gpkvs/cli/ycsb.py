@@ -205,17 +205,23 @@ async def _measure(properties: Properties, target: str, *, is_load: bool, status
     )
     stopped = asyncio.Event()
     async with AsyncClient(target, table=properties.table) as client:
-        await client.wait_ready(_READY_SECONDS_MAX)
         kind = BatchRunner if properties.batch > 1 else Runner
         runner = kind(client, properties, workload, _print_error)
+        ready = asyncio.create_task(client.wait_ready(_READY_SECONDS_MAX))
 
         def stop() -> None:
             stopped.set()
+            ready.cancel()
             runner.stop()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+        await asyncio.wait([ready])
+        if stopped.is_set():
+            steps = iter(())
+        else:
+            ready.result()
         with _progress(runner, total, properties.status_interval if status else 0):
             report = await runner.run(steps)
         closing = time.perf_counter()

@@ -41,6 +41,7 @@ from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
+_IGNORED = {"event": "setting_ignored"}
 
 
 @dataclass
@@ -243,9 +244,12 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             config.commit,
             commit,
             config.commit,
+            extra=_IGNORED,
         )
     if getattr(config, of_other) is not None:
-        _log.info("%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit)
+        _log.info(
+            "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
+        )
     for name in ("index_bytes", "heap_bytes", of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
@@ -254,6 +258,7 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
                 name,
                 getattr(wanted, name),
                 getattr(has, name),
+                extra=_IGNORED,
             )
 
 

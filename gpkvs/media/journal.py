@@ -22,7 +22,7 @@ from gpkvs.errors import memory_refused
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.frame import HEADER_BYTES, FrameHeader
 from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
-from gpkvs.native import library
+from gpkvs.native import journal_durable, library
 from gpkvs.pm.mapping import map_memory
 
 # Frames that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
@@ -169,7 +169,7 @@ class Journal:
     @property
     def durable(self) -> int:
         """The newest durable epoch."""
-        return int(library.gpkvs_journal_durable(self._writer))
+        return journal_durable(self._writer)
 
     @property
     def used_pages(self) -> int:
@@ -194,7 +194,8 @@ class Journal:
 
     def wait(self, epoch: int) -> None:
         """Return when the frame of an epoch is durable. A failure of the disk ends the process."""
-        library.gpkvs_journal_wait(self._writer, epoch)
+        if self.durable < epoch:
+            library.gpkvs_journal_wait(self._writer, epoch)
 
     def reserve(self, pages: int) -> Frame:
         """Return room for a frame, in memory and in the journal; wait until there is some.

@@ -29,7 +29,7 @@ class DomainName(StrEnum):
 _HOW = {
     DomainName.FENCE: "survives power loss (store fences; the caches are in the persistence domain)",
     DomainName.FLUSH: "survives power loss (cache lines written back before each fence)",
-    DomainName.MSYNC: "survives power loss (fdatasync after each phase)",
+    DomainName.MSYNC: "survives power loss (fdatasync)",
     DomainName.PROCESS: "survives a crash of the process, NOT power loss",
     DomainName.NONE: "UNSAFE: no undo log; a crash may lose or tear any batch since the store was opened",
 }

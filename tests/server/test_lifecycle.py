@@ -212,6 +212,7 @@ def test_json_log(start_server: StartServer) -> None:
     events = log_events(server)
     assert list(events) == [
         "start",
+        "setting_ignored",  # the journal's size
         "created",
         "contents",
         "domain",
