@@ -20,7 +20,7 @@ from gpkvs.info import JournalInfo
 from gpkvs.store import Store
 
 _CHECKPOINTS_MIN = 2  # then the whole index is in its file
-_USED_SHARE = 0.5  # a checkpoint begins at a quarter, and ends before three quarters
+_USED_SHARE = 0.5  # a checkpoint begins there
 
 
 def main(directory: str, shape: str, *sizes: str) -> None:

@@ -25,7 +25,7 @@ from gpkvs.pm.mapping import map_memory
 
 _STEP_PAGES = 256  # that are copied, waited for and written at once
 # A checkpoint begins when so much of the journal is in use, and aims to end before so much is.
-BEGIN_SHARE, _END_SHARE = 0.25, 0.75
+BEGIN_SHARE, _END_SHARE = 0.5, 0.8
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 0.005  # after a step that is ahead of the journal
 _IDLE_SECONDS = 0.1  # then an empty frame covers the last batch
