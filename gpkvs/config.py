@@ -138,7 +138,10 @@ class StoreConfig:
     tables_bytes_max: Annotated[
         int | None,
         Setting(
-            "Size of the indexes of all tables together.", LIMITS, is_size=True, none_means="no limit but the disk"
+            "Size of the indexes of all tables together.",
+            LIMITS,
+            is_size=True,
+            none_means="no limit but the disk and, with a journal, the memory",
         ),
     ] = None
     limits: Limits = field(default_factory=Limits)

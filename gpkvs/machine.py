@@ -15,13 +15,17 @@ class _Hierarchy(NamedTuple):
     root: str
     limit: str
     used: str
-    reclaimable: str  # in memory.stat: file pages that are given up first
+    reclaimable: tuple[str, str]  # in memory.stat: pages of files, which are given up when memory is short
 
 
 _HIERARCHIES = (
-    _Hierarchy("", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    _Hierarchy("", "/sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file")),
     _Hierarchy(
-        "memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        "memory",
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
     ),
 )
 _MEMINFO = Path("/proc/meminfo")
@@ -39,7 +43,8 @@ class _Group(NamedTuple):
     @property
     def free_bytes(self) -> int:
         used = _number(self.folder / self.kind.used)
-        reclaimable = _fields(self.folder / "memory.stat").get(self.kind.reclaimable, 0)
+        found = _fields(self.folder / "memory.stat")
+        reclaimable = sum(found.get(name, 0) for name in self.kind.reclaimable)
         return max(self.limit - max(used - reclaimable, 0), 0)
 
 
@@ -47,6 +52,11 @@ def machine_bytes() -> int:
     """Return the memory that this process may use."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *(group.limit for group in _limited_groups())])
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that belongs to no file; 0 if the system does not say."""
+    return _fields(Path("/proc/self/status")).get("RssAnon:", 0) << 10
 
 
 def free_bytes() -> int | None:

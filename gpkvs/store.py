@@ -33,6 +33,7 @@ from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
+from gpkvs.machine import resident_bytes
 from gpkvs.media.directory import Progress, access_errors
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
@@ -304,7 +305,8 @@ class Store:
             check_new_table(self._files.catalog, name, layout, index_bytes)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
-                require_memory(index_bytes)
+                unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - resident_bytes()
+                require_memory(index_bytes + max(unfilled, 0))
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
@@ -497,7 +499,8 @@ def open_store(
     index_bytes, heap_bytes, log_bytes
         Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
     commit, journal_bytes
-        How the batches of a new store become durable, ``undo`` or ``journal``, and the size of its journal.
+        How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
+        domain ``msync``, else ``undo``.
     limits
         Lower limits for requests than the defaults.
     create

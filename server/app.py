@@ -120,16 +120,16 @@ class _Server:
         """Start, serve, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for stopping in _STOP_SIGNALS:
-            # Not by the loop: to forget its handler it restores the default one for a moment, which ends the process.
-            signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
-        loop.add_signal_handler(signal.SIGHUP, self._options.reload)
-        log_start()
-        if self._options.ready_file:
-            _require_writable(self._options.ready_file)
         gate = Gate()
         async with AsyncExitStack() as stack:
-            stack.callback(_ignore_stop_signals)
+            stack.callback(_ignore_signals)
+            # Not by the loop: to forget its handler it restores the default one, which ends the process.
+            for stopping in _STOP_SIGNALS:
+                signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
+            signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._options.reload))
+            log_start()
+            if self._options.ready_file:
+                _require_writable(self._options.ready_file)
             stack.callback(self._engine_thread.shutdown)
             stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
@@ -285,9 +285,9 @@ class _Server:
             _log.warning("clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
 
 
-def _ignore_stop_signals() -> None:
+def _ignore_signals() -> None:
     """Let no second signal kill a process that has closed its store and is about to exit: its status would be wrong."""
-    for number in _STOP_SIGNALS:
+    for number in (*_STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 

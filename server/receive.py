@@ -90,6 +90,7 @@ class Receives:
         self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS, self._look)
         self._is_idle = True
         self._trim_at = 0.0
+        self._freed_bytes = 0  # at the last look
         self._stopped: GpkvsError | None = None
         self.begin()
 
@@ -209,8 +210,10 @@ class Receives:
         # Memory that nobody allocated may also be an index of a store with a journal, which grows as it fills up. What
         # the C library calls free may have been given back before.
         unallocated_bytes = anonymous_bytes() - allocated_bytes() - self._idle_free_bytes
-        if min(unallocated_bytes, freed_bytes()) > self._bytes_max:
+        freed = freed_bytes()
+        if min(unallocated_bytes, freed) > self._bytes_max and freed != self._freed_bytes:
             self._loop.run_in_executor(None, give_back_free)
+        self._freed_bytes = freed
 
     def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:
         """End so many calls that messages hold half of what they may, if all hold the same.

@@ -73,7 +73,7 @@ static void write_records_run(const void* args, u64 first, u64 last) {
         const u64 whole = (end - page + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
         memset(w.pages + (end - page), 0, whole - (end - page));
         write_whole((int)w.file, w.pages, whole, w.heap_offset + page);
-        // The disk begins at once, so the flush has less to wait for. A file system that cannot do it waits for the flush.
+        // The disk begins at once, so the flush has less to wait for. Where it cannot begin early, the flush writes it all.
         sync_file_range((int)w.file, w.heap_offset + page, whole, SYNC_FILE_RANGE_WRITE);
     }
 }

@@ -246,7 +246,7 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             config.commit,
             extra=_IGNORED,
         )
-    if getattr(config, of_other) is not None:
+    if getattr(config, of_other) not in (None, getattr(Sizes, of_other)):
         _log.info(
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )

@@ -33,7 +33,7 @@ from gpkvs.media.directory import (
     round_up,
     segment_bytes_for,
 )
-from gpkvs.media.layout import BLOCK_BYTES, UNIT_BYTES, reference_length
+from gpkvs.media.layout import BLOCK_BYTES, UNIT_BYTES, CommitKind, reference_length
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.copy.image import FullError, Image
@@ -49,6 +49,7 @@ from gpkvs.recovery.copy.records import (
 )
 from gpkvs.recovery.copy.source import Rows, Source, open_source
 from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
+from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import choose_commit
 from gpkvs.recovery.startup.salvage import audit
 from gpkvs.text import no_such, quoted
@@ -205,6 +206,8 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
     try:
         require_no_store(new)  # nobody else can make one from here on
         kind = choose_commit(commit, find_domain(new, "auto"))
+        if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
+            require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)
         root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
         writer = StoreWriter(new, root, copy.catalog)
         try:

@@ -19,6 +19,6 @@ def require_memory(needed_bytes: int) -> None:
         raise NoSpaceError(
             "memory",
             f"the indexes of a store with a journal are held in memory: they take {needed_bytes:,} bytes, "
-            f"{free:,} are free: give the machine more memory, or do without a journal: --commit undo for a new store, "
-            "gpkvs copy OLD NEW --commit undo for one that exists",
+            f"{free:,} are free: give the machine more memory. A new store can do without a journal (--commit undo), "
+            "and so can a copy, made where there is the memory (gpkvs copy OLD NEW --commit undo)",
         )

@@ -52,7 +52,7 @@ def test_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.Monk
     for folder, limit, used in ((outer, 100 * MIB, 90 * MIB), (inner, 60 * MIB, 45 * MIB)):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{used}\n")
-        (folder / "memory.stat").write_text(f"anon {used}\ninactive_file {10 * MIB}\n")
+        (folder / "memory.stat").write_text(f"anon {used}\ninactive_file {4 * MIB}\nactive_file {6 * MIB}\n")
     (tmp_path / "memory.max").write_text("max\n")
     kind = machine._HIERARCHIES[0]._replace(root=str(tmp_path))
     monkeypatch.setattr(machine, "_HIERARCHIES", (kind,))
