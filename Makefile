@@ -47,13 +47,13 @@ BY_UNDO := tests/engine tests/store/test_store.py tests/store/test_close.py test
 
 test: suite docs phases undo  ## the whole test suite
 
-# In two processes, each as long as the other: what talks over the network, and the rest. The second one's output comes last.
-NETWORK := tests/server tests/client tests/cli tests/examples tests/deploy
+# In two processes, each as long as the other: what mostly runs servers, and the rest. The first one's output comes last.
+SERVING := tests/server tests/client tests/cli tests/examples tests/deploy tests/bench tests/faults
 suite: install-test
 	@mkdir -p build
-	@$(BIN)/python -m pytest -q $(NETWORK) >build/suite-network.txt 2>&1 & network=$$!; \
-	$(BIN)/python -m pytest -q tests --ignore tests/docs $(addprefix --ignore ,$(NETWORK)); rest=$$?; \
-	wait $$network; network=$$?; cat build/suite-network.txt; exit $$((rest || network))
+	@$(BIN)/python -m pytest -q $(SERVING) >build/suite-serving.txt 2>&1 & serving=$$!; \
+	$(BIN)/python -m pytest -q tests --ignore tests/docs $(addprefix --ignore ,$(SERVING)); rest=$$?; \
+	wait $$serving; serving=$$?; cat build/suite-serving.txt; exit $$((rest || serving))
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
