@@ -1,4 +1,4 @@
-"""The memory that this process may use: the machine's, or less if its control groups say so."""
+"""The memory that this process uses, and may use: the machine's, or less if its control groups say so."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _HIERARCHIES = (
         ("total_inactive_file", "total_active_file"),
     ),
 )
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -50,13 +51,14 @@ class _Group(NamedTuple):
 
 def machine_bytes() -> int:
     """Return the memory that this process may use."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
     return min([machine, *(group.limit for group in _limited_groups())])
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process that belongs to no file; 0 if the system does not say."""
-    return _fields(Path("/proc/self/status")).get("RssAnon:", 0) << 10
+def anonymous_bytes() -> int:
+    """Return the memory of this process that is in use and belongs to no file."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def free_bytes() -> int | None:

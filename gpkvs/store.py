@@ -33,7 +33,7 @@ from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
-from gpkvs.machine import resident_bytes
+from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
@@ -305,7 +305,7 @@ class Store:
             check_new_table(self._files.catalog, name, layout, index_bytes)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
-                unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - resident_bytes()
+                unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - anonymous_bytes()
                 require_memory(index_bytes + max(unfilled, 0))
             entry = new_entry(self._files.catalog, name, layout, index_bytes)
             with access_errors(self.path):

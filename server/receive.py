@@ -23,8 +23,9 @@ from functools import partial
 import grpc
 
 from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.machine import anonymous_bytes
 from gpkvs.server.memory import Connection, Memory
-from gpkvs.server.resident import allocated_bytes, anonymous_bytes, freed_bytes, give_back_free
+from gpkvs.server.resident import allocated_bytes, freed_bytes, give_back_free
 
 # Between two looks a fast network must not bring more than messages may take. More looks would only cost: each takes
 # 0.6 ms of the event loop.

@@ -1,19 +1,12 @@
-"""The memory that the process takes, as the operating system counts it."""
+"""The memory that the C library has given out, and keeps."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-from pathlib import Path
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+from gpkvs.machine import anonymous_bytes
+
 _LIBC = ctypes.CDLL(None)
-
-
-def anonymous_bytes() -> int:
-    """Return the memory in use that belongs to no file."""
-    _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
-    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 class _Allocated(ctypes.Structure):

@@ -111,6 +111,11 @@ def reference_length(reference: Any) -> Any:
     return reference & RECORD_UNITS_MAX
 
 
+def slot_versions(words: Any) -> Any:
+    """Return the versions in slots of a table with records, whose words this column has; 0 where a slot is empty."""
+    return words[3::4] & VERSION_MAX
+
+
 class ChangeKind(IntEnum):
     """What a batch does to one key's slot."""
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpkvs.backends.base import Backend
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, VERSION_MAX
+from gpkvs.media.layout import BLOCK_BYTES, VERSION_MAX, slot_versions
 from gpkvs.recovery.startup.salvage import audit
-
-_RECORD = 1 << 60  # the kind of a slot with a record, above its version
 
 
 def require_no_lost_frame(files: StoreFiles, backend: Backend, next_sequence: int) -> None:
@@ -32,12 +28,11 @@ def require_no_lost_frame(files: StoreFiles, backend: Backend, next_sequence: in
 
 def _shows_later(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence: int) -> bool:
     for block in range(table.blocks):
-        metas = files.indexes[table.id].region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)[3::4]
-        if int(metas.max()) < _RECORD | next_sequence:
+        words = files.indexes[table.id].region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)
+        is_later = slot_versions(words) >= next_sequence
+        if not is_later.any():
             continue
-        is_later = (metas & np.uint64(VERSION_MAX)) >= next_sequence
-        if (
-            is_later & (audit(files, backend, table, VERSION_MAX, blocks=(block, block + 1)) == 0) & (metas != 0)
-        ).any():
+        is_whole = audit(files, backend, table, VERSION_MAX, blocks=(block, block + 1)) == 0
+        if (is_later & is_whole).any():
             return True
     return False

@@ -42,6 +42,7 @@ from gpkvs.media.layout import (
     RunKind,
     reference_length,
     reference_offset,
+    slot_versions,
 )
 from gpkvs.pm.mapping import map_memory
 from gpkvs.recovery.startup.lost_frame import require_no_lost_frame
@@ -373,7 +374,7 @@ def _is_in_files(files: StoreFiles, next_sequence: int) -> bool:
         if index.has_records:
             assert isinstance(index.region, Image)
             for part in index.region.read_parts():
-                if int((part.view(np.uint64)[3::4] & np.uint64(VERSION_MAX)).max()) >= next_sequence:
+                if int(slot_versions(part.view(np.uint64)).max()) >= next_sequence:
                     return True
     return False
 

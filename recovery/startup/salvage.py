@@ -16,7 +16,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch
+from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch, slot_versions
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
 
@@ -173,8 +173,8 @@ def after_loss(files: StoreFiles, current: Descriptor) -> Transaction:
     highest = 0
     for table in files.catalog.tables:
         if table.slot_layout.has_records:
-            metas = files.indexes[table.id].region.words(0, table.slots * 4)[3::4]
-            highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))
+            words = files.indexes[table.id].region.words(0, table.slots * 4)
+            highest = max(highest, int(slot_versions(words).max()))
     transaction = Transaction(files, current)
     following = max(current.next_sequence, highest + 1)
     fitting = current._replace(

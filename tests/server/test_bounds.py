@@ -8,9 +8,9 @@ import pytest
 
 from gpkvs.config import GIB, MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.machine import machine_bytes
+from gpkvs.machine import anonymous_bytes, machine_bytes
 from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
-from gpkvs.server.resident import allocated_bytes, anonymous_bytes, give_back_free
+from gpkvs.server.resident import allocated_bytes, give_back_free
 from gpkvs.server.turns import Turns
 
 
