@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,14 +18,16 @@ from gpkvs.engine.engine import Engine
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
+# No exception of a handler may come in the middle of these. A batch would end the process at once (`gpkvs.fatal`). A
+# poll would keep its lock, and whoever waits for the child later would wait for ever.
+_UNBROKEN = (Engine.execute.__code__, subprocess.Popen.poll.__code__)
 
 
 @contextmanager
 def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
     """Let SIGTERM and Ctrl-C end the command by an exception, so that it cleans up everything on the way out.
 
-    In the middle of a transaction of this process, an exception would end the process at once (`gpkvs.fatal`). There a
-    timer tries again a moment later.
+    Where no exception may come, a timer tries again a moment later.
 
     Parameters
     ----------
@@ -38,7 +41,7 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
         if number in _ENDING:
             told.append(number)
         while frame:
-            if frame.f_code is Engine.execute.__code__:
+            if frame.f_code in _UNBROKEN:
                 signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
                 return
             frame = frame.f_back

@@ -77,7 +77,8 @@ def test_a_message_costs_the_same_calls_and_objects_whatever_it_holds(tmp_path: 
     for operation, found in counted.items():
         few, many = (found[str(size)] for size in sizes)
         assert few["calls_per_message"] > 100, operation
-        assert abs(many["calls_per_message"] - few["calls_per_message"]) < 20, (operation, few, many)
+        # A busy machine adds calls that wait: tens of them, where one for each operation would add 4,032.
+        assert abs(many["calls_per_message"] - few["calls_per_message"]) < 400, (operation, few, many)
         assert many["objects_most"] - few["objects_most"] < 1000, (operation, few, many)
 
 

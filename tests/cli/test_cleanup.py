@@ -43,6 +43,37 @@ with ended_by_signals():
         print("cleaned up")
 """
 
+# Told to end while it has the lock of a child's status, without which nobody can wait for the child.
+IN_A_POLL = """
+import os, signal, subprocess, sys, time
+from gpkvs.cli.cleanup import ended_by_signals
+
+class Lock:
+    def __init__(self, lock):
+        self.lock = lock
+    def acquire(self, *arguments):
+        taken = self.lock.acquire(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return taken
+    def release(self):
+        self.lock.release()
+    def __enter__(self):
+        self.lock.acquire()
+    def __exit__(self, *error):
+        self.lock.release()
+
+with ended_by_signals():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child._waitpid_lock = Lock(child._waitpid_lock)
+    try:
+        child.poll()
+        time.sleep(60)
+    finally:
+        child.kill()
+        child.wait()
+        print("cleaned up")
+"""
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -152,3 +183,9 @@ def test_a_transaction_is_not_interrupted(store_path: Path) -> None:
     assert done.stdout == b"cleaned up\n"
     with gpkvs.open(store_path) as store:
         assert store.get(b"key") == b"value"
+
+
+def test_a_poll_of_a_child_is_not_interrupted() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_POLL], capture_output=True, check=False, timeout=SECONDS_MAX)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
+    assert done.stdout == b"cleaned up\n"
