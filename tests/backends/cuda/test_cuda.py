@@ -202,7 +202,8 @@ for number in range(1, 100_000):
 
 @pytest.mark.parametrize("after_ms", [5, 40, 90, 140, 200])
 def test_killed_while_kernels_run(store_path: Path, after_ms: int) -> None:
-    with gpkvs.open(store_path, backend="cuda", **{**SMALL, "log_bytes": 32 << 20, "journal_bytes": 256 << 20}) as store:
+    sizes = {**SMALL, "log_bytes": 32 << 20, "journal_bytes": 256 << 20}
+    with gpkvs.open(store_path, backend="cuda", **sizes) as store:
         store.create_table(TABLE, layout="u64", index_bytes=16 << 20)
         keys = np.arange(400_000, dtype=np.uint64)
         store.set_many(keys, np.zeros(len(keys), np.uint64), table=TABLE)
