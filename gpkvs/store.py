@@ -350,7 +350,7 @@ class Store:
         try:
             with self._mutex:
                 self._engine.release(dropped.index)
-            while self._maintain():
+            while self._engine.is_counting and self._maintain():
                 pass
         except (MemoryError, OSError) as error:
             _log.warning("the records of table %s are freed at the next opening: %r", dropped.entry.name, error)
@@ -386,7 +386,8 @@ class Store:
         return described
 
     def _describe_now(self) -> StoreInfo:
-        live = self._engine.heap.live_bytes
+        heap = self._engine.heap
+        live = heap.live_bytes
         tables = list(self._tables.values())
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
         record_bytes = live / bytes_records if bytes_records else 0.0
@@ -399,7 +400,12 @@ class Store:
             domain_note=self.domain.note,
             heap_bytes=self._files.heap.bytes,
             heap_live_bytes=live,
-            heap_free_bytes=self._engine.heap.free_units * UNIT_BYTES,
+            heap_free_bytes=heap.free_units * UNIT_BYTES,
+            heap_charged_bytes=heap.charged * UNIT_BYTES,
+            heap_charged_bytes_max=heap.charged_max * UNIT_BYTES,
+            heap_segments=heap.segments,
+            heap_free_segments=heap.free_segments,
+            heap_moved_bytes=heap.moved_units * UNIT_BYTES,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes,

@@ -18,6 +18,7 @@ from gpkvs.media.catalog import TableEntry
 from gpkvs.media.layout import UNIT_BYTES
 from gpkvs.text import counted, quoted
 
+_LARGER_HEAP = "stop the server and run gpkvs copy OLD NEW with a larger --heap-bytes"
 # What an index takes of random keys for certain, even if all come in one batch.
 _LOAD_PLANNED = 0.7
 
@@ -51,14 +52,45 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
     )
 
 
+class NoRoomError(Exception):
+    """The heap has no room for a batch as it is; after compaction it may have.
+
+    Parameters
+    ----------
+    units
+        By request, in arrival order: what its records are charged.
+    free_units
+        Of the heap.
+
+    Attributes
+    ----------
+    requests
+        How many of them, from the first on, may fit: not all. If all seem to fit, the ends of segments are in the way,
+        which records cannot cross.
+    """
+
+    def __init__(self, units: NDArray[np.int64], free_units: int) -> None:
+        super().__init__(f"{int(units.sum())} units do not fit the heap as it is")
+        self.units = units
+        self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
+
+
 def heap_full(heap: Heap) -> NoSpaceError:
-    """Return why new records are refused: "heap full: no free segment left for new records ..."."""
-    total = len(heap.live_units) * heap.segment_units * UNIT_BYTES
+    """Return why requests are refused that raise what records are charged: "heap full: ..."."""
+    charged, most = heap.charged * UNIT_BYTES, heap.charged_max * UNIT_BYTES
     return NoSpaceError(
         "heap",
-        f"no free segment left for new records ({heap.live_bytes:,} of {total:,} bytes are live; a segment is free "
-        "again when nothing in it is live): delete keys, or stop the server and run gpkvs copy OLD NEW with a larger "
-        "--heap-bytes",
+        f"the records would take more than the {most:,} of {heap.total_bytes:,} bytes that compaction can keep free of "
+        f"waste ({charged:,} are charged now): delete keys, or {_LARGER_HEAP}",
+    )
+
+
+def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
+    """Return why a request is refused whose records find no room at once, though they may be stored."""
+    return NoSpaceError(
+        "heap",
+        f"one request takes {units * UNIT_BYTES:,} bytes, and {heap.free_units * UNIT_BYTES:,} are free to be written "
+        f"at once: send smaller requests, delete keys, or {_LARGER_HEAP}",
     )
 
 
