@@ -71,6 +71,7 @@ def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: np.ndarray) ->
         segment_units=heap.segment_units,
         segments=len(heap.live_units),
         live_units=heap.live_units,
+        heap_bytes=heap.bytes,
         records=len(op),
         put_op=op,
         key_lengths=plan.host_key_lengths,

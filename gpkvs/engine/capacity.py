@@ -53,10 +53,9 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
 
 def heap_full(heap: Heap) -> NoSpaceError:
     """Return why new records are refused: "heap full: no free segment left for new records ..."."""
-    total = len(heap.live_units) * heap.segment_units * UNIT_BYTES
     return NoSpaceError(
         "heap",
-        f"no free segment left for new records ({heap.live_bytes:,} of {total:,} bytes are live; a segment is free "
+        f"no free segment left for new records ({heap.live_bytes:,} of {heap.bytes:,} bytes are live; a segment is free "
         "again when nothing in it is live): delete keys, or stop the server and run gpkvs copy OLD NEW with a larger "
         "--heap-bytes",
     )

@@ -1,6 +1,6 @@
 """The heap: where the next record goes, and how much of each segment is live.
 
-A segment is free when nothing in it is live. Live counts are volatile. An opening recounts them from the index; each
+A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. Live counts are volatile. An opening recounts them from the index; each
 committed batch keeps them up. ``kernels/allocate.hpp`` allocates.
 """
 
@@ -34,14 +34,42 @@ class Heap:
         From the current descriptor.
     live_units : (segments,) uint64
         Counted from the index. Native code keeps their address: they change in place.
+    size, size_max
+        Bytes that the heap has, and may have after `grow`; by default, all segments are whole and stay as many.
+
+    Attributes
+    ----------
+    bytes
+        The size that it has.
     """
 
-    def __init__(self, segment_bytes: int, tail: Tail, live_units: U64) -> None:
+    def __init__(
+        self, segment_bytes: int, tail: Tail, live_units: U64, *, size: int | None = None, size_max: int = 0
+    ) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
-        self.live_units = live_units
+        self.bytes = len(live_units) * segment_bytes if size is None else size
+        self._live_units = self.live_units = live_units
+        if self._segments_of(size_max) > len(live_units):
+            # The column has its place for all segments that may come: what nobody touches takes no memory.
+            self._live_units = np.zeros(self._segments_of(size_max), np.uint64)
+            self._live_units[: len(live_units)] = live_units
+            self.live_units = self._live_units[: len(live_units)]
         self._freed: deque[tuple[int, U64]] = deque()
+
+    def _segments_of(self, size: int) -> int:
+        return -(-size // (self.segment_units * UNIT_BYTES))
+
+    def grow(self, size: int) -> None:
+        """Take more space into use, which the file has; cannot fail. The address of `live_units` stays."""
+        assert size >= self.bytes
+        self.bytes = size
+        self.live_units = self._live_units[: self._segments_of(size)]
+
+    def end_of(self, segment: int) -> int:
+        """Return the units of a segment that there are."""
+        return min(self.segment_units, self.bytes // UNIT_BYTES - segment * self.segment_units)
 
     @property
     def live_bytes(self) -> int:
@@ -52,9 +80,12 @@ class Heap:
     @property
     def free_units(self) -> int:
         """Units that records could still be appended to."""
+        last = len(self.live_units) - 1
         free = int((self.live_units == 0).sum()) * self.segment_units
-        units = self.start.units
-        return free + (self.segment_units - units if units else 0)
+        if self.live_units[last] == 0:
+            free -= self.segment_units - self.end_of(last)
+        start = self.start
+        return free + (self.end_of(start.segment) - start.units if start.units else 0)
 
     @property
     def start(self) -> Tail:
@@ -63,13 +94,17 @@ class Heap:
 
     def release(self, units: U64) -> None:
         """Count units of each segment as no longer live; cannot fail."""
-        np.subtract(self.live_units, units, out=self.live_units)
+        live_units = self.live_units[: len(units)]  # the heap may have grown since they were counted
+        np.subtract(live_units, units, out=live_units)
 
     def release_later(self, epoch: int, units: U64) -> None:
         """Note units of each segment that are free once a durable frame covers an epoch (W6)."""
         if self._freed and self._freed[-1][0] == epoch:
             noted = self._freed[-1][1]
-            np.add(noted, units, out=noted)
+            if len(noted) < len(units):  # the heap has grown
+                noted = np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))
+                self._freed[-1] = epoch, noted
+            np.add(noted[: len(units)], units, out=noted[: len(units)])
         else:
             self._freed.append((epoch, units))
 

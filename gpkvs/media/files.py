@@ -80,13 +80,18 @@ class StoreFiles:
 
     @property
     def segments(self) -> int:
-        """Segments of the heap."""
-        return self.root.heap_bytes // self.root.segment_bytes
+        """Segments of the heap; it may end inside the last one."""
+        return -(-self.root.heap_bytes // self.root.segment_bytes)
 
     @property
     def segment_units(self) -> int:
         """Units of a segment of the heap."""
         return self.root.segment_bytes // UNIT_BYTES
+
+    def holds_tail(self, tail_segment: int, tail_bytes: int) -> bool:
+        """Whether a tail lies in the heap."""
+        end = tail_segment * self.root.segment_bytes + tail_bytes
+        return tail_segment < self.segments and tail_bytes <= self.root.segment_bytes and end <= self.root.heap_bytes
 
     def table(self, table_id: int) -> TableEntry:
         """Return the catalogue entry of a table that exists."""
@@ -172,23 +177,23 @@ def open_files(
     """
     opened: list[Region | Image | DataFile] = []
 
-    def region(name: str, size: int) -> Region:
-        _check_size(path / name, size)
-        mapped = Region(path / name, domain)
+    def region(name: str, size: int, *, may_be_longer: bool = False) -> Region:
+        _check_size(path / name, size, may_be_longer=may_be_longer)
+        mapped = Region(path / name, domain, size=size)
         opened.append(mapped)
         return mapped
 
     def data_file(size: int) -> DataFile:
-        _check_size(path / DATA_FILE, size)
+        _check_size(path / DATA_FILE, size, may_be_longer=True)
         data = DataFile(path / DATA_FILE, write=domain is not None)
         opened.append(data)
         return data
 
     def heap(root: Root) -> Region:
         if not root.has_journal:
-            return region(HEAP_FILE, root.heap_bytes)
+            return region(HEAP_FILE, root.heap_bytes, may_be_longer=True)
         # Records are written to the file: nothing may store to the mapping.
-        mapped = Region(path / DATA_FILE, None, root.journal_bytes)
+        mapped = Region(path / DATA_FILE, None, root.journal_bytes, root.heap_bytes)
         mapped.is_paged = root_region.is_paged
         opened.append(mapped)
         return mapped
@@ -262,9 +267,10 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             )
 
 
-def _check_size(path: Path, size: int) -> None:
+def _check_size(path: Path, size: int, *, may_be_longer: bool = False) -> None:
+    """Raise `CorruptStoreError` unless a file has its size; one that grows is extended before the root says so."""
     found = path.stat().st_size if path.exists() else None
-    if found == size:
+    if found == size or (may_be_longer and found is not None and found > size):
         return
     what = "is missing" if found is None else f"has {found:,} bytes"
     raise CorruptStoreError(

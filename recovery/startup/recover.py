@@ -167,7 +167,9 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     live_units = np.zeros(files.segments, np.uint64)
     records = {table: recount(files, backend, index, live_units) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    return Heap(files.root.segment_bytes, tail, live_units), records
+    root = files.root
+    heap = Heap(root.segment_bytes, tail, live_units, size=root.heap_bytes, size_max=root.heap_bytes_max)
+    return heap, records
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
@@ -308,7 +310,7 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
     """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap, or it says that a table grows."""
     if descriptor.growth != NO_GROWTH:
         raise CorruptStoreError("descriptor", "a table is said to grow, which no table does yet", path=files.log.path)
-    if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
+    if not files.holds_tail(descriptor.tail_segment, descriptor.tail_bytes):
         raise CorruptStoreError(
             "descriptor",
             f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",
