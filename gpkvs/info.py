@@ -65,6 +65,8 @@ class StoreInfo:
     domain: str
     domain_note: str
     heap_bytes: int
+    heap_bytes_max: int  # how large it may become
+    heap_growth_waits: str  # why it cannot grow now, where it should; else nothing
     heap_live_bytes: int
     heap_free_bytes: int  # where records can be appended: in segments in which nothing is live, and the tail
     commit: str  # ``undo`` or ``journal``

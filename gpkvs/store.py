@@ -398,6 +398,8 @@ class Store:
             domain=self.domain.name,
             domain_note=self.domain.note,
             heap_bytes=self._files.heap.bytes,
+            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes),
+            heap_growth_waits=self._engine.heap.growth_waits,
             heap_live_bytes=live,
             heap_free_bytes=self._engine.heap.free_units * UNIT_BYTES,
             commit="journal" if self._files.root.has_journal else "undo",
@@ -474,6 +476,7 @@ def open_store(
     threads: int = 0,
     index_bytes: int | None = None,
     heap_bytes: int | None = None,
+    heap_bytes_max: int | None = None,
     log_bytes: int | None = None,
     commit: CommitName = "auto",
     journal_bytes: int | None = None,
@@ -498,6 +501,9 @@ def open_store(
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
         Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
+    heap_bytes_max
+        How large the heap may become: it grows when it is needed. If only `heap_bytes` is given, that is the largest
+        size too; if neither is, the heap grows until the disk is full. An existing store takes a new value.
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
@@ -538,6 +544,7 @@ def open_store(
         threads=threads,
         index_bytes=index_bytes,
         heap_bytes=heap_bytes,
+        heap_bytes_max=heap_bytes_max,
         log_bytes=log_bytes,
         commit=commit,
         journal_bytes=journal_bytes,

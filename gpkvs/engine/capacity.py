@@ -15,7 +15,7 @@ from gpkvs.engine.heap import Heap
 from gpkvs.engine.plan import Plan
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
 
 # What an index takes of random keys for certain, even if all come in one batch.
@@ -51,14 +51,25 @@ def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
     )
 
 
+def record_bytes_max(batch: Batch) -> int:
+    """Return what the records of a batch take in the heap at most."""
+    return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
+
+
 def heap_full(heap: Heap) -> NoSpaceError:
     """Return why new records are refused: "heap full: no free segment left for new records ..."."""
     return NoSpaceError(
         "heap",
         f"no free segment left for new records ({heap.live_bytes:,} of {heap.bytes:,} bytes are live; a segment is free "
-        "again when nothing in it is live): delete keys, or stop the server and run gpkvs copy OLD NEW with a larger "
-        "--heap-bytes",
+        f"again when nothing in it is live): {_way_out(heap)}",
     )
+
+
+def _way_out(heap: Heap) -> str:
+    """Say why a heap does not grow, and what to do."""
+    if heap.growth_waits:
+        return f"{heap.growth_waits}: make room, and try again; or delete keys"
+    return "it is as large as it may be: delete keys, or start the store again with a larger --heap-bytes-max"
 
 
 def request_of_op(batch: Batch) -> NDArray[np.int64]:

@@ -14,8 +14,10 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
+from gpkvs.engine.capacity import record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.heap import Heap
+from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
@@ -69,6 +71,7 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
+        self._growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
 
     @property
@@ -99,8 +102,9 @@ class Engine:
             Its gate.
         """
         self.meter.begin()
+        self._growth.step()
         planned = self._plan(batch)
-        if self._lacks_heap(planned) and self.committer.release_waiting():
+        while self._lacks_heap(planned) and self._make_room(batch):
             planned = self._plan(batch)
         gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
         return planned.result, gate
@@ -137,6 +141,10 @@ class Engine:
         refusals = planned.result.rejected.values()
         return any(isinstance(refusal, NoSpaceError) and refusal.resource == "heap" for refusal in refusals)
 
+    def _make_room(self, batch: Batch) -> bool:
+        """Make room in the heap for a batch that found too little; return whether there is more now."""
+        return self.committer.release_waiting() or self._growth.make_room(record_bytes_max(batch))
+
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
             planned = self._native.plan(batch, self.next_sequence)
@@ -156,6 +164,7 @@ class Engine:
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
+        self._growth.close()
         self.settle()
         self.committer.close()
 

@@ -34,29 +34,34 @@ class Heap:
         From the current descriptor.
     live_units : (segments,) uint64
         Counted from the index. Native code keeps their address: they change in place.
-    size, size_max
-        Bytes that the heap has, and may have after `grow`; by default, all segments are whole and stay as many.
+    size
+        Bytes that the heap has; by default, all segments are whole.
 
     Attributes
     ----------
     bytes
         The size that it has.
+    growth_waits
+        Why it cannot grow now, where it should; else nothing.
     """
 
-    def __init__(
-        self, segment_bytes: int, tail: Tail, live_units: U64, *, size: int | None = None, size_max: int = 0
-    ) -> None:
+    def __init__(self, segment_bytes: int, tail: Tail, live_units: U64, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
         self.bytes = len(live_units) * segment_bytes if size is None else size
+        self.growth_waits = ""
         self._live_units = self.live_units = live_units
-        if self._segments_of(size_max) > len(live_units):
-            # The column has its place for all segments that may come: what nobody touches takes no memory.
-            self._live_units = np.zeros(self._segments_of(size_max), np.uint64)
-            self._live_units[: len(live_units)] = live_units
-            self.live_units = self._live_units[: len(live_units)]
         self._freed: deque[tuple[int, U64]] = deque()
+
+    def allow(self, size_max: int) -> None:
+        """Have a place for the segments of a larger heap; before native code knows the address of `live_units`."""
+        segments = len(self.live_units)
+        if self._segments_of(size_max) > len(self._live_units):
+            # What nobody touches takes no memory.
+            self._live_units = np.zeros(self._segments_of(size_max), np.uint64)
+            self._live_units[:segments] = self.live_units
+            self.live_units = self._live_units[:segments]
 
     def _segments_of(self, size: int) -> int:
         return -(-size // (self.segment_units * UNIT_BYTES))

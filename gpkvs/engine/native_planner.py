@@ -89,6 +89,11 @@ class NativePlanner:
         """The memory that is kept for the columns of the next batch."""
         return sum(planner.kept_bytes for planner in self._of_layout.values())
 
+    def take_over_heap(self) -> None:
+        """Take note that the heap has grown: where it lies in memory, and its segments."""
+        for planner in self._of_layout.values():
+            planner.take_over_heap()
+
     def plan(self, batch: Batch, first_sequence: int) -> Planned | None:
         """See `Planner.plan`."""
         table = self._tables.get(int(batch.request_tables[0]))
@@ -139,6 +144,7 @@ class _LayoutPlanner:
         self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int
     ) -> None:
         self._layout = layout
+        self._files = files
         self._heap = heap
         self._has_records = layout.has_records
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
@@ -152,14 +158,11 @@ class _LayoutPlanner:
             pool=backend.host_threads,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
-            heap=files.heap.address,
-            heap_bytes=files.heap.bytes,
             segment_units=files.segment_units,
-            segments=files.segments,
-            live_units=address_of(heap.live_units),
             result_bytes_max=result_bytes_max,
             writes=self.writes.address,
         )
+        self.take_over_heap()
         plan, values = f"plan_{layout.name}", f"values_{layout.name}"
         self._plan = [native_step(plan, keeps_lock=keeps) for keeps in (False, True)]
         self._gate = native_step(f"gate_{layout.name}", keeps_lock=False)
@@ -169,6 +172,15 @@ class _LayoutPlanner:
     @property
     def kept_bytes(self) -> int:
         return sum(column.nbytes for column in self._columns.values())
+
+    def take_over_heap(self) -> None:
+        of_heap = {
+            "heap": self._files.heap.address,
+            "segments": len(self._heap.live_units),
+            "live_units": address_of(self._heap.live_units),
+        }
+        self._set(heap_bytes=self._heap.bytes, **of_heap)
+        self.writes.set(**of_heap)
 
     def _set(self, **words: int) -> None:
         for name, word in words.items():

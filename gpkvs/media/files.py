@@ -238,7 +238,13 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     """
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
-    has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes, files.root.journal_bytes)
+    root = files.root
+    has = Sizes(
+        index_bytes=index.region.bytes,
+        heap_bytes=root.heap_bytes,
+        log_bytes=root.log_bytes,
+        journal_bytes=root.journal_bytes,
+    )
     commit, of_commit, of_other = "undo", "log_bytes", "journal_bytes"
     if files.root.has_journal:
         commit, of_commit, of_other = "journal", "journal_bytes", "log_bytes"
@@ -255,7 +261,11 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
         _log.info(
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
-    for name in ("index_bytes", "heap_bytes", of_commit):
+    if root.heap_bytes < max(root.heap_bytes_max, config.heap_bytes_max or 0):
+        names = ("index_bytes", of_commit)  # the heap grows: it may have had the size that is asked for
+    else:
+        names = ("index_bytes", "heap_bytes", of_commit)
+    for name in names:
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "

@@ -167,9 +167,7 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     live_units = np.zeros(files.segments, np.uint64)
     records = {table: recount(files, backend, index, live_units) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    root = files.root
-    heap = Heap(root.segment_bytes, tail, live_units, size=root.heap_bytes, size_max=root.heap_bytes_max)
-    return heap, records
+    return Heap(files.root.segment_bytes, tail, live_units, size=files.root.heap_bytes), records
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
