@@ -60,8 +60,8 @@ def heap_full(heap: Heap) -> NoSpaceError:
     """Return why new records are refused: "heap full: no free segment left for new records ..."."""
     return NoSpaceError(
         "heap",
-        f"no free segment left for new records ({heap.live_bytes:,} of {heap.bytes:,} bytes are live; a segment is free "
-        f"again when nothing in it is live): {_way_out(heap)}",
+        f"no free segment left for new records ({heap.live_bytes:,} of {heap.bytes:,} bytes are live; a segment is "
+        f"free again when nothing in it is live): {_way_out(heap)}",
     )
 
 

@@ -1,7 +1,8 @@
 """The heap: where the next record goes, and how much of each segment is live.
 
-A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. Live counts are volatile. An opening recounts them from the index; each
-committed batch keeps them up. ``kernels/allocate.hpp`` allocates.
+A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. Live
+counts are volatile. An opening recounts them from the index; each committed batch keeps them up.
+``kernels/allocate.hpp`` allocates.
 """
 
 from __future__ import annotations

@@ -261,11 +261,10 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
         _log.info(
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
+    heap: tuple[str, ...] = ("heap_bytes",)
     if root.heap_bytes < max(root.heap_bytes_max, config.heap_bytes_max or 0):
-        names = ("index_bytes", of_commit)  # the heap grows: it may have had the size that is asked for
-    else:
-        names = ("index_bytes", "heap_bytes", of_commit)
-    for name in names:
+        heap = ()  # it grows: it may have had the size that is asked for
+    for name in ("index_bytes", *heap, of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "

@@ -331,8 +331,8 @@ class _Copy:
         return NoSpaceError(
             "heap",
             f"the records take {units * UNIT_BYTES:,} bytes in segments of {self._segment_units * UNIT_BYTES:,}, the "
-            f"longest one {longest * UNIT_BYTES:,}; a heap of {self.sizes.heap_bytes_max:,} bytes cannot take them: use "
-            f"--heap-bytes-max {-(-needed // MIB)}MiB or more",
+            f"longest one {longest * UNIT_BYTES:,}; a heap of {self.sizes.heap_bytes_max:,} bytes cannot take them: "
+            f"use --heap-bytes-max {-(-needed // MIB)}MiB or more",
         )
 
     def write(self, writer: StoreWriter) -> int:
