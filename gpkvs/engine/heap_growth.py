@@ -120,19 +120,25 @@ class HeapGrowth:
             stop_process("the heap's file could not be extended", error)
 
     def make_room(self, needed_bytes: int) -> bool:
-        """Make the heap larger for a batch that found no room; return whether it is larger now.
+        """Make the heap larger for a batch that found no room.
 
         Parameters
         ----------
         needed_bytes
             What the batch takes at most.
+
+        Returns
+        -------
+        bool
+            Whether to plan the batch again: the heap is larger now, or only now it is known why it cannot be.
         """
         if self._take_over():
             return True
         if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
+        was_named = bool(self._heap.growth_waits)
         self._extend(self._next_size(needed_bytes))
-        return self._take_over()
+        return self._take_over() or not was_named
 
     def _extend(self, size: int) -> bool:
         """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
