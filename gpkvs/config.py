@@ -17,6 +17,8 @@ DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
 
+LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
+
 DEFAULT_TABLE = "default"
 
 # The groups of options, in the order of the help; options without a group come before them.
@@ -126,6 +128,15 @@ class StoreConfig:
             none_means=Sizes.log_bytes,
         ),
     ] = None
+    log_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Largest size of the undo log, which grows for large transactions; --log-bytes alone keeps it as it is.",
+            LIMITS,
+            is_size=True,
+            none_means=LOG_BYTES_MAX,
+        ),
+    ] = None
     commit: Annotated[
         CommitName,
         Setting(
@@ -157,6 +168,13 @@ class StoreConfig:
     ] = None
     limits: Limits = field(default_factory=Limits)
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
+
+    @property
+    def log_size_max(self) -> int:
+        """How large the undo log may become."""
+        if self.log_bytes_max is None:
+            return LOG_BYTES_MAX if self.log_bytes is None else self.log_bytes
+        return self.log_bytes_max
 
     @property
     def sizes(self) -> Sizes:

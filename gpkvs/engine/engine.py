@@ -18,6 +18,7 @@ from gpkvs.engine.capacity import record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
+from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
@@ -48,6 +49,8 @@ class Engine:
         Values that one request, and one transaction, may read; the second is not below the first.
     meter
         Told what each phase took, and what was written.
+    log_bytes_max
+        How large the undo log may become, if there is one.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Engine:
         result_bytes_max: int,
         batch_result_bytes_max: int,
         meter: Meter,
+        log_bytes_max: int = 0,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -71,6 +75,8 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
+        self._log_entries_max = files.log_entries_max
+        self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
 
@@ -103,8 +109,12 @@ class Engine:
         """
         self.meter.begin()
         self._growth.step()
+        if len(batch) > self._log_entries_max:
+            self._grow_log(len(batch))
         planned = self._plan(batch)
-        while self._lacks_heap(planned) and self._make_room(batch):
+        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+            planned = self._plan(batch)
+        while self._lacks(planned, "heap") and self._make_room(batch):
             planned = self._plan(batch)
         gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
         return planned.result, gate
@@ -136,10 +146,20 @@ class Engine:
         self._was_planned_natively = planned is not None
         return planned or self._plan_by_phases(batch)
 
-    def _lacks_heap(self, planned: Planned) -> bool:
-        """Whether a request was refused for want of room in the heap."""
-        refusals = planned.result.rejected.values()
-        return any(isinstance(refusal, NoSpaceError) and refusal.resource == "heap" for refusal in refusals)
+    def _lacks(self, planned: Planned, resource: str) -> bool:
+        """Whether a request was refused for want of room."""
+        rejected = planned.result.rejected
+        return bool(rejected) and any(
+            isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
+        )
+
+    def _grow_log(self, entries: int) -> bool:
+        """Have room for so many entries in the undo log, if it may grow; return whether it is larger now."""
+        if self._log_growth is None or not self._log_growth.make_room(entries):
+            return False
+        self._log_entries_max = self._files.log_entries_max
+        self._native.take_over_log()
+        return True
 
     def _make_room(self, batch: Batch) -> bool:
         """Make room in the heap for a batch that found too little; return whether there is more now."""

@@ -75,8 +75,8 @@ class NativePlanner:
     ) -> None:
         self._backend = backend
         self._tables = tables
-        self._ops_max = min(OPS_MAX, files.log_entries_max)
-        self._log_words_max = files.log_words_max
+        self._files = files
+        self.take_over_log()
         self._run_kind = files.run_kind
         self._result_bytes_max = result_bytes_max
         self._of_layout = {
@@ -88,6 +88,11 @@ class NativePlanner:
     def kept_bytes(self) -> int:
         """The memory that is kept for the columns of the next batch."""
         return sum(planner.kept_bytes for planner in self._of_layout.values())
+
+    def take_over_log(self) -> None:
+        """Take note that the undo log has grown."""
+        self._ops_max = min(OPS_MAX, self._files.log_entries_max)
+        self._log_words_max = self._files.log_words_max
 
     def take_over_heap(self) -> None:
         """Take note that the heap has grown: where it lies in memory, and its segments."""

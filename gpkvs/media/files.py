@@ -41,6 +41,7 @@ from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
+_STRIPE_WORDS = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
 _IGNORED = {"event": "setting_ignored"}
 
 
@@ -100,15 +101,21 @@ class StoreFiles:
     @property
     def log_words_max(self) -> int:
         """Words that a batch has for entries, in the undo log or in a frame."""
+        return self._log_words_of(self.root.log_bytes)
+
+    def _log_words_of(self, log_bytes: int) -> int:
         if self.root.has_journal:
             return Ring.of(self.root).frame_words_max
-        return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
+        return (log_bytes - LOG_ENTRIES_OFFSET) // 8
 
     @property
     def log_entries_max(self) -> int:
         """Entries that a batch surely has room for: of the larger layout, in whole stripes, some lost between runs."""
-        stripe_words = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
-        return (self.log_words_max // stripe_words - RUNS_MAX) * STRIPE_ENTRIES
+        return self.log_entries_of(self.root.log_bytes)
+
+    def log_entries_of(self, log_bytes: int) -> int:
+        """Return the same for an undo log of another size; a journal is as it is."""
+        return (self._log_words_of(log_bytes) // _STRIPE_WORDS - RUNS_MAX) * STRIPE_ENTRIES
 
     def run_address(self, run: LogRun) -> int:
         """Return where a run of entries begins, in memory."""
@@ -150,6 +157,11 @@ class StoreFiles:
             region.close()
         if self.data:
             self.data.close()
+
+
+def log_bytes_for(entries: int) -> int:
+    """Return the size of an undo log that surely has room for so many entries (`StoreFiles.log_entries_max`)."""
+    return LOG_ENTRIES_OFFSET + 8 * _STRIPE_WORDS * (RUNS_MAX + -(-entries // STRIPE_ENTRIES))
 
 
 def open_files(
@@ -217,7 +229,7 @@ def open_files(
             roots=roots,
             catalog=catalog,
             root_region=root_region,
-            undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes),
+            undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes, may_be_longer=True),
             data=data_file(root.journal_bytes + root.heap_bytes) if root.has_journal else None,
             heap=heap(root),
             indexes={table.id: index(root, table) for table in catalog.tables},
