@@ -17,6 +17,8 @@ DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
 
+LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
+
 DEFAULT_TABLE = "default"
 
 # The groups of options, in the order of the help; options without a group come before them.
@@ -69,14 +71,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a store, fixed when it is created.
-
-    The defaults suit a laptop: 2 million slots (good for 1.6 million records), 1 GiB of records, a log for
-    batches of 1.3 million changes. Space is reserved at creation, so a later write never fails for want of disk.
-    """
+    """Sizes of a store when it is created. All of it is reserved then. The heap may grow later."""
 
     index_bytes: int = 64 * MIB
-    heap_bytes: int = 1 * GIB
+    heap_bytes: int = 0  # 0: 8 MiB, or heap_bytes_max if that is less
+    heap_bytes_max: int = 0  # 0: heap_bytes if that is given, else what the disk has
     log_bytes: int = 64 * MIB
     journal_bytes: int = 0  # 0: half of the index, or more
 
@@ -104,7 +103,21 @@ class StoreConfig:
     ] = None
     heap_bytes: Annotated[
         int | None,
-        Setting("Size of the heap, which holds keys and values.", NEW_STORE, is_size=True, none_means=Sizes.heap_bytes),
+        Setting(
+            "Size of the heap, which holds keys and values, at first. Given alone, it is also the largest size.",
+            NEW_STORE,
+            is_size=True,
+            none_means="8 MiB",
+        ),
+    ] = None
+    heap_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Largest size of the heap: it grows when it is needed. A later start may change it.",
+            NEW_STORE,
+            is_size=True,
+            none_means="until the disk is full",
+        ),
     ] = None
     log_bytes: Annotated[
         int | None,
@@ -113,6 +126,15 @@ class StoreConfig:
             NEW_STORE,
             is_size=True,
             none_means=Sizes.log_bytes,
+        ),
+    ] = None
+    log_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Largest size of the undo log, which grows for large transactions; --log-bytes alone keeps it as it is.",
+            LIMITS,
+            is_size=True,
+            none_means=LOG_BYTES_MAX,
         ),
     ] = None
     commit: Annotated[
@@ -148,11 +170,19 @@ class StoreConfig:
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
 
     @property
+    def log_size_max(self) -> int:
+        """How large the undo log may become."""
+        if self.log_bytes_max is None:
+            return LOG_BYTES_MAX if self.log_bytes is None else self.log_bytes
+        return self.log_bytes_max
+
+    @property
     def sizes(self) -> Sizes:
         """The sizes of a new store."""
         given = {
             "index_bytes": self.index_bytes,
             "heap_bytes": self.heap_bytes,
+            "heap_bytes_max": self.heap_bytes_max,
             "log_bytes": self.log_bytes,
             "journal_bytes": self.journal_bytes,
         }

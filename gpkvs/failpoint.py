@@ -61,6 +61,9 @@ JOURNAL = (
 )
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
+# When the heap grows, or the undo log; `between_roots` then too.
+HEAP_GROWTH = ("before_heap_sync", "before_heap_root", "before_heap_use")
+LOG_GROWTH = ("before_log_sync", "before_log_root")
 # When a store is created.
 CREATION = ("before_creation_ends",)
 # When a store is copied, in the order in which a copy passes them; `mid_copy` once for each part of an index.
@@ -85,7 +88,7 @@ SERVING_BY_COMMIT = {
         ("before_settle", "mid_replay", "before_incarnation", "between_roots", "before_first_frame", "before_recount"),
     ),
 }
-ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + CREATION + COPY
+ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + HEAP_GROWTH + LOG_GROWTH + CREATION + COPY
 
 _armed = ""
 _remaining = 0

@@ -67,6 +67,8 @@ class StoreInfo:
     domain: str
     domain_note: str
     heap_bytes: int
+    heap_bytes_max: int  # how large it may become
+    heap_growth_waits: str  # why it cannot grow now, where it should; else nothing
     heap_live_bytes: int
     heap_free_bytes: int  # where records can be appended: in free segments but the reserve of compaction, and the tail
     heap_charged_bytes: int  # what records are charged: a large one takes more than its bytes

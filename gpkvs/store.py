@@ -110,7 +110,8 @@ class Store:
         self.is_new = opened.is_new
         self.recovery = recovered.report
         self._quota = Quota(config.tables_max, config.tables_bytes_max)
-        self.limits = _limits_of(self._files, config.limits)
+        self._log_bytes_max = max(config.log_size_max, self._files.root.log_bytes)
+        self.limits = _limits_of(self._files, config.limits, self._log_bytes_max)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
         )
@@ -130,6 +131,7 @@ class Store:
                 self.limits.result_bytes_max,
                 max(config.batch_result_bytes_max, self.limits.result_bytes_max),
                 self.meter,
+                self._log_bytes_max,
             )
         except BaseException:
             committer.close()
@@ -399,6 +401,8 @@ class Store:
             domain=self.domain.name,
             domain_note=self.domain.note,
             heap_bytes=self._files.heap.bytes,
+            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes),
+            heap_growth_waits=self._engine.heap.growth_waits,
             heap_live_bytes=live,
             heap_free_bytes=heap.free_units * UNIT_BYTES,
             heap_charged_bytes=heap.charged * UNIT_BYTES,
@@ -459,7 +463,7 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
     )
 
 
-def _limits_of(files: StoreFiles, limits: Limits) -> Limits:
+def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     """Return the limits that this store can keep: a record fits a segment, a request of DELETEs fits the log."""
     record_max = files.root.segment_bytes - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2)
@@ -467,7 +471,7 @@ def _limits_of(files: StoreFiles, limits: Limits) -> Limits:
         limits,
         key_bytes_max=key_bytes_max,
         value_bytes_max=min(limits.value_bytes_max, record_max - key_bytes_max),
-        request_ops_max=min(limits.request_ops_max, files.log_entries_max),
+        request_ops_max=min(limits.request_ops_max, files.log_entries_of(log_bytes_max)),
     )
 
 
@@ -480,7 +484,9 @@ def open_store(
     threads: int = 0,
     index_bytes: int | None = None,
     heap_bytes: int | None = None,
+    heap_bytes_max: int | None = None,
     log_bytes: int | None = None,
+    log_bytes_max: int | None = None,
     commit: CommitName = "auto",
     journal_bytes: int | None = None,
     limits: Limits | None = None,
@@ -504,6 +510,12 @@ def open_store(
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
         Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
+    heap_bytes_max
+        How large the heap may become: it grows when it is needed. If only `heap_bytes` is given, that is the largest
+        size too; if neither is, the heap grows until the disk is full. An existing store takes a new value.
+    log_bytes_max
+        How large the undo log may become, for requests of many operations. If only `log_bytes` is given, it does not
+        grow.
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
@@ -544,7 +556,9 @@ def open_store(
         threads=threads,
         index_bytes=index_bytes,
         heap_bytes=heap_bytes,
+        heap_bytes_max=heap_bytes_max,
         log_bytes=log_bytes,
+        log_bytes_max=log_bytes_max,
         commit=commit,
         journal_bytes=journal_bytes,
         limits=limits or Limits(),

@@ -96,6 +96,8 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         domain=info.domain,
         domain_note=info.domain_note,
         heap_bytes=info.heap_bytes,
+        heap_bytes_max=info.heap_bytes_max,
+        heap_growth_waits=info.heap_growth_waits,
         heap_live_bytes=info.heap_live_bytes,
         log_bytes=info.log_bytes,
         key_bytes_max=info.limits.key_bytes_max,

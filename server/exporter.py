@@ -164,6 +164,14 @@ class _StoreCollector(Collector):
             },
         )
         yield GaugeMetricFamily("gpkvs_heap_bytes", "Size of the heap", value=info.heap_bytes)
+        yield GaugeMetricFamily(
+            "gpkvs_heap_max_bytes", "What the heap may grow to, if the disk has it", value=info.heap_bytes_max
+        )
+        yield GaugeMetricFamily(
+            "gpkvs_heap_growth_waits",
+            "1 while the heap should grow and cannot, for want of disk or memory",
+            value=int(bool(info.heap_growth_waits)),
+        )
         yield GaugeMetricFamily("gpkvs_heap_live_bytes", "Bytes of live records", value=info.heap_live_bytes)
         yield GaugeMetricFamily(
             "gpkvs_heap_free_bytes", "Bytes that records can be appended to", value=info.heap_free_bytes

@@ -40,6 +40,7 @@ def log_store(store: Store, message_bytes_max: int) -> None:
             "tables": len(info.tables),
             "heap_live_bytes": info.heap_live_bytes,
             "heap_bytes": info.heap_bytes,
+            "heap_bytes_max": info.heap_bytes_max,
             "backend": info.backend,
         },
     )

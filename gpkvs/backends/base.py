@@ -95,6 +95,9 @@ class Backend(Protocol):
     def attach(self, region: Region | Image, /) -> None:
         """Make a file of a store reachable for kernels, before the first one that is given its address."""
 
+    def detach(self, region: Region | Image, /) -> None:
+        """Let go of a file, before its mapping grows."""
+
     def attach_memory(self, memory: U8, /) -> None:
         """Make memory of the host reachable for kernels by its address, until the backend is closed."""
 

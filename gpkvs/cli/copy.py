@@ -40,8 +40,14 @@ HeapBytes = Annotated[
     typer.Option(
         parser=parse_bytes,
         metavar="SIZE",
-        help="Size of the heap, which holds keys and values.",
+        help="Size of the heap, which holds keys and values. Given alone, it is also the largest size.",
         show_default="as in OLD",
+    ),
+]
+HeapBytesMax = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_bytes, metavar="SIZE", help="Largest size of the heap, which grows.", show_default="as in OLD"
     ),
 ]
 LogBytes = Annotated[
@@ -71,6 +77,7 @@ def copy_command(
     index_bytes: IndexBytes = None,
     table_index_bytes: TableIndexBytes = None,
     heap_bytes: HeapBytes = None,
+    heap_bytes_max: HeapBytesMax = None,
     log_bytes: LogBytes = None,
     journal_bytes: JournalBytes = None,
     commit: Commit = "auto",
@@ -81,7 +88,7 @@ def copy_command(
     The new store has the same tables, keys, values and versions. OLD may lie on a read-only file system: a batch in
     progress is rolled back in memory. The copy is read back and compared before NEW becomes a store.
 
-    Example: gpkvs copy data data-larger --heap-bytes 8GiB --index-bytes 512MiB
+    Example: gpkvs copy data data-larger --heap-bytes-max 8GiB --index-bytes 512MiB
     """
     console = Console(stderr=True)
     try:
@@ -94,7 +101,14 @@ def copy_command(
             report = copy_store(
                 old,
                 new,
-                CopySizes(index_bytes, heap_bytes, log_bytes, journal_bytes, _sizes_by_table(table_index_bytes or [])),
+                CopySizes(
+                    index_bytes=index_bytes,
+                    heap_bytes=heap_bytes,
+                    heap_bytes_max=heap_bytes_max,
+                    log_bytes=log_bytes,
+                    journal_bytes=journal_bytes,
+                    table_index_bytes=_sizes_by_table(table_index_bytes or []),
+                ),
                 lambda step, share: bar.update(task, description=step, completed=share),
                 commit=commit,
             )

@@ -52,7 +52,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ("store", info.path),
         ("backend", info.backend),
         ("durability", f"{info.domain}: {info.domain_note}"),
-        ("heap", f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"),
+        ("heap", _heap(info)),
         ("commit", _commit(info)),
         (
             "limits",
@@ -84,6 +84,13 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
         )
     return view
+
+
+def _heap(info: admin_pb2.InfoResponse) -> str:
+    text = f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"
+    if info.heap_bytes < info.heap_bytes_max:
+        text += f", which may grow to {_mib(info.heap_bytes_max)}"
+    return f"{text}; growth waits: {info.heap_growth_waits}" if info.heap_growth_waits else text
 
 
 def _commit(info: admin_pb2.InfoResponse) -> str:

@@ -73,7 +73,7 @@ def serve_command(
     --listen) or in a TOML file (listen = "..."); the command line wins over the environment, the environment over the
     file.
 
-    Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes 8GiB
+    Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes-max 8GiB
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     logs.configure(log_format, log_level)

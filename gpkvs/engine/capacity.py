@@ -15,10 +15,9 @@ from gpkvs.engine.heap import Heap
 from gpkvs.engine.plan import Plan
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
 
-_LARGER_HEAP = "stop the server and run gpkvs copy OLD NEW with a larger --heap-bytes"
 # What an index takes of random keys for certain, even if all come in one batch.
 _LOAD_PLANNED = 0.7
 
@@ -75,13 +74,18 @@ class NoRoomError(Exception):
         self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
 
 
+def record_bytes_max(batch: Batch) -> int:
+    """Return what the records of a batch take in the heap at most."""
+    return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
+
+
 def heap_full(heap: Heap) -> NoSpaceError:
     """Return why requests are refused that raise what records are charged: "heap full: ..."."""
     charged, most = heap.charged * UNIT_BYTES, heap.charged_max * UNIT_BYTES
     return NoSpaceError(
         "heap",
-        f"the records would take more than the {most:,} of {heap.total_bytes:,} bytes that compaction can keep free of "
-        f"waste ({charged:,} are charged now): delete keys, or {_LARGER_HEAP}",
+        f"the records would take more than the {most:,} of {heap.bytes:,} bytes that compaction can keep free of "
+        f"waste ({charged:,} are charged now): {_way_out(heap)}",
     )
 
 
@@ -90,8 +94,15 @@ def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
     return NoSpaceError(
         "heap",
         f"one request takes {units * UNIT_BYTES:,} bytes, and {heap.free_units * UNIT_BYTES:,} are free to be written "
-        f"at once: send smaller requests, delete keys, or {_LARGER_HEAP}",
+        f"at once: send smaller requests, or {_way_out(heap)}",
     )
+
+
+def _way_out(heap: Heap) -> str:
+    """Say why a heap does not grow, and what to do."""
+    if heap.growth_waits:
+        return f"{heap.growth_waits}: make room, and try again; or delete keys"
+    return "it is as large as it may be: delete keys, or start the store again with a larger --heap-bytes-max"
 
 
 def request_of_op(batch: Batch) -> NDArray[np.int64]:

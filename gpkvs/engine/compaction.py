@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, charge_of
+from gpkvs.engine.heap import Heap, charge_of
 from gpkvs.engine.plan import FILLED_WORDS
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
@@ -66,7 +66,7 @@ class Compactor:
     def is_due(self) -> bool:
         """Whether users' records may soon find no free segment."""
         heap = self._heap
-        return heap.segments >= COMPACTED_SEGMENTS_MIN and heap.emptied_segments <= heap.reserve + 1
+        return heap.is_compacted and heap.emptied_segments <= heap.reserve + 1
 
     def step(self, share_max: float = VICTIM_SHARE_MAX) -> bool:
         """Move the live records of the next part of a victim; return whether there was one.
@@ -81,7 +81,7 @@ class Compactor:
         MemoryError
             If there is no memory for it; nothing was moved.
         """
-        if self._heap.segments < COMPACTED_SEGMENTS_MIN or not self._find_victim(share_max):
+        if not self._heap.is_compacted or not self._find_victim(share_max):
             return False
         moves = _Moves(self._files, self._heap, self._tables)
         if self._swept is None:
@@ -102,7 +102,7 @@ class Compactor:
             survivors, heap = self._heap.survivors, self._heap
             if len(victims) < 2 and not (len(victims) and survivors is not None and self._fits(victims[0], survivors)):
                 return False
-            assert heap.segments >= COMPACTED_SEGMENTS_MIN
+            assert heap.is_compacted
         return self.step(IDLE_SHARE_MAX)
 
     def _fits(self, victim: int, survivors: int) -> bool:
@@ -113,7 +113,7 @@ class Compactor:
     def _candidates(self, share_max: float) -> list[int]:
         """Return the segments that may be emptied."""
         heap = self._heap
-        if heap.segments < COMPACTED_SEGMENTS_MIN:
+        if not heap.is_compacted:
             return []
         charged = heap.charged_units
         found = np.flatnonzero((charged > 0) & (charged <= int(share_max * heap.segment_units))).tolist()

@@ -15,17 +15,19 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.engine.capacity import NoRoomError
+from gpkvs.engine.capacity import NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.heap import Heap
+from gpkvs.engine.heap_growth import HeapGrowth
+from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.table import Table
-from gpkvs.errors import memory_refused
+from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES
@@ -58,6 +60,8 @@ class Engine:
         Values that one request, and one transaction, may read; the second is not below the first.
     meter
         Told what each phase took, and what was written.
+    log_bytes_max
+        How large the undo log may become, if there is one.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Engine:
         result_bytes_max: int,
         batch_result_bytes_max: int,
         meter: Meter,
+        log_bytes_max: int = 0,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -81,6 +86,9 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
+        self._log_entries_max = files.log_entries_max
+        self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
+        self._growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
         self._compactor = Compactor(files, backend, tables, heap, committer)
         self._paid_segment = -1  # the tail's, when free segments were last counted
@@ -117,7 +125,14 @@ class Engine:
             Its gate.
         """
         self.meter.begin()
+        self._growth.step()
+        if len(batch) > self._log_entries_max:
+            self._grow_log(len(batch))
         planned = self._plan(batch)
+        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+            planned = self._plan(batch)
+        while self._lacks(planned, "heap") and self._growth.make_room(record_bytes_max(batch)):
+            planned = self._plan(batch)
         if not planned.write_set:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
@@ -160,9 +175,11 @@ class Engine:
             return self._plan_by_phases(batch, makes_do=True)
 
     def _make_room(self, lacking: NoRoomError) -> None:
-        """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
+        """Make room for a batch, or for its first request and a bit more: the heap grows, or is compacted."""
         heap, first = self.heap, int(lacking.units[np.flatnonzero(lacking.units)[0]])
         wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
+        if self._growth.is_preferred and self._growth.make_room(wanted * UNIT_BYTES):
+            return
         try:
             while self._dropped:
                 self._count_dropped(_DROPPED_STEP_BYTES)
@@ -170,6 +187,8 @@ class Engine:
         except (MemoryError, OSError) as error:
             _log.warning("the heap could not be compacted: %r", error)
         self.committer.release_waiting()
+        if heap.free_units < wanted:
+            self._growth.make_room(wanted * UNIT_BYTES)
 
     def _free(self, wanted_units: int) -> None:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
@@ -183,7 +202,7 @@ class Engine:
     def _pay(self, units: int) -> None:
         """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
         self._paid_segment = self.heap.tail.segment
-        self._is_paying = self._compactor.is_due and not self._dropped
+        self._is_paying = self._compactor.is_due and not self._dropped and not self._growth.is_preferred
         if not self._is_paying:
             self._debt = 0
             return
@@ -197,6 +216,21 @@ class Engine:
                 self._debt -= self._compactor.freed_units - freed
         except MemoryError as error:  # the batch is committed: its result must not be lost
             _log.warning("the heap could not be compacted: %r", error)
+
+    def _lacks(self, planned: Planned, resource: str) -> bool:
+        """Whether a request was refused for want of room."""
+        rejected = planned.result.rejected
+        return bool(rejected) and any(
+            isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
+        )
+
+    def _grow_log(self, entries: int) -> bool:
+        """Have room for so many entries in the undo log, if it may grow; return whether it is larger now."""
+        if self._log_growth is None or not self._log_growth.make_room(entries):
+            return False
+        self._log_entries_max = self._files.log_entries_max
+        self._native.take_over_log()
+        return True
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
@@ -217,6 +251,7 @@ class Engine:
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
+        self._growth.close()
         self.settle()
         self.committer.close()
 

@@ -1,8 +1,8 @@
 """The heap: where the next record goes, how much of each segment is live, and what its records are charged.
 
-A segment is free when nothing in it is live. What is counted of segments is volatile. An opening recounts it from the
-index; each committed batch keeps it up. ``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for
-compaction.
+A segment is free when nothing in it is live. The heap may end inside its last segment: while it is small, it grows in
+smaller steps. What is counted of segments is volatile. An opening recounts it from the index, and each committed batch
+keeps it up. ``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
 """
 
 from __future__ import annotations
@@ -93,9 +93,15 @@ class Heap:
         From the current descriptor.
     counts
         Counted from the index. Native code keeps their addresses: they change in place.
+    size
+        Bytes that the heap has; by default, all segments are whole.
 
     Attributes
     ----------
+    bytes
+        The size that it has.
+    growth_waits
+        Why it cannot grow now, where it should; else nothing.
     stamps : (segments,) uint64
         How old the records of a segment are: the clock when they were appended.
     state : uint64
@@ -104,31 +110,68 @@ class Heap:
         That compaction has moved.
     """
 
-    def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts) -> None:
+    def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
-        self.live_units, self.charged_units, self.ends = counts
+        self.bytes = len(counts.live) * segment_bytes if size is None else size
+        self.growth_waits = ""
         # Above the tail nothing was appended, whatever of it is live.
-        self.ends[tail.segment] = max(int(self.ends[tail.segment]), tail.units)
-        self.stamps = np.zeros(self.segments, np.uint64)
+        counts.ends[tail.segment] = max(int(counts.ends[tail.segment]), tail.units)
+        self._columns = np.stack([*counts, np.zeros(len(counts.live), np.uint64)])  # as long as the heap may become
+        self._take_columns()
         self.state = np.zeros(_STATE_WORDS, np.uint64)
-        self.state[_RESERVE] = reserve_of(self.segments)
         self.state[_SURVIVORS] = _NO_SEGMENT
         self.state[_CHARGED] = self.charged_units.sum()
-        self.state[_CHARGED_MAX] = charged_units_max(self.segments, self.segment_units)
+        self._take_limits()
         self.moved_units = 0
         self._freed: deque[tuple[int, U64]] = deque()
+
+    def allow(self, size_max: int) -> None:
+        """Have a place for the segments of a larger heap; before native code knows the addresses of the columns."""
+        segments = self.segments
+        if self._segments_of(size_max) > segments:
+            # What nobody touches takes no memory.
+            columns = np.zeros((len(self._columns), self._segments_of(size_max)), np.uint64)
+            columns[:, :segments] = self._columns[:, :segments]
+            self._columns = columns
+            self._take_columns()
+
+    def _segments_of(self, size: int) -> int:
+        return -(-size // (self.segment_units * UNIT_BYTES))
+
+    def _take_columns(self) -> None:
+        columns = self._columns[:, : self._segments_of(self.bytes)]
+        self.live_units, self.charged_units, self.ends, self.stamps = columns
+
+    def _take_limits(self) -> None:
+        whole = self.bytes // (self.segment_units * UNIT_BYTES)
+        self.state[_RESERVE] = reserve_of(whole)
+        compacted = whole >= COMPACTED_SEGMENTS_MIN
+        self.state[_CHARGED_MAX] = (
+            charged_units_max(whole, self.segment_units) if compacted else self.bytes // UNIT_BYTES
+        )
+
+    def grow(self, size: int) -> None:
+        """Take more space into use, which the file has; cannot fail. The addresses of the columns stay."""
+        assert size >= self.bytes
+        self.bytes = size
+        self._take_columns()
+        self._take_limits()
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether it has enough segments to be compacted; all of them are whole then."""
+        return self.bytes >= COMPACTED_SEGMENTS_MIN * self.segment_units * UNIT_BYTES
+
+    def end_of(self, segment: int) -> int:
+        """Return the units of a segment that there are."""
+        return min(self.segment_units, self.bytes // UNIT_BYTES - segment * self.segment_units)
 
     @property
     def segments(self) -> int:
         """How many there are."""
         return len(self.live_units)
-
-    @property
-    def total_bytes(self) -> int:
-        """Its size."""
-        return self.segments * self.segment_units * UNIT_BYTES
 
     @property
     def reserve(self) -> int:
@@ -191,7 +234,12 @@ class Heap:
         return self._units_in(self.emptied_segments)
 
     def _units_in(self, free_segments: int) -> int:
-        return max(free_segments - self.reserve, 0) * self.segment_units + self.segment_units - self.start.units
+        start = self.start
+        units = max(free_segments - self.reserve, 0) * self.segment_units + self.end_of(start.segment) - start.units
+        last = self.segments - 1
+        if not self.live_units[last] and start.segment != last:
+            units -= self.segment_units - self.end_of(last)
+        return max(units, 0)
 
     @property
     def start(self) -> Tail:
@@ -205,17 +253,22 @@ class Heap:
 
     def discharge(self, units: U64) -> None:
         """Take back what records of each segment are charged."""
-        np.subtract(self.charged_units, units, out=self.charged_units)
+        charged_units = self.charged_units[: len(units)]  # the heap may have grown since they were counted
+        np.subtract(charged_units, units, out=charged_units)
         self.state[_CHARGED] -= units.sum(dtype=np.uint64)
 
     def _release_units(self, units: U64) -> None:
-        np.subtract(self.live_units, units, out=self.live_units)
+        live_units = self.live_units[: len(units)]
+        np.subtract(live_units, units, out=live_units)
 
     def release_later(self, epoch: int, units: U64) -> None:
         """Note units of each segment that are free once a durable frame covers an epoch (W6)."""
         if self._freed and self._freed[-1][0] == epoch:
             noted = self._freed[-1][1]
-            np.add(noted, units, out=noted)
+            if len(noted) < len(units):  # the heap has grown
+                noted = np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))
+                self._freed[-1] = epoch, noted
+            np.add(noted[: len(units)], units, out=noted[: len(units)])
         else:
             self._freed.append((epoch, units))
 

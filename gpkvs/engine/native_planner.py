@@ -76,8 +76,8 @@ class NativePlanner:
     ) -> None:
         self._backend = backend
         self._tables = tables
-        self._ops_max = min(OPS_MAX, files.log_entries_max)
-        self._log_words_max = files.log_words_max
+        self._files = files
+        self.take_over_log()
         self._run_kind = files.run_kind
         self._result_bytes_max = result_bytes_max
         self._of_layout = {
@@ -89,6 +89,16 @@ class NativePlanner:
     def kept_bytes(self) -> int:
         """The memory that is kept for the columns of the next batch."""
         return sum(planner.kept_bytes for planner in self._of_layout.values())
+
+    def take_over_log(self) -> None:
+        """Take note that the undo log has grown."""
+        self._ops_max = min(OPS_MAX, self._files.log_entries_max)
+        self._log_words_max = self._files.log_words_max
+
+    def take_over_heap(self) -> None:
+        """Take note that the heap has grown: where it lies in memory, and its segments."""
+        for planner in self._of_layout.values():
+            planner.take_over_heap()
 
     def plan(self, batch: Batch, first_sequence: int) -> Planned | None:
         """See `Planner.plan`."""
@@ -140,6 +150,7 @@ class _LayoutPlanner:
         self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int
     ) -> None:
         self._layout = layout
+        self._files = files
         self._heap = heap
         self._has_records = layout.has_records
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
@@ -153,15 +164,11 @@ class _LayoutPlanner:
             pool=backend.host_threads,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
-            heap=files.heap.address,
-            heap_bytes=files.heap.bytes,
             segment_units=files.segment_units,
-            segments=files.segments,
-            live_units=address_of(heap.live_units),
-            heap_state=address_of(heap.state),
             result_bytes_max=result_bytes_max,
             writes=self.writes.address,
         )
+        self.take_over_heap()
         plan, values = f"plan_{layout.name}", f"values_{layout.name}"
         self._plan = [native_step(plan, keeps_lock=keeps) for keeps in (False, True)]
         self._gate = native_step(f"gate_{layout.name}", keeps_lock=False)
@@ -171,6 +178,18 @@ class _LayoutPlanner:
     @property
     def kept_bytes(self) -> int:
         return sum(column.nbytes for column in self._columns.values())
+
+    def take_over_heap(self) -> None:
+        heap = self._heap
+        address, live_units = self._files.heap.address, address_of(heap.live_units)
+        self._set(
+            heap=address,
+            heap_bytes=heap.bytes,
+            segments=heap.segments,
+            live_units=live_units,
+            heap_state=address_of(heap.state),
+        )
+        self.writes.set(heap=address, segments=heap.segments)
 
     def _set(self, **words: int) -> None:
         for name, word in words.items():

@@ -27,7 +27,7 @@ from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
-from gpkvs.media.files import StoreFiles
+from gpkvs.media.files import StoreFiles, log_bytes_for
 from gpkvs.media.layout import RUNS_MAX, ChangeKind, LogRun
 
 TablePlan = tuple[Phases, Plan]
@@ -88,6 +88,8 @@ class PhasePlanner:
         """
         with memory_refused():
             requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
+            if not requests:  # the log should have grown, and could not
+                return Planned(BatchResult((), {0: self._log_full(log_bytes_for(int(batch.request_ops[0])))}, 1), None)
             rejected = self._dropped_tables(batch, requests)
             admitted = np.arange(len(batch.request_ops)) < requests
             admitted[list(rejected)] = False
@@ -283,13 +285,18 @@ class PhasePlanner:
         requests = len(batch.request_ops)
         if requests > 1:
             raise CutError(requests // 2)
-        reason = NoSpaceError(
+        raise DoesNotFitError({0: self._log_full(8 * needed)})
+
+    def _log_full(self, needed_bytes: int) -> NoSpaceError:
+        if self._files.data:
+            way_out = "stop the server and run gpkvs copy OLD NEW with a larger --journal-bytes"
+        else:
+            way_out = "start the server with a larger --log-bytes-max, and see that the disk has the room"
+        return NoSpaceError(
             "log",
-            f"one transaction would log {8 * needed:,} bytes, there is room for {8 * capacity:,}: send smaller "
-            "requests, or stop the server and run gpkvs copy OLD NEW with a larger "
-            f"{'--journal-bytes' if self._files.data else '--log-bytes'}",
+            f"one transaction would log {needed_bytes:,} bytes, there is room for {8 * self._files.log_words_max:,}: "
+            f"send smaller requests, or {way_out}",
         )
-        raise DoesNotFitError({0: reason})
 
 
 def for_each_table(plans: Sequence[TablePlan], phase: Callable[[Phases, Plan], None]) -> None:

@@ -27,6 +27,7 @@ class ZeroedSpace:
 
     def __init__(self, files: StoreFiles) -> None:
         assert files.data
+        self._files = files
         self._data = files.data
         self._offset = files.root.journal_bytes
         self._segment_bytes = files.root.segment_bytes
@@ -47,7 +48,7 @@ class ZeroedSpace:
         last = end.segment * self._segment_bytes + end.units * UNIT_BYTES
         if (self._ready[0] <= first and last <= self._ready[1]) or last - first > _STRETCH_BYTES // 4:
             return
-        segment_end = (end.segment + 1) * self._segment_bytes
+        segment_end = min((end.segment + 1) * self._segment_bytes, self._files.root.heap_bytes)
         until = min(-(-last // PAGE_BYTES) * PAGE_BYTES + _STRETCH_BYTES // 2, segment_end)
         at = -(-first // PAGE_BYTES) * PAGE_BYTES
         self._ready = (first, until)

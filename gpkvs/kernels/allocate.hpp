@@ -1,8 +1,9 @@
 // Where new records go: the one allocator, for both planners.
 //
-// Records are appended behind the tail, in arrival order. A record never crosses the end of a segment. The next segment
-// is the next one in which nothing is live, but the last ones that are free are left to compaction. When the search comes
-// back to where it began, there is no room. What a batch frees is free for the next batch only (I7).
+// Records are appended behind the tail, in arrival order. A record never crosses the end of a segment, nor that of the
+// heap, which may end inside its last segment. The next segment is the next one in which nothing is live, but the last
+// ones that are free are left to compaction. When the search comes back to where it began, there is no room. What a batch
+// frees is free for the next batch only (I7).
 #pragma once
 #include "heap_state.hpp"
 
@@ -20,11 +21,13 @@ static const u64 UNCOUNTED = ~0ull;
 template <class Args>
 class Appender {
   public:
-    Appender(const Args& args, Tail tail, u64* filled) : a(args), tail_(tail), from_(tail.units), filled_(filled) {}
+    Appender(const Args& args, Tail tail, u64* filled)
+        : a(args), tail_(tail), from_(tail.units), end_(end_of(tail.segment)), filled_(filled) {}
 
     // Finds room for a record of so many units; returns its reference, or NO_RECORD if there is none.
     u64 append(u64 units) {
-        if (tail_.units + units > a.segment_units && !next_segment()) return NO_RECORD;
+        while (tail_.units + units > end_)
+            if (!next_segment()) return NO_RECORD;
         const u64 reference = make_reference(tail_.segment * a.segment_units + tail_.units, units);
         tail_.units += units;
         charge_ += record_charge(units, a.segment_units);
@@ -60,7 +63,14 @@ class Appender {
         tail_.takes--;
         tail_.segment = segment;
         tail_.units = from_ = 0;
+        end_ = end_of(segment);
         return true;
+    }
+
+    // Units of a segment that there are.
+    u64 end_of(u64 segment) const {
+        const u64 rest = a.heap_bytes / UNIT_BYTES - segment * a.segment_units;
+        return rest < a.segment_units ? rest : a.segment_units;
     }
 
     void fill() {
@@ -77,6 +87,7 @@ class Appender {
     const Args& a;
     Tail tail_;
     u64 from_;  // where this table's records begin in the segment
+    u64 end_;   // of the segment
     u64* filled_;
     u64 filled_count_ = 0;
     u64 charge_ = 0, charged_ = 0;  // of this segment's records, and of those before
@@ -85,7 +96,7 @@ class Appender {
 // allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of
 // them, the number of segments filled, and what is charged.
 #define ALLOCATE_ARGS(F)                                                                    \
-    SEGMENTS_ARGS(F) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op)        \
+    SEGMENTS_ARGS(F) F(u64, heap_bytes) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op) \
     F(const u32*, key_lengths) F(const u32*, value_lengths)                                 \
     F(u64*, tail) F(u64*, reference) F(u64*, filled) F(u64*, placed)
 

@@ -72,6 +72,10 @@ _CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catal
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
+HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
+HEAP_BYTES_MAX = HEAP_UNITS_MAX * UNIT_BYTES
+HEAP_BYTES_USUAL = 8 * MIB  # of one that may grow, when the store is made
+JOURNAL_BYTES_GROWING = 16 * MIB  # beside it, at least
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40
@@ -229,26 +233,47 @@ def checked_sizes(sizes: Sizes) -> Sizes:
     """
     bounds = {
         "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
-        "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_UNITS_MAX * UNIT_BYTES),
+        "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
+        "heap_bytes_max": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
         "log_bytes": (LOG_BYTES_MIN, 1 << 40),
         "journal_bytes": (JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
     }
+    sizes = _with_heap(sizes)
     sizes = replace(sizes, journal_bytes=sizes.journal_bytes or _journal_bytes_for(sizes))
     for name, (least, most) in bounds.items():
         value = getattr(sizes, name)
         if not least <= value <= most:
             raise InvalidArgumentError(f"{value:,} bytes, allowed are {least:,} to {most:,}", field=name)
+    if sizes.heap_bytes > sizes.heap_bytes_max:
+        raise InvalidArgumentError(
+            f"{sizes.heap_bytes:,} bytes are more than heap_bytes_max allows, {sizes.heap_bytes_max:,}",
+            field="heap_bytes",
+        )
+    heap_bytes_max = round_up(sizes.heap_bytes_max, segment_bytes_for(sizes.heap_bytes_max))
     return Sizes(
         index_bytes=round_up(sizes.index_bytes, BLOCK_BYTES),
-        heap_bytes=round_up(sizes.heap_bytes, segment_bytes_for(sizes.heap_bytes)),
+        heap_bytes=heap_bytes_max if is_fixed(sizes) else round_up(sizes.heap_bytes, HEAP_STEP_BYTES),
+        heap_bytes_max=heap_bytes_max,
         log_bytes=round_up(sizes.log_bytes, PAGE_BYTES),
         journal_bytes=round_up(sizes.journal_bytes, journal_segment_bytes_for(sizes.journal_bytes)),
     )
 
 
+def _with_heap(sizes: Sizes) -> Sizes:
+    """Return sizes with both of the heap's: one alone, if it is the first, is the largest too."""
+    most = sizes.heap_bytes_max or sizes.heap_bytes or HEAP_BYTES_MAX
+    return replace(sizes, heap_bytes=sizes.heap_bytes or min(HEAP_BYTES_USUAL, most), heap_bytes_max=most)
+
+
+def is_fixed(sizes: Sizes) -> bool:
+    """Whether a heap is as large as it may be."""
+    return sizes.heap_bytes == sizes.heap_bytes_max
+
+
 def _journal_bytes_for(sizes: Sizes) -> int:
     """Return the size of a journal: with less than half of the index, checkpoints would write more than they save."""
-    wanted = max(sizes.index_bytes // 2, min(sizes.heap_bytes // 4, JOURNAL_BYTES_USUAL), JOURNAL_BYTES_MIN)
+    of_heap = min(sizes.heap_bytes // 4, JOURNAL_BYTES_USUAL) if is_fixed(sizes) else JOURNAL_BYTES_GROWING
+    wanted = max(sizes.index_bytes // 2, of_heap, JOURNAL_BYTES_MIN)
     return min(wanted, JOURNAL_BYTES_MAX)
 
 
@@ -322,7 +347,7 @@ def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, hash_key: byt
         catalog_generation=0,
         catalog_bytes=len(packed),
         catalog_crc=crc32c(packed),
-        segment_bytes=segment_bytes_for(sizes.heap_bytes),
+        segment_bytes=segment_bytes_for(sizes.heap_bytes_max),
         heap_bytes=sizes.heap_bytes,
         log_bytes=0 if journal_bytes else sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,
@@ -330,6 +355,7 @@ def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, hash_key: byt
         journal_segment_bytes=journal_segment_bytes_for(journal_bytes) if journal_bytes else 0,
         journal_bytes=journal_bytes,
         checkpoint=FIRST_CHECKPOINT,
+        heap_bytes_max=sizes.heap_bytes_max,
     )
 
 
@@ -397,6 +423,25 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
         for at in range(0, zeroed, len(_ZEROS)):
             _write_all(file, _ZEROS[: zeroed - at])
         os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def extend_file(path: Path, size: int, longer: int) -> None:
+    """Reserve more space at the end of a file; not durable before a sync.
+
+    Raises
+    ------
+    OSError
+        If the operating system refuses; the file is as it was.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.posix_fallocate(file, size, longer - size)
+    except OSError:
+        with suppress(OSError):  # what was reserved by then goes back
+            os.ftruncate(file, size)
+        raise
     finally:
         os.close(file)
 

@@ -41,6 +41,7 @@ from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
+_STRIPE_WORDS = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
 _IGNORED = {"event": "setting_ignored"}
 
 
@@ -80,13 +81,18 @@ class StoreFiles:
 
     @property
     def segments(self) -> int:
-        """Segments of the heap."""
-        return self.root.heap_bytes // self.root.segment_bytes
+        """Segments of the heap; it may end inside the last one."""
+        return -(-self.root.heap_bytes // self.root.segment_bytes)
 
     @property
     def segment_units(self) -> int:
         """Units of a segment of the heap."""
         return self.root.segment_bytes // UNIT_BYTES
+
+    def holds_tail(self, tail_segment: int, tail_bytes: int) -> bool:
+        """Whether a tail lies in the heap."""
+        end = tail_segment * self.root.segment_bytes + tail_bytes
+        return tail_segment < self.segments and tail_bytes <= self.root.segment_bytes and end <= self.root.heap_bytes
 
     def table(self, table_id: int) -> TableEntry:
         """Return the catalogue entry of a table that exists."""
@@ -95,15 +101,21 @@ class StoreFiles:
     @property
     def log_words_max(self) -> int:
         """Words that a batch has for entries, in the undo log or in a frame."""
+        return self._log_words_of(self.root.log_bytes)
+
+    def _log_words_of(self, log_bytes: int) -> int:
         if self.root.has_journal:
             return Ring.of(self.root).frame_words_max
-        return (self.log.bytes - LOG_ENTRIES_OFFSET) // 8
+        return (log_bytes - LOG_ENTRIES_OFFSET) // 8
 
     @property
     def log_entries_max(self) -> int:
         """Entries that a batch surely has room for: of the larger layout, in whole stripes, some lost between runs."""
-        stripe_words = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
-        return (self.log_words_max // stripe_words - RUNS_MAX) * STRIPE_ENTRIES
+        return self.log_entries_of(self.root.log_bytes)
+
+    def log_entries_of(self, log_bytes: int) -> int:
+        """Return the same for an undo log of another size; a journal is as it is."""
+        return (self._log_words_of(log_bytes) // _STRIPE_WORDS - RUNS_MAX) * STRIPE_ENTRIES
 
     def run_address(self, run: LogRun) -> int:
         """Return where a run of entries begins, in memory."""
@@ -147,6 +159,11 @@ class StoreFiles:
             self.data.close()
 
 
+def log_bytes_for(entries: int) -> int:
+    """Return the size of an undo log that surely has room for so many entries (`StoreFiles.log_entries_max`)."""
+    return LOG_ENTRIES_OFFSET + 8 * _STRIPE_WORDS * (RUNS_MAX + -(-entries // STRIPE_ENTRIES))
+
+
 def open_files(
     path: Path, domain: Domain | None, *, root_file: str = ROOT_FILE, unpack_root: UnpackRoot = Root.unpack
 ) -> StoreFiles:
@@ -172,23 +189,23 @@ def open_files(
     """
     opened: list[Region | Image | DataFile] = []
 
-    def region(name: str, size: int) -> Region:
-        _check_size(path / name, size)
-        mapped = Region(path / name, domain)
+    def region(name: str, size: int, *, may_be_longer: bool = False) -> Region:
+        _check_size(path / name, size, may_be_longer=may_be_longer)
+        mapped = Region(path / name, domain, size=size)
         opened.append(mapped)
         return mapped
 
     def data_file(size: int) -> DataFile:
-        _check_size(path / DATA_FILE, size)
+        _check_size(path / DATA_FILE, size, may_be_longer=True)
         data = DataFile(path / DATA_FILE, write=domain is not None)
         opened.append(data)
         return data
 
     def heap(root: Root) -> Region:
         if not root.has_journal:
-            return region(HEAP_FILE, root.heap_bytes)
+            return region(HEAP_FILE, root.heap_bytes, may_be_longer=True)
         # Records are written to the file: nothing may store to the mapping.
-        mapped = Region(path / DATA_FILE, None, root.journal_bytes)
+        mapped = Region(path / DATA_FILE, None, root.journal_bytes, root.heap_bytes)
         mapped.is_paged = root_region.is_paged
         opened.append(mapped)
         return mapped
@@ -212,7 +229,7 @@ def open_files(
             roots=roots,
             catalog=catalog,
             root_region=root_region,
-            undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes),
+            undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes, may_be_longer=True),
             data=data_file(root.journal_bytes + root.heap_bytes) if root.has_journal else None,
             heap=heap(root),
             indexes={table.id: index(root, table) for table in catalog.tables},
@@ -233,7 +250,13 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     """
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
-    has = Sizes(index.region.bytes, files.root.heap_bytes, files.root.log_bytes, files.root.journal_bytes)
+    root = files.root
+    has = Sizes(
+        index_bytes=index.region.bytes,
+        heap_bytes=root.heap_bytes,
+        log_bytes=root.log_bytes,
+        journal_bytes=root.journal_bytes,
+    )
     commit, of_commit, of_other = "undo", "log_bytes", "journal_bytes"
     if files.root.has_journal:
         commit, of_commit, of_other = "journal", "journal_bytes", "log_bytes"
@@ -250,7 +273,10 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
         _log.info(
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
-    for name in ("index_bytes", "heap_bytes", of_commit):
+    heap: tuple[str, ...] = ("heap_bytes",)
+    if root.heap_bytes < max(root.heap_bytes_max, config.heap_bytes_max or 0):
+        heap = ()  # it grows: it may have had the size that is asked for
+    for name in ("index_bytes", *heap, of_commit):
         if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
@@ -262,9 +288,10 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             )
 
 
-def _check_size(path: Path, size: int) -> None:
+def _check_size(path: Path, size: int, *, may_be_longer: bool = False) -> None:
+    """Raise `CorruptStoreError` unless a file has its size; one that grows is extended before the root says so."""
     found = path.stat().st_size if path.exists() else None
-    if found == size:
+    if found == size or (may_be_longer and found is not None and found > size):
         return
     what = "is missing" if found is None else f"has {found:,} bytes"
     raise CorruptStoreError(

@@ -47,6 +47,7 @@ class Region:
         self._domain = domain.name if domain else None
         self.is_paged = domain is not None and not (domain.is_volatile or domain.maps_synchronously)  # from a disk
         self._is_cached = domain is None or self.is_paged  # read-only: of whatever file system
+        self.is_volatile = domain is not None and domain.is_volatile
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:

@@ -24,6 +24,7 @@ from gpkvs.engine.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
 from gpkvs.media.catalog import Catalog, TableEntry
 from gpkvs.media.directory import (
+    HEAP_STEP_BYTES,
     DirectoryLock,
     Progress,
     access_errors,
@@ -66,7 +67,8 @@ class CopySizes:
     """Sizes of the new store; what is not given is as in the old one."""
 
     index_bytes: int | None = None  # of the default table
-    heap_bytes: int | None = None
+    heap_bytes: int | None = None  # alone: also the largest size
+    heap_bytes_max: int | None = None
     log_bytes: int | None = None
     journal_bytes: int | None = None
     table_index_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -188,10 +190,16 @@ def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
 
 def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
     root = source.files.root
+    heap_bytes, heap_bytes_max = sizes.heap_bytes, sizes.heap_bytes_max
+    if heap_bytes is None and heap_bytes_max is None:
+        # A heap that grows begins as small as its records let it.
+        is_fixed = root.heap_bytes >= root.heap_bytes_max
+        heap_bytes, heap_bytes_max = (root.heap_bytes, None) if is_fixed else (None, root.heap_bytes_max)
     return checked_sizes(
         Sizes(
             index_bytes=sum(table.blocks for table in catalog.tables) * BLOCK_BYTES,
-            heap_bytes=root.heap_bytes if sizes.heap_bytes is None else sizes.heap_bytes,
+            heap_bytes=heap_bytes or 0,
+            heap_bytes_max=heap_bytes_max or 0,
             # A store has one of these two; where the new one has the other, it is as in any new store.
             log_bytes=root.log_bytes or Sizes.log_bytes if sizes.log_bytes is None else sizes.log_bytes,
             journal_bytes=root.journal_bytes if sizes.journal_bytes is None else sizes.journal_bytes,
@@ -252,7 +260,7 @@ class _Copy:
         self.catalog = catalog
         self.sizes = sizes
         self.on_progress = on_progress
-        self._segment_units = segment_bytes_for(sizes.heap_bytes) // UNIT_BYTES
+        self._segment_units = segment_bytes_for(sizes.heap_bytes_max) // UNIT_BYTES
         self._contents = {table.id: _Contents() for table in catalog.tables}
         self._blocks = sum(table.blocks for table in catalog.tables)
 
@@ -301,8 +309,10 @@ class _Copy:
                 if longest <= self._segment_units:
                     _, heap_end = pack(units, heap_end, self._segment_units)
                 live_units += int(units.sum(dtype=np.uint64))
-        if longest > self._segment_units or heap_end * UNIT_BYTES > self.sizes.heap_bytes:
+        heap_bytes = round_up(heap_end * UNIT_BYTES, HEAP_STEP_BYTES)
+        if longest > self._segment_units or heap_bytes > self.sizes.heap_bytes_max:
             raise self._heap_full(max(heap_end, live_units), longest)
+        self.sizes = replace(self.sizes, heap_bytes=max(self.sizes.heap_bytes, heap_bytes))
 
     def _index_full(self, entry: TableEntry) -> NoSpaceError:
         old = self._source.files.table(entry.id)
@@ -322,8 +332,8 @@ class _Copy:
         return NoSpaceError(
             "heap",
             f"the records take {units * UNIT_BYTES:,} bytes in segments of {self._segment_units * UNIT_BYTES:,}, the "
-            f"longest one {longest * UNIT_BYTES:,}; a heap of {self.sizes.heap_bytes:,} bytes cannot take them: use "
-            f"--heap-bytes {-(-needed // MIB)}MiB or more",
+            f"longest one {longest * UNIT_BYTES:,}; a heap of {self.sizes.heap_bytes_max:,} bytes cannot take them: "
+            f"use --heap-bytes-max {-(-needed // MIB)}MiB or more",
         )
 
     def write(self, writer: StoreWriter) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import cast, get_args
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.config import CommitName, DurabilityName, StoreConfig
+from gpkvs.engine.heap import Heap
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
@@ -22,6 +24,7 @@ from gpkvs.media.directory import (
     finish_creation,
     make_directory,
     require_store,
+    round_up,
     store_exists,
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
@@ -30,6 +33,8 @@ from gpkvs.media.layout import CommitKind
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.recover import Recovered, recover
+
+_log = logging.getLogger("gpkvs")
 
 COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new stores become durable
 
@@ -103,10 +108,28 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         else:
             _attach(backend, files)
             recovered = recover(files, backend, on_progress, accept_loss=config.accept_loss)
+        allow_heap(files, recovered.heap, config)
         remove_orphans(files)
         reserve_catalog(files)
         undo.pop_all()
         return OpenedDirectory(lock, backend, domain, is_new, files, recovered)
+
+
+def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
+    """Let the heap grow as far as this opening says; where it says nothing, as far as it was said before."""
+    root, asked = files.root, config.heap_bytes_max
+    if asked is not None:
+        if asked < root.heap_bytes:
+            _log.warning(
+                "heap_bytes_max=%d: the heap has %d bytes and does not shrink; gpkvs copy OLD NEW makes a smaller one",
+                asked,
+                root.heap_bytes,
+                extra={"event": "setting_ignored"},
+            )
+        size_max = max(round_up(asked, root.segment_bytes), root.heap_bytes)
+        if size_max != max(root.heap_bytes_max, root.heap_bytes):
+            files.roots.change(heap_bytes_max=size_max)
+    heap.allow(files.root.heap_bytes_max)
 
 
 def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:

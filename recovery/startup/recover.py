@@ -167,7 +167,7 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     counts = SegmentCounts.of(files.segments)
     records = {table: recount(files, backend, index, counts) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    return Heap(files.root.segment_bytes, tail, counts), records
+    return Heap(files.root.segment_bytes, tail, counts, size=files.root.heap_bytes), records
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:
@@ -308,7 +308,7 @@ def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
     """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap, or it says that a table grows."""
     if descriptor.growth != NO_GROWTH:
         raise CorruptStoreError("descriptor", "a table is said to grow, which no table does yet", path=files.log.path)
-    if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
+    if not files.holds_tail(descriptor.tail_segment, descriptor.tail_bytes):
         raise CorruptStoreError(
             "descriptor",
             f"the heap tail (segment {descriptor.tail_segment}, byte {descriptor.tail_bytes}) lies outside the heap",

@@ -242,7 +242,7 @@ def _check_frame(files: StoreFiles, frame: _Found) -> None:
             raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
     if descriptor.growth != NO_GROWTH:
         raise _corrupt(files, frame, "a table is said to grow, which no table does yet")
-    if descriptor.tail_segment >= files.segments or descriptor.tail_bytes > files.root.segment_bytes:
+    if not files.holds_tail(descriptor.tail_segment, descriptor.tail_bytes):
         raise _corrupt(files, frame, "the heap tail lies outside the heap")
 
 

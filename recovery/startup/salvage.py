@@ -175,13 +175,14 @@ def after_loss(files: StoreFiles, current: Descriptor) -> Transaction:
         if table.slot_layout.has_records:
             words = files.indexes[table.id].region.words(0, table.slots * 4)
             highest = max(highest, int(slot_versions(words).max()))
+    tail = current.tail_segment
     transaction = Transaction(files, current)
     following = max(current.next_sequence, highest + 1)
     fitting = current._replace(
         epoch=make_epoch(files.root.incarnation, 0),  # batches count from 1
         runs=(),
         log_digest=0,
-        tail_bytes=files.root.segment_bytes,
+        tail_bytes=min(files.root.segment_bytes, files.root.heap_bytes - tail * files.root.segment_bytes),
         first_sequence=following,
         next_sequence=following,
     )

@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "exact-fit-refused",
         _HEAP,
-        "tail_.units + units > a.segment_units",
-        "tail_.units + units >= a.segment_units",
+        "tail_.units + units > end_",
+        "tail_.units + units >= end_",
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
         ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),

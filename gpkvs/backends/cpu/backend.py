@@ -183,6 +183,9 @@ class CpuBackend:
     def attach(self, region: Region | Image, /) -> None:
         """See `Backend.attach`; the CPU's kernels need mapped memory only."""
 
+    def detach(self, region: Region | Image, /) -> None:
+        """See `Backend.detach`."""
+
     def attach_memory(self, memory: U8, /) -> None:
         """See `Backend.attach_memory`."""
 

@@ -114,6 +114,11 @@ class CudaBackend:
             self._warn_of_ddio()
 
     @explained
+    def detach(self, region: Region | Image, /) -> None:
+        """See `Backend.detach`."""
+        self._forget_memory(region.address)
+
+    @explained
     def attach_memory(self, memory: U8, /) -> None:
         """See `Backend.attach_memory`."""
         address = int(memory.ctypes.data)

@@ -1,0 +1,229 @@
+"""The heap grows: its file is extended ahead of the records, and the engine takes the space over between two batches.
+
+    file extended, synced -> both root copies say the new size -> records go there
+
+So a file may be longer than the root says, never shorter, and no record, tail or reference lies beyond what the root
+says (invariants file-size, descriptor and slot-reference). Space is reserved before it is used: a store to the mapping
+never meets a hole.
+
+A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
+store goes on with what it has, and the thread tries again each second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gpkvs import failpoint
+from gpkvs.config import MIB
+from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
+from gpkvs.fatal import stop_process
+from gpkvs.machine import free_bytes
+from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import UNIT_BYTES
+
+_log = logging.getLogger("gpkvs")
+
+# The heap grows by half of what it has, within these bounds; less if the disk has less.
+_STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
+_REFUSED_STEP_BYTES_MIN = 1 * MIB
+# So much is to be free ahead of the records.
+_AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
+# With more than this share live, or with few segments, a heap had better grow than be compacted.
+_LIVE_SHARE, _FEW_SEGMENTS = 0.70, 8
+_RETRY_SECONDS = 1.0
+_MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
+_LOOKS_AHEAD = 8  # while less than that is free
+
+
+def prefers_growth(live_bytes: int, heap_bytes: int, segments: int) -> bool:
+    """Whether a heap that is short of space had better grow than free space in what it has."""
+    return live_bytes > _LIVE_SHARE * heap_bytes or segments < _FEW_SEGMENTS
+
+
+def step_bytes(heap_bytes: int) -> int:
+    """Return by how much a heap grows at once."""
+    return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
+
+
+class HeapGrowth:
+    """Makes a heap larger, up to the size that the root says.
+
+    Parameters
+    ----------
+    files, heap
+        Of the store.
+    on_grown
+        Called between two batches when the heap is larger: its address and its segments are others now.
+    """
+
+    def __init__(self, files: StoreFiles, heap: Heap, on_grown: Callable[[], None]) -> None:
+        self._files = files
+        self._heap = heap
+        self._segment_bytes = files.root.segment_bytes
+        self._on_grown = on_grown
+        self._size_max = max(self._allowed(files.root.heap_bytes_max), heap.bytes)
+        self._extended = heap.bytes  # what the file has, durably
+        self._extending = threading.Lock()
+        self._helper: threading.Thread | None = None
+        self._is_ending = threading.Event()
+        self._refused_at = -_RETRY_SECONDS
+        # Where the tail was looked at last, and how far it may go before the next look.
+        self._segment, self._look_units = -1, 0
+
+    def step(self) -> None:
+        """Do what is to be done between two batches; most of the time nothing."""
+        tail = self._heap.tail
+        if tail.segment == self._segment and tail.units < self._look_units and self._extended == self._heap.bytes:
+            return
+        self._look()
+
+    def _look(self) -> None:
+        self._take_over()
+        heap = self._heap
+        self._segment = heap.tail.segment
+        if heap.bytes == self._size_max:
+            self._look_units = heap.segment_units + 1
+            return
+        free = heap.free_units
+        ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
+        if free < ahead and self.is_preferred:
+            self._begin_ahead()
+        self._look_units = heap.tail.units + max(free - ahead, ahead // _LOOKS_AHEAD)
+
+    @property
+    def is_preferred(self) -> bool:
+        """Whether the heap, when it is short of space, had better grow than be compacted, and may."""
+        heap = self._heap
+        may_grow = heap.bytes < self._size_max and not heap.growth_waits
+        return may_grow and prefers_growth(heap.live_bytes, heap.bytes, heap.segments)
+
+    def _next_size(self, needed_bytes: int) -> int:
+        wanted = self._heap.bytes + round_up(max(needed_bytes, step_bytes(self._heap.bytes)), HEAP_STEP_BYTES)
+        if wanted >= COMPACTED_SEGMENTS_MIN * self._segment_bytes:
+            wanted = round_up(wanted, self._segment_bytes)
+        return min(wanted, self._size_max)
+
+    def _allowed(self, size: int) -> int:
+        """Return the largest size up to one: a heap that is compacted has whole segments only."""
+        whole = size // self._segment_bytes * self._segment_bytes
+        return whole if whole >= COMPACTED_SEGMENTS_MIN * self._segment_bytes else size
+
+    def _begin_ahead(self) -> None:
+        """Have a thread extend the file, unless one does."""
+        if self._extended > self._heap.bytes or (self._helper and self._helper.is_alive()):
+            return
+        self._helper = threading.Thread(
+            target=self._extend_ahead, args=(self._next_size(0),), name="gpkvs-heap", daemon=True
+        )
+        try:
+            self._helper.start()
+        except RuntimeError:  # the system gives no thread: a batch that finds no room does it
+            self._helper = None
+
+    def _extend_ahead(self, size: int) -> None:
+        try:
+            while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):
+                pass
+        except MemoryError:
+            pass  # a batch that finds no room does it
+        except BaseException as error:  # noqa: BLE001 - it may have begun to extend the file
+            stop_process("the heap's file could not be extended", error)
+
+    def make_room(self, needed_bytes: int) -> bool:
+        """Make the heap larger for a batch that found no room.
+
+        Parameters
+        ----------
+        needed_bytes
+            What the batch takes at most.
+
+        Returns
+        -------
+        bool
+            Whether to plan the batch again: the heap is larger now, or only now it is known why it cannot be.
+        """
+        if self._take_over():
+            return True
+        if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
+            return False
+        was_named = bool(self._heap.growth_waits)
+        self._extend(self._next_size(needed_bytes))
+        return self._take_over() or not was_named
+
+    def _extend(self, size: int) -> bool:
+        """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
+        with self._extending:
+            if self._extended > self._heap.bytes:
+                return True
+            before = self._extended
+            while refusal := self._refusal(before, size - before):
+                step = max(round_up((size - before) // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
+                smaller = self._allowed(before + step)
+                if not before < smaller < size:
+                    break
+                size = smaller
+            else:
+                self._extended = size
+                self._heap.growth_waits = ""
+                return True
+            self._refused_at = time.monotonic()
+            if not self._heap.growth_waits:
+                _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})
+            self._heap.growth_waits = refusal
+            return False
+
+    def _refusal(self, before: int, step: int) -> str:
+        """Extend the file by a step; return why it cannot be, or nothing."""
+        path, offset = self._files.heap.path, self._files.root.journal_bytes
+        asked = f"the heap asked for {step:,} bytes more"
+        if self._files.root_region.is_volatile:
+            free = free_bytes()
+            if free is not None and free < step + _MEMORY_SPARE_BYTES:
+                return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
+        try:
+            extend_file(path, offset + before, offset + before + step)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
+            return f"{asked}, the system refuses: {path}: {error.strerror}"
+        try:
+            failpoint.hit("before_heap_sync")
+            sync_path(path)
+        except OSError as error:
+            stop_process("the heap's file could not be synced", error)  # records may be lost with it
+        return ""
+
+    def _take_over(self) -> bool:
+        """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
+        size = self._extended
+        if size == self._heap.bytes:
+            return False
+        files = self._files
+        try:
+            files.heap.grow(size)
+        except OSError as error:
+            self._refused_at = time.monotonic()
+            self._heap.growth_waits = f"the heap's {size:,} bytes cannot be mapped: {error.strerror}"
+            return False
+        try:
+            failpoint.hit("before_heap_root")
+            with files.changing:
+                files.roots.change(heap_bytes=size)
+            failpoint.hit("before_heap_use")
+        except BaseException as error:  # noqa: BLE001 - either root may be durable now
+            stop_process("the roots could not be written", error)
+        self._heap.grow(size)
+        self._on_grown()
+        self._segment = -1
+        return True
+
+    def close(self) -> None:
+        """End the thread, if there is one."""
+        self._is_ending.set()
+        if self._helper:
+            self._helper.join()
