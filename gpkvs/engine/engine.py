@@ -14,7 +14,9 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
+from gpkvs.engine.capacity import IndexFullError
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
@@ -46,6 +48,8 @@ class Engine:
         Values that one request, and one transaction, may read; the second is not below the first.
     meter
         Told what each phase took, and what was written.
+    growth_limits
+        How large indexes may become.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Engine:
         result_bytes_max: int,
         batch_result_bytes_max: int,
         meter: Meter,
+        growth_limits: GrowthLimits = NO_LIMITS,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -70,6 +75,7 @@ class Engine:
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
         self._dropped: deque[DroppedTable] = deque()
+        self.growth = Growing(backend, files, tables, committer, growth_limits)
 
     @property
     def kept_bytes(self) -> int:
@@ -100,10 +106,27 @@ class Engine:
         """
         self.meter.begin()
         planned = self._plan(batch)
+        if planned.result.rejected:
+            planned = self._grow_and_plan(batch, planned)
         if self._lacks_heap(planned) and self.committer.release_waiting():
             planned = self._plan(batch)
-        gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
+        if not planned.write_set:
+            return planned.result, self._read_gate(batch)
+        gate = self.committer.commit(planned.write_set)
+        self.growth.after(planned.write_set)
         return planned.result, gate
+
+    def _grow_and_plan(self, batch: Batch, planned: Planned) -> Planned:
+        """Have tables grow whose new keys find no way, then plan anew: a plan made before a step is worthless."""
+        while full := _full_tables(planned):
+            if self.growth.make_room(full):
+                planned = self._plan(batch)
+                continue
+            for number, refusal in planned.result.rejected.items():
+                if isinstance(refusal, IndexFullError):
+                    planned.result.rejected[number] = self.growth.refusal(refusal)
+            break
+        return planned
 
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
@@ -156,6 +179,7 @@ class Engine:
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
+        self.growth.close()
         self.settle()
         self.committer.close()
 
@@ -196,3 +220,9 @@ class Engine:
         if self._dropped[0].is_counted:
             self._dropped.popleft()
         return bool(self._dropped)
+
+
+def _full_tables(planned: Planned) -> dict[int, IndexFullError]:
+    """Return why new keys were refused for want of a way, by table id."""
+    refusals = planned.result.rejected.values()
+    return {refusal.table.entry.id: refusal for refusal in refusals if isinstance(refusal, IndexFullError)}

@@ -401,6 +401,22 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
         os.close(file)
 
 
+def extend_file(path: Path, size: int) -> None:
+    """Make a file at least `size` bytes long, all of them reserved on the disk, durably; what it holds stays.
+
+    Raises
+    ------
+    OSError
+        If the file system has no space, or refuses otherwise; the file may be longer than before.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.posix_fallocate(file, 0, size)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file so that it is there whole or not at all, durably; in the room of `reserve_next`, if any."""
     write_unnamed(path, data).rename(path)

@@ -27,11 +27,13 @@ from gpkvs.media.layout import (
     BLOCK_BYTES,
     BYTES_LAYOUT,
     LOG_ENTRIES_OFFSET,
+    NO_GROWTH,
     ROOT_FILE_BYTES,
     RUNS_MAX,
     STRIPE_ENTRIES,
     UNIT_BYTES,
     BadBytesError,
+    Growth,
     LogRun,
     Root,
     RunKind,
@@ -60,6 +62,7 @@ class StoreFiles:
     data: DataFile | None  # the journal and the heap
     heap: Region
     indexes: dict[int, Index]  # by table id
+    growth: Growth = NO_GROWTH  # as the descriptor of the next batch says it
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -194,13 +197,16 @@ def open_files(
         return mapped
 
     def index(root: Root, table: TableEntry) -> Index:
-        size = table.blocks * BLOCK_BYTES
-        if not root.has_journal:
-            return Index(table, region(table.file_name, size), root.hash_keys)
-        _check_size(path / table.file_name, size)
-        image = Image(path / table.file_name, write=domain is not None)
-        opened.append(image)
-        return Index(table, image, root.hash_keys)
+        # A file may be longer: a growth was prepared.
+        file, size = path / table.file_name, table.blocks * BLOCK_BYTES
+        _check_size(file, size, or_more=True)
+        mapped: Region | Image
+        if root.has_journal:
+            mapped = Image(file, write=domain is not None, size=size)
+        else:
+            mapped = Region(file, domain, size=size)
+        opened.append(mapped)
+        return Index(table, mapped, root.hash_keys)
 
     try:
         root_region = region(root_file, ROOT_FILE_BYTES)
@@ -251,7 +257,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
     for name in ("index_bytes", "heap_bytes", of_commit):
-        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
+        # An index may have grown since.
+        has_grown = name == "index_bytes" and wanted.index_bytes < has.index_bytes
+        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name) and not has_grown:
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
                 "other sizes",
@@ -262,9 +270,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             )
 
 
-def _check_size(path: Path, size: int) -> None:
+def _check_size(path: Path, size: int, *, or_more: bool = False) -> None:
     found = path.stat().st_size if path.exists() else None
-    if found == size:
+    if found == size or (or_more and found is not None and found > size):
         return
     what = "is missing" if found is None else f"has {found:,} bytes"
     raise CorruptStoreError(
