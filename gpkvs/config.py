@@ -166,6 +166,15 @@ class StoreConfig:
             none_means="no limit but the disk and, with a journal, the memory",
         ),
     ] = None
+    index_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Size to which the index of each table may grow.",
+            LIMITS,
+            is_size=True,
+            none_means="no limit but the disk and, with a journal, the memory",
+        ),
+    ] = None
     limits: Limits = field(default_factory=Limits)
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
 

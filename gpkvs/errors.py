@@ -65,8 +65,8 @@ class NoSpaceError(GpkvsError):
     Parameters
     ----------
     resource
-        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, ``tables``, ``tables_bytes``, ``open_files``,
-        or a server's ``queue``.
+        What is full: ``heap``, ``index``, ``log``, ``disk``, ``memory``, ``gpu_memory``, ``tables``, ``tables_bytes``,
+        ``open_files``, or a server's ``queue``.
     message
         What was needed, what there is, and what to do.
     """

@@ -59,6 +59,11 @@ JOURNAL = (
     "mid_replay",
     "before_first_frame",
 )
+# When the index of a table grows: in a step, in a step of a store with a journal, and at the end, before those of
+# `SCHEMA`. The step of block 0 has a batch of its own.
+GROWTH = ("before_growth_targets", "mid_growth_targets", "before_growth_persist", "before_growth_descriptor")
+GROWTH_JOURNAL = ("before_growth_frame", "before_growth_apply", "mid_growth_apply")
+GROWTH_END = ("before_growth_end",)
 # When a table is made or dropped; `between_roots` then too.
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When the heap grows, or the undo log; `between_roots` then too.
@@ -88,7 +93,10 @@ SERVING_BY_COMMIT = {
         ("before_settle", "mid_replay", "before_incarnation", "between_roots", "before_first_frame", "before_recount"),
     ),
 }
-ALL = ENGINE + JOURNAL + RECOVERY + RENEWAL + SCHEMA + HEAP_GROWTH + LOG_GROWTH + CREATION + COPY
+ALL = (
+    *(*ENGINE, *JOURNAL, *RECOVERY, *RENEWAL, *GROWTH, *GROWTH_JOURNAL, *GROWTH_END),
+    *(*SCHEMA, *HEAP_GROWTH, *LOG_GROWTH, *CREATION, *COPY),
+)
 
 _armed = ""
 _remaining = 0

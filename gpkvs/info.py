@@ -39,6 +39,9 @@ class TableInfo:
     index_bytes: int
     load_factor: float
     bytes_per_key: float
+    growing_blocks: int = 0  # blocks of the index before its growth; 0: it does not grow
+    moved_blocks: int = 0  # of them, those that are two now
+    growth_waits: str = ""  # for what, and what to do
 
 
 @dataclass(frozen=True)

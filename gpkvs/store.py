@@ -18,6 +18,7 @@ from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName,
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
+from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.schema import (
     check_drop,
@@ -131,6 +132,7 @@ class Store:
                 self.limits.result_bytes_max,
                 max(config.batch_result_bytes_max, self.limits.result_bytes_max),
                 self.meter,
+                GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
             )
         except BaseException:
@@ -334,6 +336,7 @@ class Store:
             with self._mutex, self._files.changing, access_errors(self.path):
                 self._engine.settle()
                 drop_table(self._files, table.entry)
+                self._engine.growth.forget(table)  # a frame between the two may still name its growth
                 del self._engine.tables[table.entry.id], self._tables[name]
             try:
                 self._free_records(table)
@@ -450,16 +453,19 @@ class Store:
 
 def _describe(table: Table, record_bytes: float) -> TableInfo:
     """Describe one table; `record_bytes` is the mean size of a record in the heap."""
-    entry = table.entry
+    entry, index = table.entry, table.index
     heap_bytes = record_bytes if entry.slot_layout.has_records else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,
         records=table.records,
-        slots=entry.slots,
-        index_bytes=table.index.region.bytes,
-        load_factor=table.records / entry.slots,
+        slots=index.slots,
+        index_bytes=index.region.bytes,
+        load_factor=table.records / index.slots,
         bytes_per_key=entry.slot_layout.slot_bytes + heap_bytes if table.records else 0.0,
+        growing_blocks=index.blocks if index.is_growing else 0,
+        moved_blocks=index.blocks - index.unmoved,
+        growth_waits=table.waits,
     )
 
 
@@ -489,6 +495,7 @@ def open_store(
     log_bytes_max: int | None = None,
     commit: CommitName = "auto",
     journal_bytes: int | None = None,
+    index_bytes_max: int | None = None,
     limits: Limits | None = None,
     create: bool = True,
     on_progress: Progress = _no_progress,
@@ -519,6 +526,8 @@ def open_store(
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
+    index_bytes_max
+        Size to which the index of each table may grow; by default it grows as far as disk and memory go.
     limits
         Lower limits for requests than the defaults.
     create
@@ -561,6 +570,7 @@ def open_store(
         log_bytes_max=log_bytes_max,
         commit=commit,
         journal_bytes=journal_bytes,
+        index_bytes_max=index_bytes_max,
         limits=limits or Limits(),
     )
     return Store(Path(path), config, create=create, on_progress=on_progress)

@@ -268,7 +268,7 @@ class GpuBench:
                     fingerprint0=word0,
                     fingerprint1=word1,
                     index=index,
-                    buckets=index.buckets,
+                    **index.geometry,
                     status=status,
                     source_word=found,
                 ),

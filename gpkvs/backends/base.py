@@ -131,6 +131,18 @@ class Backend(Protocol):
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """Take note that the host's threads stored to slots of an index."""
 
+    def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
+        """Take note that the host's threads stored to the blocks `first` to `last - 1` of an index."""
+
+    def grow_index(self, index: Index, /) -> None:
+        """Have room in memory for twice the blocks of an index; its file is that long, and no kernel runs.
+
+        Raises
+        ------
+        NoSpaceError, OSError, MemoryError
+            If there is none; nothing has changed.
+        """
+
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """Sort operations by fingerprint, in arrival order inside a key.
 

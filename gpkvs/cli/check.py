@@ -89,7 +89,8 @@ def _print(report: CheckReport) -> None:
         )
     else:
         held = f"{counted(report.records, 'record')} in {counted(report.slots, 'slot')}"
-        console.print(f"{report.path}: clean. {held}", markup=False)
+        growing = f"; {report.growing}" if report.growing else ""
+        console.print(f"{report.path}: clean. {held}{growing}", markup=False)
 
 
 @exits(

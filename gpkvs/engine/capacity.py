@@ -10,16 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Op
-from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.plan import Plan
+from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, NoSpaceError
-from gpkvs.media.catalog import TableEntry
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
-
-# What an index takes of random keys for certain, even if all come in one batch.
-_LOAD_PLANNED = 0.7
 
 
 class DoesNotFitError(Exception):
@@ -38,17 +34,29 @@ class CutError(Exception):
         self.requests = requests
 
 
-def index_full(table: TableEntry, records: int, new_keys: int) -> NoSpaceError:
-    """Return why new keys are refused, with the size of an index that would take them."""
-    slots = max(2 * table.slots, int((records + new_keys) / _LOAD_PLANNED))
-    mib = -(-slots * table.slot_layout.slot_bytes // MIB)
-    option = "--index-bytes " if table.name == DEFAULT_TABLE else f"--table-index-bytes {table.name}="
-    return NoSpaceError(
-        "index",
-        f"table {quoted(table.name)} holds {counted(records, 'record')} in {table.slots:,} slots, a load of "
-        f"{records / table.slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full: delete "
-        f"keys, or stop the server and give the table {slots:,} slots or more: gpkvs copy OLD NEW {option}{mib}MiB",
-    )
+class IndexFullError(NoSpaceError):
+    """New keys of a table are refused, unless its index grows.
+
+    Parameters
+    ----------
+    table
+        Whose keys they are.
+    new_keys
+        How many came at once.
+    why
+        Why the index does not grow; by default what its growth waits for.
+    """
+
+    def __init__(self, table: Table, new_keys: int, why: str = "") -> None:
+        records, slots = table.records, table.index.slots
+        super().__init__(
+            "index",
+            f"table {quoted(table.entry.name)} holds {counted(records, 'record')} in {slots:,} slots, a load of "
+            f"{records / slots:.0%}; of {counted(new_keys, 'new key')} one found both of its buckets full, and the "
+            f"index does not grow: {why or table.waits or 'a block is full'}",
+        )
+        self.table = table
+        self.new_keys = new_keys
 
 
 class NoRoomError(Exception):

@@ -190,5 +190,6 @@ def _change_checkpoint(files: StoreFiles, c: Written) -> None:
         c.position,
         c.digest,
         files.root.checkpoint.recovered_epoch,
+        descriptor.growth,
     )
     files.roots.change(checkpoint=checkpoint)

@@ -7,6 +7,7 @@ from typing import Protocol
 from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.info import JournalInfo
+from gpkvs.media.index import Index
 
 
 class Committer(Protocol):
@@ -41,6 +42,21 @@ class Committer(Protocol):
 
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
+
+    def blocks_at_once(self, index: Index, /) -> int:
+        """Return how many blocks of an index one step of its growth may move; at least one."""
+
+    def move_blocks(self, index: Index, first: int, last: int, /) -> None:
+        """Move the blocks `first` to `last - 1` of an index that grows, the last ones that have not moved.
+
+        No block may be moved to the place of one that moves, but for block 0, which moves alone. A failure ends the
+        process.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing was stored.
+        """
 
     def release(self, counts: SegmentCounts, /) -> None:
         """Count records of each segment as no longer live: of a table that was dropped."""

@@ -184,7 +184,7 @@ class Compactor:
         if self._swept == len(moves.tables):
             self._damaged.add(self._give_up())
             return
-        slots = moves.tables[self._swept].entry.slots
+        slots = moves.tables[self._swept].index.slots_mapped
         end = min(self._at + _SWEPT_SLOTS, slots)
         moves.launch(self._backend, "sweep_index", self._victim, self._at, end=end, swept=self._swept)
         self._at = moves.at
@@ -311,7 +311,8 @@ class _Moves:
             tables=len(entries),
             table_ids=np.array([index.entry.id for index in entries], np.uint64),
             table_index=np.array([index.image for index in entries], np.uint64),
-            table_buckets=np.array([index.buckets for index in entries], np.uint64),
+            table_blocks=np.array([index.blocks for index in entries], np.uint64),
+            table_unmoved=np.array([index.unmoved for index in entries], np.uint64),
             charge_left=int(heap.charged_units[victim]),
             moves_max=self._moves_max,
             units_max=_STEP_UNITS,

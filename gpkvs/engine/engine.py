@@ -15,9 +15,10 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.engine.capacity import NoRoomError, record_bytes_max
+from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.log_growth import LogGrowth
@@ -62,6 +63,8 @@ class Engine:
         Told what each phase took, and what was written.
     log_bytes_max
         How large the undo log may become, if there is one.
+    growth_limits
+        How large indexes may become.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Engine:
         result_bytes_max: int,
         batch_result_bytes_max: int,
         meter: Meter,
+        growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
     ) -> None:
         self._backend = backend
@@ -88,7 +92,7 @@ class Engine:
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
         self._log_entries_max = files.log_entries_max
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
-        self._growth = HeapGrowth(files, heap, self._native.take_over_heap)
+        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
         self._compactor = Compactor(files, backend, tables, heap, committer)
         self._paid_segment = -1  # the tail's, when free segments were last counted
@@ -96,6 +100,7 @@ class Engine:
         self._debt = 0  # units that batches appended and compaction has not freed yet
         self._idle_state = (-1, -1)  # of the heap, when idle compaction began
         self._idle_from = 0
+        self.growth = Growing(backend, files, tables, committer, growth_limits)
 
     @property
     def kept_bytes(self) -> int:
@@ -125,21 +130,36 @@ class Engine:
             Its gate.
         """
         self.meter.begin()
-        self._growth.step()
+        self._heap_growth.step()
         if len(batch) > self._log_entries_max:
             self._grow_log(len(batch))
         planned = self._plan(batch)
-        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
-            planned = self._plan(batch)
-        while self._lacks(planned, "heap") and self._growth.make_room(record_bytes_max(batch)):
-            planned = self._plan(batch)
+        if planned.result.rejected:
+            planned = self._make_fit(batch, planned)
         if not planned.write_set:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
+        self.growth.after(planned.write_set)
         # The search for free segments costs as much as a small batch: only where one was taken, or few are left.
         if self._is_paying or self.heap.tail.segment != self._paid_segment:
             self._pay(planned.write_set.volumes().record_bytes // UNIT_BYTES)
         return planned.result, gate
+
+    def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
+        """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
+        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+            planned = self._plan(batch)
+        while True:
+            full = _full_tables(planned)
+            if not (full and self.growth.make_room(full)) and not (
+                self._lacks(planned, "heap") and self._heap_growth.make_room(record_bytes_max(batch))
+            ):
+                break
+            planned = self._plan(batch)
+        for number, refusal in planned.result.rejected.items():
+            if isinstance(refusal, IndexFullError):
+                planned.result.rejected[number] = self.growth.refusal(refusal)
+        return planned
 
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
@@ -178,7 +198,7 @@ class Engine:
         """Make room for a batch, or for its first request and a bit more: the heap grows, or is compacted."""
         heap, first = self.heap, int(lacking.units[np.flatnonzero(lacking.units)[0]])
         wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
-        if self._growth.is_preferred and self._growth.make_room(wanted * UNIT_BYTES):
+        if self._heap_growth.is_preferred and self._heap_growth.make_room(wanted * UNIT_BYTES):
             return
         try:
             while self._dropped:
@@ -188,7 +208,7 @@ class Engine:
             _log.warning("the heap could not be compacted: %r", error)
         self.committer.release_waiting()
         if heap.free_units < wanted:
-            self._growth.make_room(wanted * UNIT_BYTES)
+            self._heap_growth.make_room(wanted * UNIT_BYTES)
 
     def _free(self, wanted_units: int) -> None:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
@@ -202,7 +222,7 @@ class Engine:
     def _pay(self, units: int) -> None:
         """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
         self._paid_segment = self.heap.tail.segment
-        self._is_paying = self._compactor.is_due and not self._dropped and not self._growth.is_preferred
+        self._is_paying = self._compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
         if not self._is_paying:
             self._debt = 0
             return
@@ -251,7 +271,8 @@ class Engine:
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
-        self._growth.close()
+        self._heap_growth.close()
+        self.growth.close()
         self.settle()
         self.committer.close()
 
@@ -309,3 +330,9 @@ class Engine:
             raise
         if self._dropped[0].is_counted:
             self._dropped.popleft()
+
+
+def _full_tables(planned: Planned) -> dict[int, IndexFullError]:
+    """Return why new keys were refused for want of a way, by table id."""
+    refusals = planned.result.rejected.values()
+    return {refusal.table.entry.id: refusal for refusal in refusals if isinstance(refusal, IndexFullError)}

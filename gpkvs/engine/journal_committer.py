@@ -16,9 +16,10 @@ from functools import partial
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U64
 from gpkvs.engine.checkpoint import Checkpointer
+from gpkvs.engine.growth_steps import Slots, fill_blocks, growth_after, moved
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import ImageStores
@@ -31,8 +32,11 @@ from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.frame import HEADER_BYTES, frame_pages
+from gpkvs.media.index import Index
 from gpkvs.media.journal import Frame, Journal, Written
-from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES, Descriptor
+from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES, Descriptor, Growth, LogRun, RunKind
+
+_BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 
 
 class JournalCommitter:
@@ -68,6 +72,8 @@ class JournalCommitter:
         journal: Journal,
         meter: Meter,
     ) -> None:
+        self._backend = backend
+        self._files = files
         self._tables = tables
         self._heap = heap
         self._meter = meter
@@ -133,6 +139,7 @@ class JournalCommitter:
         before = self.ended.descriptor
         return before._replace(
             epoch=epoch,
+            growth=self._files.growth,
             runs=write_set.runs,
             tail_segment=write_set.tail.segment,
             tail_bytes=write_set.tail.units * UNIT_BYTES,
@@ -153,6 +160,60 @@ class JournalCommitter:
             self._heap.release_later(epoch, freed_units)
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
+
+    def blocks_at_once(self, index: Index) -> int:
+        """See `Committer.blocks_at_once`: so many full blocks fit one frame."""
+        block_words = index.layout.block_slots * index.layout.entry_bytes // 8
+        return max(1, min(self._files.log_words_max // block_words, _BLOCKS_AT_ONCE))
+
+    def move_blocks(self, index: Index, first: int, last: int) -> None:
+        """See `Committer.move_blocks`.
+
+        The frame of a step has no entries of users (W7): it empties the targets, then come all of their slots. A replay
+        stores them over whatever a checkpoint has copied of the targets.
+        """
+        assert 0 <= first < last == index.unmoved
+        with self._appending:
+            with memory_refused():
+                slots = moved(self._backend, index, first, last)
+                digest = np.empty(len(slots), np.uint64)
+            entry = index.entry
+            of_table = (entry.id, entry.generation, index.layout.entry_bytes)
+            fill = LogRun(RunKind.FILL, *of_table, 2 * first, 2 * (last - first))
+            redo = LogRun(RunKind.REDO, *of_table, 0, len(slots))
+            frame = self.journal.reserve(frame_pages(redo.words))
+            try:
+                self._store_moved(index, (fill, redo), slots, digest, frame, growth_after(index, first))
+                index.set_unmoved(first)
+            except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+                stop_process("a growing table could not be stored", error)
+            self._is_empty = False
+
+    def _store_moved(
+        self, index: Index, runs: tuple[LogRun, LogRun], slots: Slots, digest: U64, frame: Frame, growth: Growth
+    ) -> None:
+        before, layout, launch = self.ended.descriptor, index.layout.name, self._backend.host.launch
+        epoch, (fill, _) = before.epoch + 1, runs
+        columns: dict[str, Argument] = {"changed_slot": slots.number, "contents": slots.contents}
+        logged: dict[str, Argument] = {"epoch": epoch, "first": 0, "log": frame.entries, "digest": digest}
+        launch(f"log_redo_{layout}", len(slots), keys_per_item=1, **columns, **logged)
+        descriptor = before._replace(
+            epoch=epoch,
+            growth=growth,
+            runs=runs if len(slots) else runs[:1],
+            first_sequence=before.next_sequence,
+            log_digest=int(digest.sum(dtype=np.uint64)),
+        )
+        self.begun = epoch
+        failpoint.hit("before_growth_frame")
+        written = self.journal.append(frame, descriptor, 0, self.journal.durable)
+        self._files.growth = growth
+        failpoint.hit("before_growth_apply")
+        fill_blocks(self._backend, index, fill.first_word, fill.count, epoch)
+        failpoint.hit("mid_growth_apply")
+        launch(f"apply_{layout}", len(slots), keys_per_item=1, **columns, index=index)
+        self._backend.host_stored_blocks(index, fill.first_word, fill.first_word + fill.count)
+        self.ended = written
 
     def read_gate(self) -> int:
         """See `Committer.read_gate`."""
@@ -208,7 +269,13 @@ class JournalCommitter:
         """Append a frame without entries; return its epoch."""
         frame = self.journal.reserve(frame_pages(0))
         before = self.ended.descriptor
-        descriptor = before._replace(epoch=before.epoch + 1, runs=(), first_sequence=before.next_sequence, log_digest=0)
+        descriptor = before._replace(
+            epoch=before.epoch + 1,
+            growth=self._files.growth,
+            runs=(),
+            first_sequence=before.next_sequence,
+            log_digest=0,
+        )
         try:
             self.begun = descriptor.epoch
             self.ended = self.journal.append(frame, descriptor, 0, self.journal.durable)

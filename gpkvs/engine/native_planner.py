@@ -38,7 +38,7 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "buckets"),
+    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment that it fills.
@@ -234,7 +234,8 @@ class _LayoutPlanner:
             tail.units,
             entry.id,
             table.index.address,
-            entry.buckets,
+            table.index.blocks,
+            table.index.unmoved,
         ]
         self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
         left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units = self._columns["planned"][

@@ -139,7 +139,7 @@ class Phases(ABC):
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
             index=self._index,
-            buckets=self._index.buckets,
+            **self._index.geometry,
             chain_fingerprint0=word0,
             chain_fingerprint1=word1,
             block=block,
@@ -171,7 +171,7 @@ class Phases(ABC):
             fingerprint0=fingerprints.word0,
             fingerprint1=fingerprints.word1,
             index=self._index,
-            buckets=self._index.buckets,
+            **self._index.geometry,
             status=seen.status,
             source_word=seen.source_word,
         )

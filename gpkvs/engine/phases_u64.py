@@ -45,7 +45,6 @@ class U64Phases(Phases):
             "values": plan.values,
             # Without it, operation i has value i.
             "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else plan.value_offsets,
-            "buckets": self._index.buckets,
             "hash_key0": self._hash_key0,
             "hash_key1": self._hash_key1,
         }

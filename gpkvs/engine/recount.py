@@ -14,16 +14,21 @@ from gpkvs.media.layout import BLOCK_BYTES
 def recount(files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts) -> int:
     """Stream a whole index; add what it has in each heap segment, and return its number of records."""
     index.region.prefetch(0, index.region.bytes)
-    if index.layout.has_records:
-        return recount_blocks(files, backend, index, counts, 0, index.entry.blocks)
-    records = np.zeros(index.entry.blocks, np.uint32)
+    if index.has_records:
+        return sum(recount_blocks(files, backend, index, counts, *blocks) for blocks in index.live_ranges)
+    return sum(_count_numbers(backend, index, *blocks) for blocks in index.live_ranges)
+
+
+def _count_numbers(backend: Backend, index: Index, first: int, last: int) -> int:
+    """Return the number of records in the blocks `first` to `last - 1` of an index of the layout u64."""
+    records = np.zeros(last - first, np.uint32)
     key0, key1 = index.hash_keys
     backend.launch(
         "recount_u64",
-        index.entry.blocks,
+        last - first,
         keys_per_item=index.layout.block_slots,
         index=index,
-        buckets=index.buckets,
+        first_block=first,
         hash_key0=key0,
         hash_key1=key1,
         records=records,
@@ -67,12 +72,12 @@ class DroppedTable:
         self._files = files
         self._backend = backend
         self.index = index
-        self._counted_blocks = 0
+        self._uncounted = list(index.live_ranges)
 
     @property
     def is_counted(self) -> bool:
         """Whether all of its index is counted."""
-        return self._counted_blocks == self.index.entry.blocks
+        return not self._uncounted
 
     def step(self, budget_bytes: int) -> SegmentCounts:
         """Count the next blocks, as many as a budget of bytes covers, at least one; return what they have by segment.
@@ -83,9 +88,9 @@ class DroppedTable:
             If there is no memory for it; nothing was counted.
         """
         counts = SegmentCounts.of(self._files.segments)
-        first = self._counted_blocks
-        last = min(first + max(1, budget_bytes // BLOCK_BYTES), self.index.entry.blocks)
+        first, end = self._uncounted[0]
+        last = min(first + max(1, budget_bytes // BLOCK_BYTES), end)
         self.index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
         recount_blocks(self._files, self._backend, self.index, counts, first, last)
-        self._counted_blocks = last
+        self._uncounted[:1] = [(last, end)] if last < end else []
         return counts

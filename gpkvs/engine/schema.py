@@ -124,9 +124,7 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
         backend.attach_index(index)
         if index.layout is U64_LAYOUT:
             key0, key1 = index.hash_keys
-            backend.launch(
-                "mark_empty", 2 * entry.blocks, index=index, buckets=index.buckets, hash_key0=key0, hash_key1=key1
-            )
+            backend.launch("mark_empty", 2 * entry.blocks, index=index, hash_key0=key0, hash_key1=key1)
             index.region.persist()
             if isinstance(index.region, Image):
                 index.region.write_all()
@@ -141,6 +139,22 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
     _switch_to(files, named, catalog)
     files.indexes[entry.id] = index
     return index
+
+
+def double_table(files: StoreFiles, index: Index) -> None:
+    """Have the catalogue say that a table has twice the blocks, all of which have moved, durably (W7).
+
+    Raises
+    ------
+    OSError
+        If the file system refuses or has no space; nothing was changed then.
+    """
+    assert index.unmoved == 0
+    grown = replace(index.entry, blocks=2 * index.blocks)
+    tables = tuple(grown if table is index.entry else table for table in files.catalog.tables)
+    catalog = replace(files.catalog, tables=tables)
+    _switch_to(files, _write_catalog(files, catalog), catalog)
+    index.set_entry(grown)
 
 
 def drop_table(files: StoreFiles, entry: TableEntry) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32
-from gpkvs.engine.capacity import DoesNotFitError, index_full, request_of_op, sets_of_chains
+from gpkvs.engine.capacity import DoesNotFitError, IndexFullError, request_of_op, sets_of_chains
 from gpkvs.engine.plan import Chains, Placed, Plan
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import NO_OP, NO_SLOT
@@ -71,7 +71,7 @@ class Placement:
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
             index=self._index,
-            buckets=self._index.buckets,
+            **self._index.geometry,
             hash_key0=self._index.hash_keys[0],
             hash_key1=self._index.hash_keys[1],
             taken=xp.zeros(len(blocks) * self._index.layout.block_buckets, np.uint8),
@@ -83,7 +83,7 @@ class Placement:
         )
         requests = np.flatnonzero(self._backend.download(refused)).tolist()
         if requests:
-            reason = index_full(self._table.entry, self._table.records, self._backend.total(is_new))
+            reason = IndexFullError(self._table, self._backend.total(is_new))
             raise DoesNotFitError(dict.fromkeys(requests, reason))
         return Placed(changed, slot, self._backend.total(is_new), moved_to)
 
@@ -104,7 +104,7 @@ class Placement:
             chain_fingerprint0=chains.fingerprint0,
             chain_fingerprint1=chains.fingerprint1,
             index=self._index,
-            buckets=self._index.buckets,
+            **self._index.geometry,
             hash_key0=self._index.hash_keys[0],
             hash_key1=self._index.hash_keys[1],
             slot=slot,

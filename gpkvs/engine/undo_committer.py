@@ -14,18 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import DeviceStores, HostStores, Stores
 from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import TableWrites, WriteSet
+from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
+from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun
+from gpkvs.media.index import Index
+from gpkvs.media.layout import STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
 from gpkvs.media.transaction import Transaction
 
+_BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 _FLAG_BYTES = 2 * 8  # ACTIVE and IDLE
 
 _Parts = Sequence[tuple[TableWrites, Stores]]
@@ -67,6 +73,7 @@ class UndoCommitter:
         self._logged = logged
         self._host = HostStores(backend)
         self._device = DeviceStores(backend, self._host, heap)
+        self._backend = backend
         self._prefetched = -1  # the heap's segment that was read from the disk last
         self._prefetch(heap.tail.segment)
 
@@ -112,6 +119,77 @@ class UndoCommitter:
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
         return 0
+
+    def blocks_at_once(self, index: Index) -> int:
+        """See `Committer.blocks_at_once`: the targets need no log."""
+        return _BLOCKS_AT_ONCE
+
+    def move_blocks(self, index: Index, first: int, last: int) -> None:
+        """See `Committer.move_blocks`.
+
+        The targets are dead until the descriptor says that their sources have moved. They are durable before it is
+        current (I8), so they need no log. Block 0 is its own target: what leaves it is durable in block 1 first, and
+        then removed by a transaction.
+        """
+        assert 0 <= first < last == index.unmoved
+        leaving = None
+        with memory_refused():
+            if last == 1:
+                leaving = self._leaving(index)
+        try:
+            failpoint.hit("before_growth_targets")
+            self._store_targets(index, first, last)
+            failpoint.hit("before_growth_persist")
+            index.region.persist_unlogged()
+            self._files.growth = growth_after(index, first)
+            if leaving and leaving.tables[0].slots:
+                self._store(leaving)
+            else:
+                self._name_growth()
+            index.set_unmoved(first)
+        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+            stop_process("a growing table could not be stored", error)
+
+    def _store_targets(self, index: Index, first: int, last: int) -> None:
+        if last == 1:
+            split_upper_half_of_block_0(self._backend, index)
+            return
+        halves: tuple[tuple[int, int], ...] = ((first, last),)
+        if failpoint.armed("mid_growth_targets") and last - first > 1:
+            middle = (first + last) // 2
+            halves = ((middle, last), (first, middle))
+        for number, (begin, end) in enumerate(halves):
+            split(self._backend, index, begin, end)
+            if number == 0:
+                failpoint.hit("mid_growth_targets")
+
+    def _name_growth(self) -> None:
+        """Make a descriptor current that differs from the last one in what it says of growth."""
+        failpoint.hit("before_growth_descriptor")
+        current = self.transaction.current
+        descriptor = current._replace(
+            epoch=self.transaction.next_epoch(),
+            runs=(),
+            first_sequence=current.next_sequence,
+            log_digest=0,
+            growth=self._files.growth,
+        )
+        self.transaction.describe(descriptor)
+        if not self._logged:
+            self._files.log.persist_unlogged()
+        self.transaction.commit(descriptor)
+
+    def _leaving(self, index: Index) -> WriteSet:
+        """Return what removes from block 0 what leaves it."""
+        slots = leaving_block_0(self._backend, index)
+        writes = TableWrites(self._files, self._backend, self._heap)
+        writes.index, writes.operations, writes.changed_slot = index, 0, slots.number
+        writes.set(slots=len(slots), index=index.address, table_id=index.entry.id)
+        writes.keep(changed_slot=slots.number, contents=slots.contents, digest=np.empty(len(slots), np.uint64))
+        writes.read_counters()
+        runs = log_runs([writes], RunKind.UNDO)
+        assert runs[0].words <= self._files.log_words_max
+        return WriteSet([writes], 0, runs, self._heap.tail, ())
 
     def _prefetch(self, segment: int) -> None:
         """Begin to read a segment of the heap that gets records: it was used before."""
@@ -175,6 +253,7 @@ class UndoCommitter:
             time_horizon_ms=current.time_horizon_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,
+            growth=self._files.growth,
         )
 
     def _count(self, parts: _Parts, write_set: WriteSet) -> None:

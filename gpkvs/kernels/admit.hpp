@@ -9,7 +9,7 @@
     F(u64, sets) F(const u32*, set_change) F(const u32*, set_request)                       \
     F(u64, changes) F(const u32*, changed_chain) F(const u32*, change_block)                \
     F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1)                     \
-    F(const Slots*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1)              \
+    F(const Slots*, index) GEOMETRY_ARGS(F) F(u64, hash_key0) F(u64, hash_key1)              \
     F(u8*, taken) F(u8*, pinned) F(u32*, placed) F(u64*, slot) F(u64*, moved_to) F(u8*, refused)
 #define ADMIT_BYTES_ARGS(F) ADMIT_ARGS(F, BytesBucket)
 #define ADMIT_U64_ARGS(F) ADMIT_ARGS(F, U64Bucket)
@@ -23,12 +23,12 @@ GPKVS_DEVICE void give_back(BlockState<Slot>& state, u64 slot) {
 template <class Slot, class Args>
 GPKVS_DEVICE BlockState<Slot> block_of_change(const Args& a, const TableKey& table, u32 change) {
     const u64 at = (u64)a.change_block[change] * Bucket<Slot>::IN_BLOCK;
-    return {a.taken + at, a.pinned + at, table, a.index};
+    return {a.taken + at, a.pinned + at, table, geometry_of(a), a.index};
 }
 
 template <class Slot, class Args>
 GPKVS_DEVICE void admit_all(const Args& a) {
-    const TableKey table = table_key<Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
     for (u32 change = 0; change < a.changes; change++) {
         const u64 slot = a.slot[a.changed_chain[change]];
         BlockState<Slot> state = block_of_change<Slot>(a, table, change);

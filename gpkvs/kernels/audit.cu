@@ -16,7 +16,7 @@ GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, cons
 }
 
 #define AUDIT_BYTES_ARGS(F)                                                                 \
-    F(const BytesBucket*, index) F(u64, buckets) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
+    F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
     F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) F(u8*, broken)
 
 template <class Args>
@@ -27,7 +27,7 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     if (slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
 
     const Hash128 fingerprint = {slot.fingerprint0, slot.fingerprint1};
-    const Candidates at = candidate_buckets<BytesSlot>(fingerprint, a.buckets);
+    const Candidates at = candidate_buckets<BytesSlot>(fingerprint, geometry_of(a));
     if (i / WAYS != at.bucket0 && i / WAYS != at.bucket1) return AUDIT_BUCKET;
     if (copies_of(a.index, at, slot) != 1) return AUDIT_DUPLICATE;
 
@@ -50,14 +50,14 @@ GPKVS_GROUP_KERNEL(audit_bytes, AUDIT_BYTES_ARGS) {
 }
 
 #define AUDIT_U64_ARGS(F)                                                                   \
-    F(const U64Bucket*, index) F(u64, buckets) F(u64, first) F(u64, hash_key0) F(u64, hash_key1) F(u8*, broken)
+    F(const U64Bucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(u64, hash_key0) F(u64, hash_key1) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_u64_slot(const Args& a, u64 i) {
-    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    const TableKey table = table_key<U64Slot>(a.hash_key0, a.hash_key1);
     const U64Slot& slot = a.index[i / WAYS].ways[i % WAYS];
     if (slot.key == empty_marker(table, i / WAYS)) return slot.value ? AUDIT_KIND : AUDIT_OK;
-    const Candidates at = candidate_buckets<U64Slot>(hash_number(table, slot.key), a.buckets);
+    const Candidates at = candidate_buckets<U64Slot>(hash_number(table, slot.key), geometry_of(a));
     if (i / WAYS != at.bucket0 && i / WAYS != at.bucket1) return AUDIT_BUCKET;
     return copies_of(a.index, at, slot) == 1 ? AUDIT_OK : AUDIT_DUPLICATE;
 }

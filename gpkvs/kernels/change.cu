@@ -21,7 +21,7 @@ GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
 #define STAGE_U64_ARGS(F)                                                                   \
     F(const u32*, changed_chain) F(const u8*, change) F(const u32*, final_op) F(const u64*, slot) \
     F(const u8*, keys) F(const u8*, values) F(const u64*, value_offsets)                    \
-    F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u64*, changed_slot) F(U64Slot*, contents)
+    F(u64, hash_key0) F(u64, hash_key1) F(u64*, changed_slot) F(U64Slot*, contents)
 
 GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
     const u32 chain = a.changed_chain[i];
@@ -29,7 +29,7 @@ GPKVS_KERNEL(stage_u64, STAGE_U64_ARGS) {
     const u64 slot = a.slot[chain];
     a.changed_slot[i] = slot;
     if (a.change[chain] == CHANGE_REMOVE)
-        a.contents[i] = {empty_marker(table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1), slot / WAYS), 0};
+        a.contents[i] = {empty_marker(table_key<U64Slot>(a.hash_key0, a.hash_key1), slot / WAYS), 0};
     else {
         const u64 value_at = a.value_offsets ? a.value_offsets[op] : 8ull * op;  // without offsets, all are SETs
         a.contents[i] = {load_unaligned(a.keys + 8ull * op), load_unaligned(a.values + value_at)};

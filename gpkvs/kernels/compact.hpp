@@ -12,13 +12,13 @@
 #include "probe.cuh"
 #include "record.cuh"
 
-// Of each table with records: its id, where its index begins, and the buckets. `user_tail`: the segment that users' records
+// Of each table with records: its id, where its index begins, and its geometry. `user_tail`: the segment that users' records
 // are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `moves`: the
 // number of moves so far, to which the call adds; what they are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
     F(u64, victim) F(u64, user_tail)                                                        \
-    F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_buckets) \
+    F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
 
@@ -108,7 +108,7 @@ GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
             const Hash128 fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
             const BytesBucket* index = (const BytesBucket*)a.table_index[table];
             const BytesSlot key = {fingerprint.low, fingerprint.high, 0, 0};
-            const u64 slot = find_slot(index, a.table_buckets[table], fingerprint, key);
+            const u64 slot = find_slot(index, {a.table_blocks[table], a.table_unmoved[table]}, fingerprint, key);
             if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;
             if (!mover.move(table, slot, reference)) {
                 mover.end();
@@ -128,8 +128,12 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
     if (i != 0) return;
     Mover<sweep_index_args> mover(a);
     const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
+    const u64 blocks = a.table_blocks[a.swept], unmoved = a.table_unmoved[a.swept];
     u64& at = a.moves[MOVES_AT];
     for (; at < a.end && mover.goes_on(); at++) {
+        const u64 block = at / WAYS / BytesBucket::IN_BLOCK;
+        // A dead block of an index that grows still has the slots that moved from it.
+        if (block >= unmoved && (block < 2 * unmoved || block >= 2 * blocks)) continue;
         const BytesSlot& slot = index[at / WAYS].ways[at % WAYS];
         if (slot_kind(slot.meta) == KIND_EMPTY) continue;
         const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);

@@ -12,6 +12,7 @@
 #include "copy.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "grow.cu"
 #include "mark_empty.cu"
 #include "order.cu"
 #include "place.cu"

@@ -4,7 +4,7 @@
 // find: the slot of each key, or none. One item a chain (all operations of one key).
 #define FIND_ARGS(F, Buckets)                                                               \
     F(const u32*, order) F(const u32*, chain_start) F(const u64*, fingerprint0) F(const u64*, fingerprint1) \
-    F(const Buckets*, index) F(u64, buckets)                                                \
+    F(const Buckets*, index) GEOMETRY_ARGS(F)                                                \
     F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word)
 
 template <class Args>
@@ -15,16 +15,16 @@ GPKVS_DEVICE Hash128 fingerprint_of_chain(const Args& a, u64 i) {
 
 template <class Args>
 GPKVS_DEVICE void find_soon(const Args& a, u64 i) {
-    prefetch_candidates(a.index, a.buckets, fingerprint_of_chain(a, i));
+    prefetch_candidates(a.index, geometry_of(a), fingerprint_of_chain(a, i));
 }
 
 template <class Slot, class Args>
 GPKVS_DEVICE u64 find_chain(const Args& a, u64 i, Hash128 fingerprint, const Slot& key) {
-    const u64 slot = find_slot(a.index, a.buckets, fingerprint, key);
+    const u64 slot = find_slot(a.index, geometry_of(a), fingerprint, key);
     if (leader()) {
         a.chain_fingerprint0[i] = fingerprint.low;
         a.chain_fingerprint1[i] = fingerprint.high;
-        a.block[i] = (u32)block_of<Slot>(fingerprint, a.buckets);
+        a.block[i] = (u32)block_of(fingerprint, geometry_of(a));
         a.slot[i] = slot;
     }
     return slot;
@@ -50,18 +50,18 @@ GPKVS_GROUP_KERNEL_SOON(find_u64, FIND_U64_ARGS, find_soon) {
 
 // look: what each operation sees in a batch that only reads: no order, no chains. One item an operation.
 #define LOOK_ARGS(F, Buckets)                                                               \
-    F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const Buckets*, index) F(u64, buckets) \
+    F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const Buckets*, index) GEOMETRY_ARGS(F) \
     F(u8*, status) F(u64*, source_word)
 
 template <class Args>
 GPKVS_DEVICE void look_soon(const Args& a, u64 i) {
-    prefetch_candidates(a.index, a.buckets, {a.fingerprint0[i], a.fingerprint1[i]});
+    prefetch_candidates(a.index, geometry_of(a), {a.fingerprint0[i], a.fingerprint1[i]});
 }
 
 #define LOOK_BYTES_ARGS(F) LOOK_ARGS(F, BytesBucket) F(u64*, versions)
 GPKVS_GROUP_KERNEL_SOON(look_bytes, LOOK_BYTES_ARGS, look_soon) {
     const Hash128 fingerprint = {a.fingerprint0[i], a.fingerprint1[i]};
-    const u64 slot = find_slot(a.index, a.buckets, fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
+    const u64 slot = find_slot(a.index, geometry_of(a), fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
     if (!leader()) return;
     const BytesSlot old = slot == NO_SLOT ? BytesSlot{0, 0, NO_RECORD, 0} : a.index[slot / WAYS].ways[slot % WAYS];
     a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
@@ -72,7 +72,7 @@ GPKVS_GROUP_KERNEL_SOON(look_bytes, LOOK_BYTES_ARGS, look_soon) {
 #define LOOK_U64_ARGS(F) LOOK_ARGS(F, U64Bucket) F(const u8*, keys)
 GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
     const U64Slot key = {load_unaligned(a.keys + 8 * i), 0};
-    const u64 slot = find_slot(a.index, a.buckets, {a.fingerprint0[i], a.fingerprint1[i]}, key);
+    const u64 slot = find_slot(a.index, geometry_of(a), {a.fingerprint0[i], a.fingerprint1[i]}, key);
     if (!leader()) return;
     a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
     a.source_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;

@@ -16,7 +16,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
-    F(u64, table_id) F(Buckets*, index) F(u64, buckets) F(u8*, out)                         \
+    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(u8*, out)                         \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
@@ -281,7 +281,7 @@ static void gate_run(const void* args, u64, u64) {
             if (a.versions[i] >= a.stable_sequence) gate = ~0ull;
             continue;
         }
-        const Candidates at = candidate_buckets<Slot>({a.fingerprint0[i], a.fingerprint1[i]}, a.buckets);
+        const Candidates at = candidate_buckets<Slot>({a.fingerprint0[i], a.fingerprint1[i]}, geometry_of(a));
         gate = std::max({gate, a.marks[page_of<Slot>(at.bucket0 * WAYS)], a.marks[page_of<Slot>(at.bucket1 * WAYS)]});
     }
 }

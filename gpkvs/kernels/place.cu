@@ -5,7 +5,7 @@
 #define PLACE_ARGS(F, Slots)                                                                \
     F(const u32*, block_first) F(const u32*, changed_chain)                                 \
     F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1)                     \
-    F(const Slots*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u64*, slot) F(u64*, moved_to)
+    F(const Slots*, index) GEOMETRY_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64*, slot) F(u64*, moved_to)
 #define PLACE_BYTES_ARGS(F) PLACE_ARGS(F, BytesBucket)
 #define PLACE_U64_ARGS(F) PLACE_ARGS(F, U64Bucket)
 
@@ -14,7 +14,7 @@ GPKVS_DEVICE void place_block(const Args& a, u64 i) {
     const u32 in_block = Bucket<Slot>::IN_BLOCK;
     u8 taken[in_block], pinned[in_block];
     for (u32 b = 0; b < in_block; b++) taken[b] = pinned[b] = 0;
-    BlockState<Slot> state = {taken, pinned, table_key<Slot>(a.buckets, a.hash_key0, a.hash_key1), a.index};
+    BlockState<Slot> state = {taken, pinned, table_key<Slot>(a.hash_key0, a.hash_key1), geometry_of(a), a.index};
 
     const u32 first = a.block_first[i], last = a.block_first[i + 1];
     for (u32 j = first; j < last; j++) {

@@ -11,6 +11,7 @@ struct BlockState {
     u8* taken;   // of each bucket of the block: ways this batch fills
     u8* pinned;  // ways this batch changes in any way
     TableKey table;
+    Geometry geometry;
     const Bucket<Slot>* index;
 };
 
@@ -47,7 +48,7 @@ GPKVS_DEVICE u32 displace(BlockState<Slot>& state, u64 bucket, u64* moved_to) {
     for (u32 way = 0; way < WAYS; way++) {
         if (of_bucket<Slot>(state.pinned, bucket) >> way & 1) continue;
         const Hash128 fingerprint = fingerprint_of(state.table, state.index[bucket].ways[way]);
-        const Candidates at = candidate_buckets<Slot>(fingerprint, state.table.buckets);
+        const Candidates at = candidate_buckets<Slot>(fingerprint, state.geometry);
         // A damaged occupant may belong to another block: it stays where it is, `gpkvs check` names it.
         if (at.bucket0 != bucket && at.bucket1 != bucket) continue;
         const u64 target = at.bucket0 == bucket ? at.bucket1 : at.bucket0;
@@ -68,7 +69,7 @@ GPKVS_DEVICE u32 displace(BlockState<Slot>& state, u64 bucket, u64* moved_to) {
 
 template <class Slot>
 GPKVS_DEVICE u64 place_new(BlockState<Slot>& state, Hash128 fingerprint, u64* moved_to) {
-    const Candidates at = candidate_buckets<Slot>(fingerprint, state.table.buckets);
+    const Candidates at = candidate_buckets<Slot>(fingerprint, state.geometry);
     const u32 free0 = free_ways(state, at.bucket0), free1 = free_ways(state, at.bucket1);
     if (free0 | free1) {
         const bool second = count_bits(free1) > count_bits(free0);

@@ -3,6 +3,9 @@
 // fingerprint0 alone chooses the block: it is scaled to the number of blocks, so sorting by it sorts by block, and
 // doubling the table splits each block in two. fingerprint1 alone chooses the two buckets inside the block: a key keeps
 // its bucket and way when its block is split.
+//
+// While a table grows, its blocks move one after the other, from the last to the first: block k becomes 2k and 2k + 1. The
+// first `unmoved` ones are still in their places. Whatever is not in one of these is where twice the blocks have it.
 #pragma once
 #include "hash.cuh"
 #include "layout.cuh"
@@ -11,10 +14,20 @@ struct Candidates {
     u64 bucket0, bucket1;
 };
 
-// The block of a key, in a table of so many buckets.
-template <class Slot>
-GPKVS_DEVICE u64 block_of(Hash128 fingerprint, u64 buckets) {
-    return mul_high(fingerprint.low, buckets / Bucket<Slot>::IN_BLOCK);
+// How many blocks a table has, and how many of them did not move yet: all of them, unless it grows.
+struct Geometry {
+    u64 blocks, unmoved;
+};
+#define GEOMETRY_ARGS(F) F(u64, blocks) F(u64, unmoved)
+
+template <class Args>
+GPKVS_DEVICE Geometry geometry_of(const Args& a) {
+    return {a.blocks, a.unmoved};
+}
+
+GPKVS_DEVICE u64 block_of(Hash128 fingerprint, const Geometry& geometry) {
+    const u64 block = mul_high(fingerprint.low, geometry.blocks);
+    return block < geometry.unmoved ? block : mul_high(fingerprint.low, 2 * geometry.blocks);
 }
 
 // The two buckets of a key, counted from the first one of its block.
@@ -27,15 +40,15 @@ GPKVS_DEVICE Candidates candidates_in_block(Hash128 fingerprint) {
 }
 
 template <class Slot>
-GPKVS_DEVICE Candidates candidate_buckets(Hash128 fingerprint, u64 buckets) {
-    const u64 block = block_of<Slot>(fingerprint, buckets) * Bucket<Slot>::IN_BLOCK;
+GPKVS_DEVICE Candidates candidate_buckets(Hash128 fingerprint, const Geometry& geometry) {
+    const u64 block = block_of(fingerprint, geometry) * Bucket<Slot>::IN_BLOCK;
     const Candidates at = candidates_in_block<Slot>(fingerprint);
     return {block + at.bucket0, block + at.bucket1};
 }
 
 // What a kernel must know of a table to tell an empty slot from a full one, and where an occupant may go.
 struct TableKey {
-    u64 buckets, hash_key0, hash_key1;
+    u64 hash_key0, hash_key1;
     Candidates of_zero;  // where in a block the number 0 may live: the only buckets whose empty marker is not 0
 };
 
@@ -44,8 +57,8 @@ GPKVS_DEVICE Hash128 hash_number(const TableKey& table, u64 number) {
 }
 
 template <class Slot>
-GPKVS_DEVICE TableKey table_key(u64 buckets, u64 hash_key0, u64 hash_key1) {
-    TableKey table = {buckets, hash_key0, hash_key1, {0, 0}};
+GPKVS_DEVICE TableKey table_key(u64 hash_key0, u64 hash_key1) {
+    TableKey table = {hash_key0, hash_key1, {0, 0}};
     table.of_zero = candidates_in_block<Slot>(hash_number(table, 0));
     return table;
 }
@@ -92,16 +105,16 @@ GPKVS_DEVICE u32 empty8(const TableKey& table, const Bucket<Slot>* index, u64 bu
 }
 
 template <class Slot>
-GPKVS_DEVICE void prefetch_candidates(const Bucket<Slot>* index, u64 buckets, Hash128 fingerprint) {
-    const Candidates at = candidate_buckets<Slot>(fingerprint, buckets);
+GPKVS_DEVICE void prefetch_candidates(const Bucket<Slot>* index, const Geometry& geometry, Hash128 fingerprint) {
+    const Candidates at = candidate_buckets<Slot>(fingerprint, geometry);
     for (u32 line = 0; line < sizeof(Bucket<Slot>); line += 64) prefetch((const u8*)&index[at.bucket0] + line);
     for (u32 line = 0; line < sizeof(Bucket<Slot>); line += 64) prefetch((const u8*)&index[at.bucket1] + line);
 }
 
 // The number of the slot that holds the key, or NO_SLOT.
 template <class Slot>
-GPKVS_DEVICE u64 find_slot(const Bucket<Slot>* index, u64 buckets, Hash128 fingerprint, const Slot& key) {
-    const Candidates at = candidate_buckets<Slot>(fingerprint, buckets);
+GPKVS_DEVICE u64 find_slot(const Bucket<Slot>* index, const Geometry& geometry, Hash128 fingerprint, const Slot& key) {
+    const Candidates at = candidate_buckets<Slot>(fingerprint, geometry);
     u32 mask = match8(index[at.bucket0], key);
     if (mask) return at.bucket0 * WAYS + first_bit(mask);
     mask = match8(index[at.bucket1], key);

@@ -28,14 +28,14 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
 
 GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) { count_reference(a, a.reference[i]); }
 
-// recount_u64: the number of records. One item a block.
+// recount_u64: the number of records. One item a block, from `first_block` on.
 #define RECOUNT_U64_ARGS(F)                                                                 \
-    F(const U64Bucket*, index) F(u64, buckets) F(u64, hash_key0) F(u64, hash_key1) F(u32*, records)
+    F(const U64Bucket*, index) F(u64, first_block) F(u64, hash_key0) F(u64, hash_key1) F(u32*, records)
 
 GPKVS_GROUP_KERNEL(recount_u64, RECOUNT_U64_ARGS) {
-    const TableKey table = table_key<U64Slot>(a.buckets, a.hash_key0, a.hash_key1);
+    const TableKey table = table_key<U64Slot>(a.hash_key0, a.hash_key1);
     u32 records = 0;
-    for (u64 b = i * U64Bucket::IN_BLOCK; b < (i + 1) * U64Bucket::IN_BLOCK; b++)
-        records += WAYS - count_bits(empty8(table, a.index, b));
+    const u64 first = (a.first_block + i) * U64Bucket::IN_BLOCK;
+    for (u64 b = first; b < first + U64Bucket::IN_BLOCK; b++) records += WAYS - count_bits(empty8(table, a.index, b));
     if (leader()) a.records[i] = records;
 }

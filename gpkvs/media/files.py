@@ -27,11 +27,13 @@ from gpkvs.media.layout import (
     BLOCK_BYTES,
     BYTES_LAYOUT,
     LOG_ENTRIES_OFFSET,
+    NO_GROWTH,
     ROOT_FILE_BYTES,
     RUNS_MAX,
     STRIPE_ENTRIES,
     UNIT_BYTES,
     BadBytesError,
+    Growth,
     LogRun,
     Root,
     RunKind,
@@ -61,6 +63,7 @@ class StoreFiles:
     data: DataFile | None  # the journal and the heap
     heap: Region
     indexes: dict[int, Index]  # by table id
+    growth: Growth = NO_GROWTH  # as the descriptor of the next batch says it
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -211,13 +214,16 @@ def open_files(
         return mapped
 
     def index(root: Root, table: TableEntry) -> Index:
-        size = table.blocks * BLOCK_BYTES
-        if not root.has_journal:
-            return Index(table, region(table.file_name, size), root.hash_keys)
-        _check_size(path / table.file_name, size)
-        image = Image(path / table.file_name, write=domain is not None)
-        opened.append(image)
-        return Index(table, image, root.hash_keys)
+        # A file may be longer: a growth was prepared.
+        file, size = path / table.file_name, table.blocks * BLOCK_BYTES
+        _check_size(file, size, may_be_longer=True)
+        mapped: Region | Image
+        if root.has_journal:
+            mapped = Image(file, write=domain is not None, size=size)
+        else:
+            mapped = Region(file, domain, size=size)
+        opened.append(mapped)
+        return Index(table, mapped, root.hash_keys)
 
     try:
         root_region = region(root_file, ROOT_FILE_BYTES)
@@ -277,7 +283,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     if root.heap_bytes < max(root.heap_bytes_max, config.heap_bytes_max or 0):
         heap = ()  # it grows: it may have had the size that is asked for
     for name in ("index_bytes", *heap, of_commit):
-        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name):
+        # An index may have grown since.
+        has_grown = name == "index_bytes" and wanted.index_bytes < has.index_bytes
+        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name) and not has_grown:
             _log.warning(
                 "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
                 "other sizes",

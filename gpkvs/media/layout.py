@@ -7,7 +7,8 @@ Invariants
 root-copy         each of the two root copies has the magic, a known format version and a right checksum
 roots-equal       the two copies are equal; in a store with a journal one may be a change behind the other
 catalog           the catalogue file has the length and checksum that the root says
-file-size         every file has the size that root and catalogue say
+file-size         every file has the size that root and catalogue say; that of an index may be longer
+growth            the table that is said to grow agrees with the catalogue, or was dropped
 flag              the transaction flag is a state, an epoch and their checksum
 descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
 undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's
@@ -172,7 +173,7 @@ class CommitKind(IntEnum):
 class Growth(NamedTuple):
     """A table whose index is being doubled: of its `blocks`, the first `unmoved` are where they were.
 
-    No table grows yet; the format has the place for it.
+    Of all keys, those of the other blocks are where twice the blocks have them (`gpkvs.media.growth`).
     """
 
     table_id: int
@@ -317,6 +318,7 @@ class RunKind(IntEnum):
 
     UNDO = 1
     REDO = 2
+    FILL = 3  # no entries: `count` blocks from the block `first_word` on become empty
 
 
 _RUN = struct.Struct("<IIIIQQ")
@@ -325,7 +327,7 @@ RUNS_MAX: Final = 10  # that fit a descriptor: so many tables may one transactio
 
 @dataclass(frozen=True)
 class LogRun:
-    """`count` entries of one kind, table and generation, from the log's word `first_word` on."""
+    """`count` entries of one kind, table and generation, from the log's word `first_word` on; or `RunKind.FILL`."""
 
     kind: int
     table_id: int
@@ -337,6 +339,8 @@ class LogRun:
     @property
     def words(self) -> int:
         """Words that the run takes: whole stripes."""
+        if self.kind == RunKind.FILL:
+            return 0
         stripes = -(-self.count // STRIPE_ENTRIES)
         return stripes * STRIPE_ENTRIES * self.entry_bytes // 8
 

@@ -180,12 +180,17 @@ def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
             replace(
                 table,
                 generation=0,
-                blocks=round_up(wanted.get(table.name, table.blocks * BLOCK_BYTES), BLOCK_BYTES) // BLOCK_BYTES,
+                blocks=round_up(wanted.get(table.name, _grown_bytes(source, table)), BLOCK_BYTES) // BLOCK_BYTES,
             )
             for table in catalog.tables
         ),
         catalog.next_table_id,
     )
+
+
+def _grown_bytes(source: Source, table: TableEntry) -> int:
+    """Return the size of an index, or the one that it grows to."""
+    return table.blocks * BLOCK_BYTES * (2 if source.files.indexes[table.id].is_growing else 1)
 
 
 def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:

@@ -96,7 +96,8 @@ class Image:
             slot=found,
             moved_to=moved_to,
             index=self._index,
-            buckets=self._entry.buckets,
+            blocks=self._entry.blocks,
+            unmoved=self._entry.blocks,
             hash_key0=self._hash_keys[0],
             hash_key1=self._hash_keys[1],
         )
@@ -133,7 +134,8 @@ class Image:
         broken: U8 = np.zeros(len(self.words), np.uint8)
         arguments: dict[str, Argument] = {
             "index": self._index,
-            "buckets": self._entry.buckets,
+            "blocks": self._entry.blocks,
+            "unmoved": self._entry.blocks,
             "hash_key0": self._hash_keys[0],
             "hash_key1": self._hash_keys[1],
             "first": self._first_slot,

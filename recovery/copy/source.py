@@ -16,6 +16,7 @@ from gpkvs.errors import CorruptStoreError, FormatError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.files import StoreFiles, open_files
+from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     FORMAT_VERSION,
@@ -28,7 +29,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.recovery.copy import format1
-from gpkvs.recovery.copy.placement import PLACEMENT, Placement, fingerprints_of_numbers
+from gpkvs.recovery.copy.placement import PLACEMENT, Placement, fingerprints_of_numbers, mul_high
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
 from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.text import counted, quoted
@@ -121,16 +122,19 @@ class Source:
         files = self.files
         if files.data:
             load_images(files)
-            replayed = replay(files, self._backend, lambda step, share: None)
+            replayed = replay(files, self._backend, lambda step, share: None)  # which adopts the growth
             self.recovery = f"{counted(replayed.frames, 'transaction')} of the journal replayed in memory"
             return replayed.last.descriptor
         state, epoch = read_flag(files)
         descriptor = find_descriptor(files, epoch)
         check_tail(files, descriptor)
         if state is State.IDLE:
+            adopt(files, descriptor.growth)
             return descriptor
         before = previous_descriptor(files, epoch)
         check_tail(files, before)
+        make_room(files, descriptor.growth)
+        adopt(files, before.growth)
         verify_log(files, self._backend, descriptor)
         self._undone = {run.table_id: _entries(files, run) for run in descriptor.runs}
         undone = counted(sum(run.count for run in descriptor.runs), "slot")
@@ -138,15 +142,19 @@ class Source:
         return before
 
     def rows(self, entry: TableEntry, first: int, last: int) -> Rows:
-        """Return the slots of the blocks `first` to `last - 1` that hold a key.
+        """Return the slots of the blocks `first` to `last - 1` that hold a key, in the order of their blocks.
+
+        Blocks are those of the catalogue. Where the table grows, one that has moved is two of the index.
 
         Raises
         ------
         CorruptStoreError
             If one has an unknown kind, or lies where its key cannot be.
         """
-        begins = range(first, last, _BLOCKS_AT_ONCE)
-        return Rows.join([self._rows(entry, begin, min(begin + _BLOCKS_AT_ONCE, last)) for begin in begins])
+        unmoved = self.files.indexes[entry.id].unmoved
+        ranges = ((first, min(last, unmoved)), (2 * max(first, unmoved), 2 * last if last > unmoved else 0))
+        begins = [(begin, end) for begins, end in ranges for begin in range(begins, end, _BLOCKS_AT_ONCE)]
+        return Rows.join([self._rows(entry, begin, min(begin + _BLOCKS_AT_ONCE, end)) for begin, end in begins])
 
     def _rows(self, entry: TableEntry, first: int, last: int) -> Rows:
         words = self._words(entry, first, last)
@@ -191,7 +199,11 @@ class Source:
 
     def _check_buckets(self, entry: TableEntry, rows: Rows) -> None:
         first, second = self._placement.candidates(rows.fingerprint0, rows.fingerprint1, entry)
-        base = self._placement.block(rows.fingerprint0, entry) * np.uint64(entry.slot_layout.block_buckets)
+        block, index = self._placement.block(rows.fingerprint0, entry), self.files.indexes[entry.id]
+        if index.is_growing:
+            moved = block >= np.uint64(index.unmoved)
+            block[moved] = mul_high(rows.fingerprint0[moved], 2 * entry.blocks)
+        base = block * np.uint64(entry.slot_layout.block_buckets)
         bucket = rows.slot // np.uint64(WAYS)
         wrong = np.flatnonzero((bucket != base + first) & (bucket != base + second))
         if len(wrong):

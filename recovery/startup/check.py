@@ -15,8 +15,10 @@ from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import DirectoryLock, access_errors, require_store
 from gpkvs.media.files import StoreFiles, open_files
+from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BYTES_LAYOUT,
+    NO_GROWTH,
     ROOT_OFFSETS,
     U64_LAYOUT,
     UNIT_BYTES,
@@ -33,6 +35,7 @@ from gpkvs.native import audits
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
 from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.recovery.startup.salvage import audit
+from gpkvs.text import quoted
 
 _REPORTED_MAX = 20
 
@@ -56,6 +59,7 @@ class CheckReport:
     is_unsafe: bool = False  # in use without an undo log, and not closed
     records: int = 0
     slots: int = 0
+    growing: str = ""  # which table grows, and how far
     violations: list[Violation] = field(default_factory=list)
     more_violations: int = 0  # beyond those listed
 
@@ -115,12 +119,21 @@ def _check_locked(path: Path) -> CheckReport:
     try:
         _check_roots(files, report)
         descriptor = _check_journal(files, backend, report) if files.data else _check_flag(files, backend, report)
+        report.growing = _growing(files)
         if not report.needs_recovery:
             _check_tables(files, backend, report, descriptor)
     finally:
         files.close()
         backend.close()
     return report
+
+
+def _growing(files: StoreFiles) -> str:
+    """Say which table grows."""
+    if files.growth == NO_GROWTH:
+        return ""
+    table_id, blocks, unmoved = files.growth
+    return f"table {quoted(files.table(table_id).name)} is growing, {blocks - unmoved:,} of {blocks:,} blocks"
 
 
 def _check_roots(files: StoreFiles, report: CheckReport) -> None:
@@ -148,8 +161,13 @@ def _check_flag(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> 
         check_tail(files, descriptor)
         if state is State.ACTIVE:
             report.needs_recovery = True
-            check_tail(files, previous_descriptor(files, epoch))
+            before = previous_descriptor(files, epoch)
+            check_tail(files, before)
+            make_room(files, descriptor.growth)
+            adopt(files, before.growth)
             verify_log(files, backend, descriptor)
+        else:
+            adopt(files, descriptor.growth)
     except CorruptStoreError as error:
         report.add(error.invariant, error.path, error.offset, str(error))
         return None
@@ -194,7 +212,7 @@ def _check_bytes_table(
 ) -> NDArray[np.uint64]:
     """Audit a table; return its good slots, four words each."""
     index, broken = files.indexes[table.id], audit(files, backend, table, next_sequence)
-    slots = index.region.words(0, table.slots * 4).reshape(-1, 4)
+    slots = index.region.words(0, index.slots_mapped * 4).reshape(-1, 4)
     for slot in np.flatnonzero(broken).tolist():
         _, _, reference, meta = slots[slot].tolist()
         report.add(
@@ -204,8 +222,11 @@ def _check_bytes_table(
             f"slot {slot} of table {table.name!r} with record at heap byte {reference_offset(reference) * UNIT_BYTES}, "
             f"version {meta & VERSION_MAX}",
         )
-    good = np.flatnonzero((slots[:, 3] != 0) & (broken == 0))
-    report.slots += table.slots
+    is_live = np.zeros(len(slots), np.bool_)
+    for first, last in index.live_ranges:
+        is_live[first * BYTES_LAYOUT.block_slots : last * BYTES_LAYOUT.block_slots] = True
+    good = np.flatnonzero(is_live & (slots[:, 3] != 0) & (broken == 0))
+    report.slots += index.slots
     report.records += len(good)
     return slots[good]
 
@@ -220,7 +241,7 @@ def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport
             offset,
             f"slot {slot} of table {table.name!r} with key {int(index.region.words(offset, 1)[0])}",
         )
-    report.slots += table.slots
+    report.slots += index.slots
     report.records += recount(files, backend, index, SegmentCounts.of(0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from gpkvs.backends.base import Backend
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import TableEntry
@@ -27,8 +29,9 @@ def require_no_lost_frame(files: StoreFiles, backend: Backend, next_sequence: in
 
 
 def _shows_later(files: StoreFiles, backend: Backend, table: TableEntry, next_sequence: int) -> bool:
-    for block in range(table.blocks):
-        words = files.indexes[table.id].region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)
+    index = files.indexes[table.id]
+    for block in chain.from_iterable(range(*blocks) for blocks in index.live_ranges):
+        words = index.region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)
         is_later = slot_versions(words) >= next_sequence
         if not is_later.any():
             continue

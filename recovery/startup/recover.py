@@ -22,10 +22,10 @@ from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
 from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
-    NO_GROWTH,
     UNIT_BYTES,
     Descriptor,
     LogRun,
@@ -153,6 +153,7 @@ def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Res
     else:
         current = find_descriptor(files, epoch)
     check_tail(files, current)
+    adopt(files, current.growth)
     if state is State.ACTIVE:
         # Durable with the roots, which are written next: until then, all of it is done again.
         store_flag(files, State.IDLE, current.epoch)
@@ -209,6 +210,8 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     descriptor = find_descriptor(files, epoch)
     before = previous_descriptor(files, epoch)
     on_progress("verifying the undo log", 0.2)
+    for growth in (descriptor.growth, before.growth):
+        make_room(files, growth)
     verify_log(files, backend, descriptor)
     on_progress("rolling back", 0.3)
     failpoint.hit("before_undo")
@@ -270,7 +273,7 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> N
             run.count,
             log=files.run_address(run),
             epoch=descriptor.epoch,
-            slots=table.slots,
+            slots=files.indexes[table.id].slots_mapped,
             digest=digest,
             wrong=wrong,
         )
@@ -305,9 +308,7 @@ def _check_run(files: StoreFiles, run: LogRun) -> None:
 
 
 def check_tail(files: StoreFiles, descriptor: Descriptor) -> None:
-    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap, or it says that a table grows."""
-    if descriptor.growth != NO_GROWTH:
-        raise CorruptStoreError("descriptor", "a table is said to grow, which no table does yet", path=files.log.path)
+    """Raise `CorruptStoreError` if a descriptor's heap tail lies outside the heap."""
     if not files.holds_tail(descriptor.tail_segment, descriptor.tail_bytes):
         raise CorruptStoreError(
             "descriptor",

@@ -21,16 +21,18 @@ from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.engine.growth_steps import fill_blocks
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.directory import Progress
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.frame import HEADER_BYTES, FrameHeader, SegmentHead
+from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.image import Image
 from gpkvs.media.journal import Ring, Written
 from gpkvs.media.layout import (
+    BLOCK_BYTES,
     BYTES_LAYOUT,
     LAYOUTS,
-    NO_GROWTH,
     NO_SLOT,
     PAGE_BYTES,
     STRIPE_ENTRIES,
@@ -38,6 +40,7 @@ from gpkvs.media.layout import (
     VERSION_MAX,
     BadBytesError,
     Descriptor,
+    Growth,
     LogRun,
     RunKind,
     reference_length,
@@ -97,6 +100,7 @@ def load_images(files: StoreFiles) -> None:
     NoSpaceError
         If they do not fit the machine's free memory; nothing was read.
     """
+    make_room(files, files.root.checkpoint.growth)
     images = [index.region for index in files.indexes.values() if isinstance(index.region, Image)]
     require_memory(sum(image.bytes for image in images))
     for image in images:
@@ -130,6 +134,7 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
     _require_all(files, reader, last)
     if uncovered:
         _require_unseen(files, uncovered[0], last)
+    adopt(files, last.descriptor.growth)
     require_no_lost_frame(files, backend, last.descriptor.next_sequence)
     return Replayed(last, frames, entries, len(uncovered))
 
@@ -147,6 +152,7 @@ def _checkpoint_of(files: StoreFiles) -> Written:
         at.time_horizon_ms,
         at.applied_sequence,
         0,
+        at.growth,
     )
     return Written(descriptor, at.digest, at.position)
 
@@ -237,13 +243,27 @@ def _check_frame(files: StoreFiles, frame: _Found) -> None:
     """Raise `CorruptStoreError` if a whole frame says what cannot be."""
     descriptor = frame.header.descriptor
     words_max = (frame.header.pages * PAGE_BYTES - HEADER_BYTES) // 8
+    _make_room(files, descriptor.growth)
     for run in descriptor.runs:
-        if run.kind != RunKind.REDO or run.first_word + run.words > words_max:
+        if not (_is_fill(files, run) or (run.kind == RunKind.REDO and run.first_word + run.words <= words_max)):
             raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
-    if descriptor.growth != NO_GROWTH:
-        raise _corrupt(files, frame, "a table is said to grow, which no table does yet")
     if not files.holds_tail(descriptor.tail_segment, descriptor.tail_bytes):
         raise _corrupt(files, frame, "the heap tail lies outside the heap")
+
+
+def _make_room(files: StoreFiles, growth: Growth) -> None:
+    """Have an index in memory as a frame wants it, if there is the memory."""
+    index = files.indexes.get(growth.table_id)
+    if index and growth.blocks == index.blocks and index.slots_mapped == index.slots:
+        require_memory(index.region.bytes)
+    make_room(files, growth)
+
+
+def _is_fill(files: StoreFiles, run: LogRun) -> bool:
+    """Whether a run empties blocks, and the index has them; that of a dropped table is not looked at."""
+    index = files.indexes.get(run.table_id)
+    blocks_max = index.region.bytes // BLOCK_BYTES if index else run.first_word + run.count
+    return run.kind == RunKind.FILL and run.first_word + run.count <= blocks_max
 
 
 def _corrupt(files: StoreFiles, frame: _Found, text: str) -> CorruptStoreError:
@@ -267,11 +287,14 @@ def _verify_entries(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
     """Whether all entries of a frame are as they were written; a torn frame is not."""
     total = 0
     for run in frame.header.descriptor.runs:
+        if run.kind == RunKind.FILL:
+            continue
         layout = next((name for name, layout in LAYOUTS.items() if layout.entry_bytes == run.entry_bytes), None)
         if layout is None:
             raise _corrupt(files, frame, f"it has a run that cannot be: {run}")
         digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
-        slots = next((table.slots for table in files.catalog.tables if table.id == run.table_id), NO_SLOT)
+        index = files.indexes.get(run.table_id)
+        slots = index.slots_mapped if index else NO_SLOT
         backend.launch(
             f"verify_log_{layout}",
             run.count,
@@ -291,8 +314,8 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
     """Whether the records of a batch are on the device as they were written."""
     assert files.data
     total = 0
-    runs = [run for run in _runs(files, frame) if run.entry_bytes == BYTES_LAYOUT.entry_bytes]
-    if len(runs) < sum(run.entry_bytes == BYTES_LAYOUT.entry_bytes for run in frame.header.descriptor.runs):
+    runs = [run for run in _runs(files, frame) if _has_records(run)]
+    if len(runs) < sum(_has_records(run) for run in frame.header.descriptor.runs):
         return True  # a table was dropped since, durably: so the batch was durable too
     for run in runs:
         for first, last in _record_ranges(files, frame, run):
@@ -318,6 +341,11 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
     return total % (1 << 64) == frame.header.records_digest
 
 
+def _has_records(run: LogRun) -> bool:
+    """Whether a run's entries may name records."""
+    return run.kind == RunKind.REDO and run.entry_bytes == BYTES_LAYOUT.entry_bytes
+
+
 def _entries(frame: _Found, run: LogRun) -> NDArray[np.uint64]:
     """Return the entries of a run, one a row."""
     at = HEADER_BYTES + 8 * run.first_word
@@ -327,9 +355,10 @@ def _entries(frame: _Found, run: LogRun) -> NDArray[np.uint64]:
 
 
 def _is_move(frame: _Found) -> bool:
-    """Whether a batch moved records, one for each entry: it gave no versions."""
+    """Whether a batch moved records, one for each entry: it gave no versions, and moved no blocks."""
     descriptor = frame.header.descriptor
-    return descriptor.first_sequence == descriptor.next_sequence
+    has_fill = any(run.kind == RunKind.FILL for run in descriptor.runs)
+    return descriptor.first_sequence == descriptor.next_sequence and not has_fill
 
 
 def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
@@ -355,6 +384,9 @@ def _replay_frame(files: StoreFiles, backend: Backend, frame: _Found, entries: i
     for run in _runs(files, frame):
         index = files.indexes[run.table_id]
         assert isinstance(index.region, Image)
+        if run.kind == RunKind.FILL:
+            fill_blocks(backend, index, run.first_word, run.count, frame.header.epoch)
+            continue
         backend.launch(
             f"replay_{index.layout.name}",
             run.count,
@@ -391,9 +423,9 @@ def _is_in_images(files: StoreFiles, cut: _Found) -> bool:
     """Whether an image has a slot as only the batch leaves it: also one that it emptied, which has no version."""
     for run in _runs(files, cut):
         index = files.indexes[run.table_id]
-        if index.has_records:
+        if index.has_records and run.kind == RunKind.REDO:
             entries = _entries(cut, run)
-            slots = index.region.words(0, index.entry.slots * 4).reshape(-1, 4)[entries[:, _SLOT_WORD]]
+            slots = index.region.words(0, index.slots_mapped * 4).reshape(-1, 4)[entries[:, _SLOT_WORD]]
             if (slots == entries[:, _CONTENTS_WORD:]).all(axis=1).any():
                 return True
     return False

@@ -16,6 +16,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles
+from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch, slot_versions
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
@@ -70,8 +71,8 @@ def _salvage_table(files: StoreFiles, backend: Backend, table: TableEntry) -> in
 
 def _keys(files: StoreFiles, table: TableEntry) -> NDArray[np.uint64]:
     """Return the words of every slot that say which key it is."""
-    words = table.slot_layout.slot_bytes // 8
-    return files.indexes[table.id].region.words(0, table.slots * words).reshape(-1, words)[:, : words // 2]
+    index, words = files.indexes[table.id], table.slot_layout.slot_bytes // 8
+    return index.region.words(0, index.slots_mapped * words).reshape(-1, words)[:, : words // 2]
 
 
 def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArray[np.uint64]) -> None:
@@ -86,7 +87,6 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
             "keys": np.zeros(0, np.uint8),
             "values": np.zeros(0, np.uint8),
             "value_offsets": nothing,
-            "buckets": table.buckets,
             "hash_key0": key0,
             "hash_key1": key1,
         }
@@ -122,40 +122,50 @@ def audit(
     *,
     blocks: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
-    """Return for each slot of a table the number of the first invariant that it breaks, 0 if none.
+    """Return for each slot of a table the number of the first invariant that it breaks; 0 if none, or if it is dead.
 
     Parameters
     ----------
     next_sequence
         Versions from here on are not given yet.
     blocks
-        The first and last + 1 of those to audit; without it all are.
+        The first and last + 1 of those to audit, which are live; without it all live ones are.
     """
-    first, last = blocks or (0, table.blocks)
-    broken = np.zeros((last - first) * table.slot_layout.block_slots, np.uint8)
-    index = files.indexes[table.id]
-    index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
+    index, in_block = files.indexes[table.id], table.slot_layout.block_slots
+    begin, end = blocks or (0, index.slots_mapped // in_block)
+    broken = np.zeros((end - begin) * in_block, np.uint8)
+    for first, last in (blocks,) if blocks else index.live_ranges:
+        part = broken[(first - begin) * in_block : (last - begin) * in_block]
+        _audit_blocks(files, backend, index, next_sequence, first, part)
+    return broken
+
+
+def _audit_blocks(
+    files: StoreFiles, backend: Backend, index: Index, next_sequence: int, first: int, broken: NDArray[np.uint8]
+) -> None:
+    """Audit the slots of some blocks, from one on."""
+    layout = index.layout
+    index.region.prefetch(first * BLOCK_BYTES, len(broken) * layout.slot_bytes)
     key0, key1 = files.root.hash_keys
     arguments: dict[str, Argument] = {
         "index": index,
-        "buckets": table.buckets,
-        "first": first * table.slot_layout.block_slots,
+        **index.geometry,
+        "first": first * layout.block_slots,
         "hash_key0": key0,
         "hash_key1": key1,
         "broken": broken,
     }
-    if table.slot_layout.has_records:
-        if blocks is None:
+    if layout.has_records:
+        if len(broken) > layout.block_slots:
             _prefetch_heap(files)
         arguments |= {
             "heap": files.heap.address,
             "heap_bytes": files.heap.bytes,
             "segment_units": files.segment_units,
-            "table_id": table.id,
+            "table_id": index.entry.id,
             "next_sequence": next_sequence,
         }
-    backend.launch(f"audit_{table.layout}", len(broken), keys_per_item=1, **arguments)
-    return broken
+    backend.launch(f"audit_{layout.name}", len(broken), keys_per_item=1, **arguments)
 
 
 def _prefetch_heap(files: StoreFiles) -> None:
@@ -173,8 +183,10 @@ def after_loss(files: StoreFiles, current: Descriptor) -> Transaction:
     highest = 0
     for table in files.catalog.tables:
         if table.slot_layout.has_records:
-            words = files.indexes[table.id].region.words(0, table.slots * 4)
-            highest = max(highest, int(slot_versions(words).max()))
+            index = files.indexes[table.id]
+            for first, last in index.live_ranges:
+                words = index.region.words(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES // 8)
+                highest = max(highest, int(slot_versions(words).max()))
     tail = current.tail_segment
     transaction = Transaction(files, current)
     following = max(current.next_sequence, highest + 1)

@@ -12,7 +12,7 @@ from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.conftest import assert_clean
 
-TINY = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
+TINY = {"index_bytes": 64 << 10, "index_bytes_max": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
 
 
 def sets(prefix: bytes, count: int, value: bytes = b"v") -> list[tuple[Op, bytes, bytes]]:
@@ -31,7 +31,7 @@ def reason(result: BatchResult, request: int) -> str:
 
 def test_random_keys_fill_at_least_80_percent(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with gpkvs.open(path, index_bytes=4 << 20, heap_bytes=64 << 20) as store:
+    with gpkvs.open(path, index_bytes=4 << 20, index_bytes_max=4 << 20, heap_bytes=64 << 20) as store:
         slots = store.info().tables[0].slots
         rng = np.random.default_rng(20)
         filled = 0
@@ -206,9 +206,9 @@ def test_small_heap_lowers_the_value_limit_and_says_so(store_path: Path) -> None
 
 
 @pytest.mark.parametrize(("layout", "slots"), [("bytes", 2048), ("u64", 4096)])
-def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str, slots: int) -> None:
+def test_a_full_index_says_why_it_does_not_grow(store_path: Path, layout: str, slots: int) -> None:
     sizes = {"index_bytes": 64 << 10, "heap_bytes": 4 << 20, "log_bytes": 4 << 20, "journal_bytes": 16 << 20}
-    with gpkvs.open(store_path, **sizes) as store:
+    with gpkvs.open(store_path, **sizes, index_bytes_max=100_000) as store:
         store.create_table("other", layout=layout, index_bytes=64 << 10)
 
         def refusal(keys: range) -> str:
@@ -219,8 +219,9 @@ def test_a_full_index_says_how_large_one_would_do(store_path: Path, layout: str,
 
         text = refusal(range(10 * slots))
         assert f"table 'other' holds 0 records in {slots:,} slots, a load of 0%; of {10 * slots:,} new keys one" in text
-        assert f"{int(10 * slots / 0.7):,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text
+        assert "twice its 65,536 bytes are over index_bytes_max (--index-bytes-max, 100,000)" in text
         store.execute(Batch.of([(Op.SET, b"%08d" % key, bytes(8)) for key in range(slots // 2)]), table="other")
         text = refusal(range(slots // 2, slots))
         assert f"holds {slots // 2:,} records in {slots:,} slots, a load of 50%" in text
-        assert f"{2 * slots:,} slots or more: gpkvs copy OLD NEW --table-index-bytes other=1MiB" in text
+        assert "delete keys, or raise the limit" in text
+        assert store.info().tables[1].growth_waits in text

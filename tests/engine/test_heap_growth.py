@@ -278,10 +278,10 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
     """A batch that finds no room has to wait for the disk: as long as records come slowly, none does."""
     asked: Iterator[int] = iter(())
     with opened(tmp_path / "store", OPS_MAX, **SMALL, heap_bytes_max=64 * MIB) as store:
-        monkeypatch.setattr(store._engine._growth, "make_room", lambda needed: next(asked))
+        monkeypatch.setattr(store._engine._heap_growth, "make_room", lambda needed: next(asked))
         for number in range(300):
             store.set(b"%d" % number, bytes(8000))
-            helper = store._engine._growth._helper
+            helper = store._engine._heap_growth._helper
             if helper:
                 helper.join()
         assert store.info().heap_bytes > 2 * MIB

@@ -102,7 +102,13 @@ def test_against_a_dictionary(store_path: Path) -> None:
         assert values.tolist() == [model[key] for key in keys.tolist()]
 
 
-def test_fills_to_80_percent_and_then_refuses_whole(counters: gpkvs.Store) -> None:
+def test_fills_to_80_percent_and_then_refuses_whole(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SMALL, index_bytes_max=64 << 10) as store:
+        store.create_table("counters", layout="u64", index_bytes=64 << 10)
+        _fill_to_80_percent(store)
+
+
+def _fill_to_80_percent(counters: gpkvs.Store) -> None:
     rng = np.random.default_rng(8)
     filled: list[int] = []
     refused = ""

@@ -210,6 +210,13 @@ class CpuBackend:
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is no other image."""
 
+    def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
+        """See `Backend.host_stored_blocks`; there is no other image."""
+
+    def grow_index(self, index: Index, /) -> None:
+        """See `Backend.grow_index`."""
+        index.grow_region()
+
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
         """See `Backend.order`."""
         n = len(ops)

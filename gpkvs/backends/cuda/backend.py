@@ -38,9 +38,11 @@ from gpkvs.backends.cuda.sums import total_on_gpu, warm_up
 from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
-from gpkvs.errors import BackendError
+from gpkvs.errors import BackendError, NoSpaceError
+from gpkvs.fatal import stop_process
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
 
@@ -293,6 +295,41 @@ class CudaBackend:
         mirror.note(slots)
         if mirror.late_slots > _LATE_SLOTS_MAX:
             self._catch_up(mirror)
+
+    @explained
+    def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
+        """See `Backend.host_stored_blocks`: the mirror gets them at once.
+
+        Slots that were noted before stay noted: they are read from PM when the mirror is read next, as they are then.
+        """
+        self.wait()
+        self._mirrors[index].copy_blocks(first, last)
+
+    @explained
+    def grow_index(self, index: Index, /) -> None:
+        """See `Backend.grow_index`; the mirror is made anew, after the old one is gone."""
+        size = 2 * index.blocks * BLOCK_BYTES
+        free, _ = runtime.memGetInfo()
+        free += cupy.get_default_memory_pool().free_bytes() + index.region.bytes
+        if size + _SPARE_BYTES > free:
+            raise NoSpaceError(
+                "gpu_memory",
+                f"the mirror of {index.region.path.name} would need {size:,} bytes and the columns of a batch "
+                f"{_SPARE_BYTES:,}; {free:,} would be free on {self.device}",
+            )
+        self.wait()
+        self.detach_index(index)
+        cupy.get_default_memory_pool().free_all_blocks()
+        try:
+            index.grow_region()
+        finally:
+            self._attach_again(index)
+
+    def _attach_again(self, index: Index) -> None:
+        try:
+            self.attach_index(index)
+        except BaseException as error:  # noqa: BLE001 - without its mirror, nothing can be read
+            stop_process("the mirror of a growing index could not be made", error)
 
     def _catch_up(self, mirror: Mirror) -> None:
         """Bring a mirror up to date in the slots that only the host stored to."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpkvs.batch import U64
 from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES
 
 
 class Mirror:
@@ -33,6 +34,11 @@ class Mirror:
     def copy_whole(self) -> None:
         """Copy the index as it is now."""
         self.array.data.copy_from_host(self.index.address, self.array.nbytes)
+
+    def copy_blocks(self, first: int, last: int) -> None:
+        """Copy some blocks of the index as they are now."""
+        begin, end = first * BLOCK_BYTES, last * BLOCK_BYTES
+        self.array[begin:end].data.copy_from_host(self.index.address + begin, end - begin)
 
     def note(self, slots: U64) -> None:
         """Remember slots of the index that changed, by their numbers; they are copied."""

@@ -1,0 +1,335 @@
+"""Growth: the index of a table doubles in its own file, step by step, between batches.
+
+    file reserved -> index mapped for twice the blocks -> blocks moved, from the last to the first -> catalogue
+
+One table grows at a time. Growth begins at a load of 0.65 and ends by 0.78: after each batch, as many blocks move as
+its new keys ask for. A batch whose new keys find no way has the table grow at once, and is planned anew. Where growth
+cannot go on it waits, and is tried again. GETs, DELETEs, overwrites and new keys that find a way go on meanwhile.
+
+A block that is full while less than half of the slots are in use is no want of space: somebody aims at it, and a table
+is not doubled for that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend
+from gpkvs.engine.capacity import IndexFullError
+from gpkvs.engine.committer import Committer
+from gpkvs.engine.schema import double_table
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import WriteSet
+from gpkvs.errors import NoMemoryError, NoSpaceError
+from gpkvs.machine import free_bytes
+from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes, extend_file, sync_path
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
+
+# Of the slots before growth, so many hold a key when the file is reserved, when growth begins, and when it has ended.
+_PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, 0.65, 0.78
+_PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
+_ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
+_AIMED_LOAD = 0.5  # below it, a full block is no want of space
+_DIRECT_BYTES = 4 << 20  # so much is reserved between two batches; more in the background
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class GrowthLimits:
+    """How large indexes may become: one, and all together; None: no limit but the disk and the memory."""
+
+    index_bytes_max: int | None = None
+    tables_bytes_max: int | None = None
+
+
+NO_LIMITS = GrowthLimits()
+
+
+class _WaitsError(Exception):
+    """Growth cannot go on now; the text says what it waits for."""
+
+
+class Growing:
+    """Has the tables of a store grow. The engine calls it between batches.
+
+    Parameters
+    ----------
+    backend, files, tables
+        Of the store.
+    committer
+        Makes the steps durable.
+    limits
+        How large indexes may become.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        committer: Committer,
+        limits: GrowthLimits,
+    ) -> None:
+        self._backend = backend
+        self._files = files
+        self._tables = tables
+        self._committer = committer
+        self._limits = limits
+        self._reserving: _Reservation | None = None
+        self._retry_at: dict[int, float] = {}  # by table id: growth that waits is not tried before
+        self._table: Table | None = None
+        if files.growth != NO_GROWTH:
+            self._begin_pace(tables[files.growth.table_id])
+
+    def after(self, write_set: WriteSet) -> None:
+        """Do what the new keys of a batch, which is committed, ask for."""
+        for writes in write_set.tables:
+            if writes.new_keys:
+                table = self._tables[writes.index.entry.id]
+                if table.records > table.looks_at:
+                    self._look(table)
+
+    def _look(self, table: Table) -> None:
+        """Begin, or go on with, the growth of a table that gained keys."""
+        if self._table not in (None, table) or self._waits(table):
+            return
+        try:
+            with self._waiting(table):
+                if self._table is None:
+                    self._prepare(table)
+                if self._table is table:
+                    self._move_to(table, self._due(table))
+        except _WaitsError:
+            pass
+
+    def _prepare(self, table: Table) -> None:
+        """Reserve the file when half of the slots are in use, and begin at the load for it."""
+        slots = table.index.slots
+        if table.records <= _PREPARE_LOAD * slots:
+            table.looks_at = int(_PREPARE_LOAD * slots)
+            return
+        is_due = table.records > _BEGIN_LOAD * slots
+        if self._is_reserved(table, waits=False) and is_due:
+            self._begin(table)
+
+    def make_room(self, full: Mapping[int, IndexFullError]) -> bool:
+        """Have tables grow whose new keys found no way; return whether anything moved, so that they may find one."""
+        grew = [self._make_room_in(refusal.table, refusal.new_keys) for refusal in full.values()]
+        return any(grew)
+
+    def _make_room_in(self, table: Table, new_keys: int) -> bool:
+        grew = False
+        try:
+            with self._waiting(table):
+                if self._table is not None:
+                    grew = self._table is table
+                    self._complete(self._table)
+                wanted = table.records + new_keys
+                if not grew and _is_aimed(table, new_keys):
+                    return False
+                while not grew or wanted > _ROOMY_LOAD * table.index.slots:
+                    self._is_reserved(table, waits=True)
+                    self._begin(table)
+                    self._complete(table)
+                    grew = True
+        except _WaitsError:
+            pass
+        return grew
+
+    def refusal(self, refused: IndexFullError) -> IndexFullError:
+        """Return why new keys are refused, now that growth was tried."""
+        why = ""
+        if _is_aimed(refused.table, refused.new_keys):
+            why = "most of its slots are free, and it is not doubled for keys that all want the same ones"
+        return IndexFullError(refused.table, refused.new_keys, why)
+
+    @contextmanager
+    def _waiting(self, table: Table) -> Iterator[None]:
+        """Note what growth waits for; it is tried again after a while."""
+        if self._waits(table):
+            raise _WaitsError(table.waits)
+        try:
+            yield
+            table.waits = ""
+        except _WaitsError as waits:
+            table.waits = str(waits)
+            self._retry_at[table.entry.id] = time.monotonic() + _RETRY_SECONDS
+            raise
+
+    def _waits(self, table: Table) -> bool:
+        return bool(table.waits) and time.monotonic() < self._retry_at.get(table.entry.id, 0.0)
+
+    def _is_reserved(self, table: Table, *, waits: bool) -> bool:
+        """Whether the file has room for twice the blocks; if not, have it reserved.
+
+        Parameters
+        ----------
+        waits
+            Whether to return only when it is reserved.
+        """
+        path, size = table.index.region.path, 2 * table.index.blocks * BLOCK_BYTES
+        self._check_limits(table.index, size)
+        if self._reserving is None or (self._reserving.path, self._reserving.size) != (path, size):
+            self._end_reservation()
+            # What an earlier life reserved is reserved again: it may not be durable.
+            self._reserving = _Reservation(path, size)
+            self._reserving.start(in_background=not waits and size > 2 * _DIRECT_BYTES)
+        if waits:
+            self._reserving.join()
+        if not self._reserving.is_over:
+            return False
+        error = self._reserving.error
+        if error:
+            self._end_reservation()
+            raise _waits_for_disk(error, self._files.path, size)
+        return True
+
+    def _check_limits(self, index: Index, size: int) -> None:
+        limit = min(self._limits.index_bytes_max or INDEX_BYTES_MAX, INDEX_BYTES_MAX)
+        if size > limit:
+            raise _WaitsError(
+                f"twice its {index.region.bytes:,} bytes are over index_bytes_max (--index-bytes-max, {limit:,}): "
+                "delete keys, or raise the limit"
+            )
+        held = sum(other.region.bytes for other in self._files.indexes.values())
+        limit_all = self._limits.tables_bytes_max
+        if limit_all is not None and held - index.region.bytes + size > limit_all:
+            raise _WaitsError(
+                f"the indexes of all tables take {held:,} bytes, {size // 2:,} more are over tables_bytes_max "
+                f"(--tables-bytes-max, {limit_all:,}): delete keys, drop a table, or raise the limit"
+            )
+
+    def _begin(self, table: Table) -> None:
+        """Map the index for twice its blocks, whose file is reserved."""
+        index = table.index
+        more = index.blocks * BLOCK_BYTES
+        free = free_bytes() if self._files.data else None
+        if free is not None and more > free:
+            raise _WaitsError(
+                f"its image needs {more:,} bytes more of memory, {free:,} are free: give the machine more"
+            )
+        try:
+            with self._files.changing:  # no checkpoint looks at the image meanwhile
+                self._backend.grow_index(index)
+        except (NoSpaceError, OSError, MemoryError) as error:
+            raise _WaitsError(f"it could not be mapped for {2 * more:,} bytes: {error}") from error
+        self._end_reservation()
+        self._files.growth = Growth(index.entry.id, index.blocks, index.blocks)
+        self._begin_pace(table)
+
+    def _begin_pace(self, table: Table) -> None:
+        """Take note where a growth begins: its blocks move with the keys that are new from here on."""
+        slots = table.index.blocks * table.index.layout.block_slots
+        self._table = table
+        self._first_records, self._first_unmoved = table.records, table.index.unmoved
+        self._last_records = max(_END_LOAD * slots, table.records + _PACE_MIN * slots)
+        table.looks_at = 0
+
+    def _due(self, table: Table) -> int:
+        """Return how many blocks may be left unmoved."""
+        left = self._last_records - table.records
+        share = max(left / (self._last_records - self._first_records), 0.0)
+        return int(self._first_unmoved * share)
+
+    def _complete(self, table: Table) -> None:
+        self._move_to(table, 0)
+
+    def _move_to(self, table: Table, unmoved: int) -> None:
+        """Move blocks until so many are left; after the last one the catalogue is written."""
+        index = table.index
+        at_once = self._committer.blocks_at_once(index)
+        while index.unmoved > unmoved:
+            last = index.unmoved
+            # No block may move to the place of one that moves with it.
+            first = max(unmoved, (last + 1) // 2, last - at_once) if last > 1 else 0
+            try:
+                self._committer.move_blocks(index, first, last)
+            except NoMemoryError as error:
+                raise _WaitsError(str(error)) from error
+        if index.unmoved == 0:
+            self._finish(table)
+
+    def _finish(self, table: Table) -> None:
+        """Write the catalogue of twice the blocks; that all have moved is durable before (W7)."""
+        self._committer.wait(self._committer.read_gate())
+        failpoint.hit("before_growth_end")
+        try:
+            with self._files.changing:
+                double_table(self._files, table.index)
+                self._files.growth = NO_GROWTH
+        except OSError as error:
+            raise _waits_for_disk(error, self._files.path, 0) from error
+        self._table = None
+        table.looks_at = 0
+
+    def forget(self, table: Table) -> None:
+        """Let go of a table that was dropped: the next descriptors do not name it any more."""
+        if self._reserving and self._reserving.path == table.index.region.path:
+            self._end_reservation()
+        self._retry_at.pop(table.entry.id, None)
+        if self._table is table:
+            self._table = None
+            self._files.growth = NO_GROWTH
+
+    def _end_reservation(self) -> None:
+        if self._reserving:
+            self._reserving.join()
+            self._reserving = None
+
+    def close(self) -> None:
+        """Return when nothing runs in the background any more."""
+        self._end_reservation()
+
+
+class _Reservation:
+    """Space for a file that is to be longer."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.error: OSError | None = None
+        self.is_over = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, *, in_background: bool) -> None:
+        if in_background:
+            self._thread = threading.Thread(target=self._run, name="gpkvs-reserve", daemon=True)
+            with suppress(RuntimeError):  # the system gives no thread
+                self._thread.start()
+                return
+            self._thread = None
+        self._run()
+
+    def _run(self) -> None:
+        try:
+            extend_file(self.path, self.size // 2, self.size)
+            sync_path(self.path)
+        except OSError as error:
+            self.error = error
+        self.is_over = True
+
+    def join(self) -> None:
+        if self._thread:
+            self._thread.join()
+
+
+def _is_aimed(table: Table, new_keys: int) -> bool:
+    """Whether a block is full though the table is not."""
+    return table.records + new_keys < _AIMED_LOAD * table.index.slots
+
+
+def _waits_for_disk(error: OSError, path: Path, size: int) -> _WaitsError:
+    if error.errno in NO_SPACE:
+        return _WaitsError(
+            f"the disk has no room for {size:,} bytes, {disk_free_bytes(path):,} are free in {path}: delete keys, drop "
+            "a table, or make room"
+        )
+    return _WaitsError(f"the file system refuses: {error}")

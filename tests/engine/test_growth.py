@@ -1,0 +1,309 @@
+"""Tables grow between batches: nothing is lost, refused or read in the wrong place, whatever the step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, Op
+from gpkvs.config import StoreConfig
+from gpkvs.engine import growth
+from gpkvs.errors import NoSpaceError
+from gpkvs.media import directory
+from gpkvs.media.index import Index
+from gpkvs.recovery.copy.copy import CopySizes, copy_store
+from gpkvs.recovery.startup.check import check
+from tests.conftest import assert_clean
+
+SIZES: dict[str, Any] = {
+    "index_bytes": 64 << 10,
+    "heap_bytes": 16 << 20,
+    "log_bytes": 1 << 20,
+    "journal_bytes": 4 << 20,
+}
+LAYOUTS = pytest.mark.parametrize("layout", ["bytes", "u64"])
+COMMITS = pytest.mark.parametrize("commit", ["undo", "journal"])
+
+
+def sets(keys: list[int], value: int = 7) -> Batch:
+    return Batch.of([(Op.SET, key.to_bytes(8, "little"), value.to_bytes(8, "little")) for key in keys])
+
+
+class Grown:
+    """A store with a table, and what the table should hold."""
+
+    def __init__(self, path: Path, layout: str, blocks: int, **options: Any) -> None:
+        self.path = path
+        self.held: dict[bytes, bytes] = {}
+        self.store = gpkvs.open(path, **SIZES, **options)
+        self.store.create_table("t", layout=layout, index_bytes=blocks << 16)
+
+    @property
+    def index(self) -> Index:
+        return self.store._engine.tables[1].index
+
+    def run(self, batch: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]]) -> None:
+        """Run a batch, and compare its results with those of a dictionary."""
+        result = self.store.execute(Batch.of(batch), table="t")
+        expected = []
+        for operation in batch:
+            kind, key = operation[:2]
+            if kind is Op.SET:
+                self.held[key] = operation[2]
+            elif kind is Op.DELETE:
+                self.held.pop(key, None)
+            else:
+                expected.append(self.held.get(key, b""))
+        assert result.value_list() == expected
+
+    def verify(self) -> None:
+        keys = list(self.held)
+        if not keys:
+            return
+        result = self.store.execute(Batch.of([(Op.GET, key) for key in keys]), table="t")
+        assert result.value_list() == list(self.held.values())
+        assert self.store.info().tables[1].records == len(keys)
+
+    def step(self, rng: random.Random) -> None:
+        """Begin growth if there is none, and move some blocks: where no block has moved, or when all have, too."""
+        growing, table = self.store._engine.growth, self.store._engine.tables[1]
+        with self.store._mutex, growing._waiting(table):
+            if growing._table is None:
+                growing._is_reserved(table, waits=True)
+                growing._begin(table)
+            growing._move_to(table, rng.randint(0, table.index.unmoved))
+
+    def reopen(self) -> None:
+        self.store.close()
+        report = check(self.path)
+        assert report.is_clean, report
+        if self.index.is_growing:
+            moved = self.index.blocks - self.index.unmoved
+            assert report.growing == f"table 't' is growing, {moved} of {self.index.blocks} blocks"
+        assert report.records == len(self.held)
+        self.store = gpkvs.open(self.path)
+
+
+@LAYOUTS
+@COMMITS
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+def test_any_steps_between_any_batches(tmp_path: Path, layout: str, commit: Any, blocks: int) -> None:
+    seed = int.from_bytes(os.urandom(4))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    grown = Grown(tmp_path / "store", layout, blocks, commit=commit)
+    keys = [rng.getrandbits(64).to_bytes(8, "little") for _ in range(500 * blocks)] + [bytes(8), b"\1" + bytes(7)]
+    for number in range(40):
+        batch: list[Any] = []
+        for key in rng.sample(keys, rng.choice([1, 20, 400])):
+            kind = rng.choice([Op.GET, Op.SET, Op.SET, Op.DELETE])
+            batch.append((kind, key, number.to_bytes(8, "big")) if kind is Op.SET else (kind, key))
+        grown.run(batch)
+        if rng.random() < 0.5 and grown.index.blocks < 8 * blocks:
+            grown.step(rng)
+        if rng.random() < 0.2:
+            grown.verify()
+            grown.reopen()
+    grown.verify()
+    grown.store.close()
+    assert_clean(grown.path)
+
+
+@LAYOUTS
+@COMMITS
+def test_a_table_of_one_block_takes_as_many_keys_as_come(store_path: Path, layout: str, commit: Any) -> None:
+    """In batches of any size: those that ask for steps, and those that do not fit before."""
+    with gpkvs.open(store_path, **SIZES, commit=commit) as store:
+        store.create_table("t", layout=layout, index_bytes=64 << 10)
+        rng, keys = np.random.default_rng(3), np.empty(0, np.uint64)
+        for count in (1, 1000, 15_000, *[500] * 30, 19_000):
+            new = rng.integers(0, 1 << 63, count, np.uint64)
+            store.execute(sets(new.tolist()), table="t")
+            keys = np.concatenate((keys, new))
+        table = store.info().tables[1]
+        assert table.records == len(keys)
+        assert 0.3 < table.load_factor < 0.8
+        for part in np.array_split(keys, 10):
+            result = store.execute(Batch.of([(Op.GET, key.tobytes()) for key in part]), table="t")
+            assert set(result.value_list()) == {(7).to_bytes(8, "little")}
+
+
+def test_growth_keeps_its_pace(store_path: Path) -> None:
+    """It begins at 0.65 of the slots and ends by 0.78, a part of it after each batch."""
+    with gpkvs.open(store_path, **{**SIZES, "index_bytes": 1 << 20}) as store:
+        index = store._engine.tables[0].index
+        slots, moves = index.slots, set()
+        for first in range(0, int(0.8 * slots), 100):
+            store.execute(sets(list(range(first, first + 100))))
+            load = (first + 100) / slots
+            assert index.is_growing or index.blocks == (16 if load < 0.7 else 32)
+            if index.blocks == 16 and index.is_growing:
+                assert load > 0.65
+                moves.add(index.unmoved)
+        assert index.blocks == 32
+        assert len(moves) > 10
+
+
+@LAYOUTS
+def test_at_the_largest_size_new_keys_are_refused_and_the_rest_goes_on(store_path: Path, layout: str) -> None:
+    with gpkvs.open(store_path, **SIZES, index_bytes_max=128 << 10) as store:
+        store.create_table("t", layout=layout, index_bytes=64 << 10)
+        with pytest.raises(NoSpaceError, match=r"index full: table 't' .* \(--index-bytes-max, 131,072\)"):
+            store.execute(sets(list(range(19_000))), table="t")
+        slots = store.info().tables[1].slots
+        held = list(range(slots // 2))
+        store.execute(sets(held), table="t")
+        with pytest.raises(NoSpaceError, match="index_bytes_max"):
+            store.execute(sets(list(range(slots // 2, 2 * slots))), table="t")
+        store.execute(sets(held, 8), table="t")
+        assert store.get((5).to_bytes(8, "little"), table="t") == (8).to_bytes(8, "little")
+        assert store.delete((5).to_bytes(8, "little"), table="t")
+        assert "index_bytes_max" in store.info().tables[1].growth_waits
+        assert store.info().tables[1].index_bytes == 128 << 10
+
+
+def test_the_limit_of_all_tables_counts(store_path: Path) -> None:
+    store_path.mkdir()
+    with gpkvs.Store(store_path, StoreConfig(**SIZES, tables_bytes_max=192 << 10)) as store:
+        store.create_table("t", index_bytes=64 << 10)
+        with pytest.raises(NoSpaceError, match="tables_bytes_max"):
+            store.execute(sets(list(range(4000))), table="t")
+        store.execute(sets(list(range(2500))), table="t")
+
+
+def test_growth_waits_for_the_disk_and_goes_on_by_itself(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, first: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(growth, "_RETRY_SECONDS", 0.2)
+    with gpkvs.open(store_path, **SIZES) as store:
+        monkeypatch.setattr(directory.os, "posix_fallocate", refuse)
+        with pytest.raises(NoSpaceError, match="the disk has no room for 131,072 bytes"):
+            store.execute(sets(list(range(3000))))
+        store.execute(sets(list(range(1500))))
+        store.execute(sets(list(range(1500)), 8))
+        assert "the disk has no room" in store.info().tables[0].growth_waits
+        monkeypatch.undo()
+        with pytest.raises(NoSpaceError, match="the disk has no room"):
+            store.execute(sets(list(range(1500, 3000))))  # not tried again yet
+        time.sleep(0.25)
+        store.execute(sets(list(range(1500, 3000))))
+        assert store.info().tables[0].growth_waits == ""
+        assert store.info().tables[0].records == 3000
+
+
+def test_the_catalogue_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks have moved, and the catalogue cannot be written: the table is used as it is, also after a restart."""
+
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    grown = Grown(tmp_path / "store", "bytes", 2)
+    monkeypatch.setattr("gpkvs.engine.schema.write_file", refuse)
+    rng = random.Random(1)
+    while grown.index.unmoved > 0:
+        with suppress(growth._WaitsError):
+            grown.step(rng)
+    assert "disk" in grown.store.info().tables[1].growth_waits
+    assert (grown.index.blocks, grown.index.unmoved) == (2, 0)
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(1000)])
+    monkeypatch.undo()
+    grown.reopen()
+    assert (grown.index.blocks, grown.index.unmoved) == (2, 0)
+    grown.verify()
+    # A copy of such a store has the room of the new blocks.
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(8000)])
+    assert grown.index.blocks == 8
+    grown.verify()
+    grown.store.close()
+    assert_clean(grown.path)
+
+
+def test_a_table_is_not_doubled_for_keys_that_are_aimed_at_a_block(store_path: Path) -> None:
+    with gpkvs.open(store_path, **{**SIZES, "index_bytes": 1 << 20}) as store:
+        index = store._engine.tables[0].index
+        keys, found = np.arange(200_000, dtype=np.uint64), np.empty((2, 200_000), np.uint64)
+        store._backend.launch(
+            "route_u64",
+            len(keys),
+            keys=keys.view(np.uint8),
+            hash_key0=index.hash_keys[0],
+            hash_key1=index.hash_keys[1],
+            fingerprint0=found[0],
+            fingerprint1=found[1],
+        )
+        aimed = keys[found[0] >> np.uint64(60) == 5]  # all of block 5 of 16
+        with pytest.raises(NoSpaceError, match="most of its slots are free, and it is not doubled"):
+            store.execute(sets(aimed[:3000].tolist()))
+        assert store.info().tables[0].index_bytes == 1 << 20
+
+
+@COMMITS
+def test_a_table_is_dropped_while_it_grows(store_path: Path, commit: Any) -> None:
+    grown = Grown(store_path, "bytes", 3, commit=commit)
+    grown.run([(Op.SET, b"%08d" % key, bytes(8)) for key in range(2000)])
+    rng = random.Random(2)
+    while not 0 < grown.index.unmoved < 3:
+        grown.step(rng)
+    grown.store.drop_table("t")
+    assert grown.store.info().heap_live_bytes == 0
+    grown.store.set(b"other", b"value")
+    grown.store.create_table("u", index_bytes=64 << 10)
+    grown.store.execute(sets(list(range(3000))), table="u")
+    grown.store.close()
+    assert not check(store_path).growing
+    with gpkvs.open(store_path) as store:
+        assert store.get(b"other") == b"value"
+        assert store.info().tables[1].records == 3000
+
+
+@COMMITS
+@LAYOUTS
+def test_a_growing_store_is_copied(tmp_path: Path, commit: Any, layout: str) -> None:
+    grown = Grown(tmp_path / "store", layout, 3, commit=commit)
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(4000)])
+    rng = random.Random(2)
+    while not 0 < grown.index.unmoved < 3:
+        grown.step(rng)
+    grown.store.close()
+    copy_store(grown.path, tmp_path / "copy", CopySizes(), lambda step, share: None)
+    assert_clean(tmp_path / "copy")
+    grown.store = gpkvs.open(tmp_path / "copy")
+    grown.verify()
+    grown.store.close()
+
+
+def test_two_tables_grow_one_after_the_other(store_path: Path) -> None:
+    with gpkvs.open(store_path, **SIZES) as store:
+        store.create_table("t", layout="u64", index_bytes=64 << 10)
+        default, other = (store._engine.tables[number].index for number in range(2))
+        for first in range(0, 12_000, 50):
+            store.execute(sets(list(range(first, first + 50))))
+            store.execute(sets(list(range(first, first + 50))), table="t")
+            assert not (default.is_growing and other.is_growing)
+        assert (default.blocks, other.blocks) == (16 // 2, 8 // 2) or default.blocks > 4
+        assert [table.records for table in store.info().tables] == [12_000, 12_000]
+
+
+def test_a_file_that_is_longer_than_the_catalogue_says_is_no_damage(store_path: Path) -> None:
+    """A growth was prepared, then the process was killed."""
+    with gpkvs.open(store_path, **SIZES) as store:
+        store.execute(sets(list(range(1000))))
+    directory.extend_file(store_path / "index-0-0", 128 << 10)
+    assert_clean(store_path)
+    with gpkvs.open(store_path) as store:
+        assert store.info().tables[0].index_bytes == 64 << 10
+        store.execute(sets(list(range(5000))))
+    (store_path / "index-0-0").open("r+b").truncate((256 << 10) - 4096)
+    with pytest.raises(gpkvs.errors.CorruptStoreError, match="file-size"):
+        gpkvs.open(store_path)
+    (store_path / "index-0-0").open("r+b").truncate(256 << 10)
