@@ -116,8 +116,8 @@ def test_who_is_refused_at_the_limit(
     driver.fill(lambda rng: rng.randrange(200, 4000))
     monkeypatch.setattr(driver.store._backend, "host_ops_max", host_ops_max)
     refusals = 0
-    for _ in range(60):
-        keys = [*rng.sample(sorted(driver.expected), 15), *[b"new%d" % i for i in rng.sample(range(50), 10)]]
+    for _ in range(100):
+        keys = sorted({*rng.sample(sorted(driver.expected), 15), *[b"new%d" % i for i in rng.sample(range(50), 10)]})
         rng.shuffle(keys)
         requests = [random_request(driver, rng, keys) for _ in range(rng.randrange(1, 8))]
         result = driver.store.execute_requests(Batch.concatenate([Batch.of(request) for request in requests]))
@@ -129,14 +129,14 @@ def test_who_is_refused_at_the_limit(
             for op, key, *value in request if number not in refused else ():
                 driver.set_expected(key, value[0] if op is Op.SET else None)
         assert driver.heap.charged == driver.charged
-    assert refusals > 20
+    assert refusals > 5
     driver.check()
     driver.store.close()
 
 
 def random_request(driver: HeapDriver, rng: random.Random, keys: list[bytes]) -> list[Operation]:
     return [
-        (Op.SET, keys.pop(), rng.randbytes(rng.randrange(200, 4000))) if rng.random() < 0.8 else (Op.DELETE, keys.pop())
+        (Op.SET, keys.pop(), rng.randbytes(rng.randrange(200, 4000))) if rng.random() < 0.9 else (Op.DELETE, keys.pop())
         for _ in range(rng.randrange(1, 4))
     ]
 
@@ -160,8 +160,9 @@ def refused_of(driver: HeapDriver, requests: list[list[Operation]]) -> set[int]:
 
 
 @pytest.mark.parametrize("commit", ["undo", "journal"])
-def test_what_rot_hides_moves_too(store_path: Path, commit: str, rng: random.Random) -> None:
+def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Random) -> None:
     """A header that cannot be walked past hides what is behind it. Damaged records move, and stay damaged."""
+    store_path = tmp_path / "store"
     driver = HeapDriver(store_path, 20, rng, commit=commit)
     driver.fill(lambda rng: rng.randrange(200, 1500))
     damaged = {key for key in driver.expected if rng.random() < 0.02}
