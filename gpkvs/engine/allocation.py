@@ -62,8 +62,8 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
         plan.records, placed, charged = _allocate_table(place, heap, plan, tail)
         has_room = has_room and placed == len(plan.records)
         charge += charged
-    may_be_full = not has_room or heap.charged + charge > heap.charged_max
-    if may_be_full and (refused := _refused(place, heap, batch, plans)):
+    may_be_full = charge and heap.charged + charge > heap.charged_max
+    if (may_be_full or not has_room) and (refused := _refused(place, heap, batch, plans)):
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
         raise NoRoomError(_charge_by_request(heap, batch, plans), heap.free_units)
@@ -131,6 +131,12 @@ def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[
         charge.append(charge_of(_units_of(plan, write), heap.segment_units) * stays)
         held.append(_held_charges(place, heap, plan))
         chains += len(plan.chains)
+    room = heap.charged_max - heap.charged
+    left = np.zeros(chains, np.uint64)  # what each chain is charged in the end
+    left[np.concatenate(chain)] = np.concatenate(charge)
+    gained = int(left.sum()) - int(np.concatenate(held)[np.unique(np.concatenate(chain))].sum())
+    if gained <= max(room, 0):
+        return []  # all together, they need no more than there is
     arrival = np.argsort(np.concatenate(request), kind="stable")
     refused = np.zeros(len(batch.request_ops), np.uint8)
     place.launch(
@@ -140,7 +146,7 @@ def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[
         write_chain=np.concatenate(chain)[arrival],
         write_request=np.concatenate(request)[arrival],
         write_charge=np.concatenate(charge)[arrival],
-        room=(heap.charged_max - heap.charged) % (1 << 64),
+        room=room % (1 << 64),
         held=np.concatenate(held),
         before=np.empty(len(arrival), np.uint64),
         refused=refused,

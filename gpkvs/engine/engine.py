@@ -31,7 +31,6 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import UNIT_BYTES
 
 _log = logging.getLogger("gpkvs")
 
@@ -142,7 +141,7 @@ class Engine:
         self.growth.after(planned.write_set)
         # The search for free segments costs as much as a small batch: only where one was taken, or few are left.
         if self._is_paying or self.heap.tail.segment != self._paid_segment:
-            self._pay(planned.write_set.volumes().record_bytes // UNIT_BYTES)
+            self._pay(sum(writes.heap_units for writes in planned.write_set.tables))
         return planned.result, gate
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
@@ -221,12 +220,14 @@ class Engine:
 
     def _pay(self, units: int) -> None:
         """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
+        self._debt += units
+        if self._is_paying and self._debt <= 0:
+            return
         self._paid_segment = self.heap.tail.segment
         self._is_paying = self._compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
         if not self._is_paying:
             self._debt = 0
             return
-        self._debt += units
         try:
             while self._debt > 0:
                 freed = self._compactor.freed_units
