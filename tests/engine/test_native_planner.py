@@ -18,7 +18,7 @@ from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoMemoryError
 from tests.conftest import assert_clean
 
-TINY = {"index_bytes": 64 << 10, "heap_bytes": 512 << 10, "log_bytes": 256 << 10}
+TINY = {"index_bytes_max": 64 << 10, "index_bytes": 64 << 10, "heap_bytes": 512 << 10, "log_bytes": 256 << 10}
 
 
 @pytest.fixture
