@@ -17,14 +17,13 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import CommitName
+from gpkvs.config import HEAP_BYTES_MAX, CommitName
 from gpkvs.engine import heap_growth
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
-from gpkvs.media.directory import HEAP_BYTES_MAX
-from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
+from gpkvs.media.layout import HEAP_UNITS_MAX, UNIT_BYTES, reference_length, reference_offset
 from gpkvs.media.root_copies import RootCopies
 from tests.conftest import assert_clean
 
@@ -177,6 +176,10 @@ def test_one_size_alone_is_fixed(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert_clean(path)
 
 
+def test_largest_size_that_the_format_holds() -> None:
+    assert HEAP_BYTES_MAX == HEAP_UNITS_MAX * UNIT_BYTES
+
+
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for sizes in ({"heap_bytes": 2 * MIB, "heap_bytes_max": 1 * MIB}, {"heap_bytes_max": HEAP_BYTES_MAX + 1}):
         with pytest.raises(InvalidArgumentError):
@@ -285,3 +288,19 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
         assert store.info().heap_bytes > 2 * MIB
         result = store.execute(Batch.of([(Op.GET, b"299")]))
         assert result.status.tolist() == [Status.OK]
+
+
+def test_a_store_of_no_given_size_is_small_and_takes_the_largest_value(tmp_path: Path, commit: CommitName) -> None:
+    path = tmp_path / "store"
+    with gpkvs.open(path, commit=commit) as store:
+        assert sum(file.stat().st_blocks * 512 for file in path.iterdir()) <= 32 * MIB
+        assert sum(file.stat().st_size for file in path.iterdir()) <= 32 * MIB
+        assert store.info().heap_bytes_max == HEAP_BYTES_MAX
+        assert store.limits.value_bytes_max == gpkvs.Limits().value_bytes_max == 16 * MIB
+        assert store.limits.key_bytes_max == gpkvs.Limits().key_bytes_max
+        value = bytes(range(256)) * (64 * KIB)
+        for number in range(3):
+            store.set(b"%d" % number * 4096, value)
+            assert store.get(b"%d" % number * 4096) == value
+        assert store.info().heap_bytes < 128 * MIB
+    assert_clean(path)

@@ -77,7 +77,7 @@ def test_a_disk_that_refuses(store_path: Path, monkeypatch: pytest.MonkeyPatch) 
         store.set(b"before", b"v")
         with monkeypatch.context() as patch:
             patch.setattr(log_growth, "extend_file", refuse)
-            with pytest.raises(NoSpaceError, match="log full: one transaction would log .*--log-bytes-max"):
+            with pytest.raises(NoSpaceError, match=r"log full: one transaction would log .*--log-bytes-max"):
                 store.execute(sets(has + 1))
             several = Batch.concatenate([sets(has), sets(has + 1, b"w"), sets(3, b"x")])
             first = store.execute_requests(several)
