@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -288,6 +290,40 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
         assert store.info().heap_bytes > 2 * MIB
         result = store.execute(Batch.of([(Op.GET, b"299")]))
         assert result.status.tolist() == [Status.OK]
+
+
+@pytest.mark.parametrize("who", ["helper", "batch"])
+def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    extend_file, asked = heap_growth.extend_file, list[int]()
+
+    def refuse(path: Path, size: int, longer: int) -> None:
+        asked.append(longer - size)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(heap_growth, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(heap_growth, "_REFUSED_STEP_BYTES_MIN", 128 * KIB)
+    monkeypatch.setattr(heap_growth, "_STEP_BYTES_MIN", 512 * KIB)
+    if who == "batch":
+        monkeypatch.setattr(heap_growth.HeapGrowth, "_begin_ahead", lambda self: None)
+    with opened(store_path, OPS_MAX, **SMALL, heap_bytes_max=64 * MIB) as store:
+        monkeypatch.setattr(heap_growth, "extend_file", refuse)
+        store.execute(sets_of(range(28)))
+        with pytest.raises(NoSpaceError, match=r"heap full.*the heap asked for 131,072 bytes more, the disk has"):
+            store.execute(sets_of(range(28, 40)))
+        assert asked[:3] == [512 * KIB, 256 * KIB, 128 * KIB]
+        assert store.get(b"28") is None
+        monkeypatch.setattr(heap_growth, "extend_file", extend_file)
+        if who == "helper":
+            deadline = time.monotonic() + 10
+            while store.info().heap_growth_waits:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        else:
+            assert store.info().heap_growth_waits
+            time.sleep(0.25)
+        store.execute(sets_of(range(28, 40)))
+        assert not store.info().heap_growth_waits
+        require_heap_end(store)
 
 
 def test_a_store_of_no_given_size_is_small_and_takes_the_largest_value(tmp_path: Path, commit: CommitName) -> None:

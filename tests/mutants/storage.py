@@ -48,7 +48,15 @@ MUTANTS = (
         "time.monotonic() - self._refused_at < _RETRY_SECONDS",
         "self._refused_at > 0",
         "a disk that was full once ends the growth of the heap until a restart",
-        ("faults/test_full_heap.py",),
+        (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[batch]",),
+    ),
+    Mutant(
+        "helper-gives-up",
+        "gpkvs/engine/heap_growth.py",
+        "            while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):\n                pass\n",
+        "            self._extend(size)\n",
+        "a store that nobody writes to says for ever that its heap waits for the disk",
+        (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[helper]",),
     ),
     Mutant(
         "notes-of-freed-space-end-with-the-old-heap",
