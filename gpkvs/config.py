@@ -17,6 +17,8 @@ DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
 
+HEAP_BYTES_MAX = 1 << 44  # that references can name
+HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
 LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
 
 DEFAULT_TABLE = "default"
@@ -71,13 +73,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a store when it is created. All of it is reserved then. The heap may grow later."""
+    """Sizes of a store when it is created. All of it is reserved then: by default, at most 32 MiB.
 
-    index_bytes: int = 64 * MIB
-    heap_bytes: int = 0  # 0: 8 MiB, or heap_bytes_max if that is less
+    The heap and the undo log may grow later.
+    """
+
+    index_bytes: int = 4 * MIB
+    heap_bytes: int = 0  # 0: 4 MiB, or heap_bytes_max if that is less
     heap_bytes_max: int = 0  # 0: heap_bytes if that is given, else what the disk has
-    log_bytes: int = 64 * MIB
-    journal_bytes: int = 0  # 0: half of the index, or more
+    log_bytes: int = 8 * MIB
+    journal_bytes: int = 0  # 0: half of the index, or 20 MiB
 
 
 @dataclass(frozen=True)
@@ -107,16 +112,16 @@ class StoreConfig:
             "Size of the heap, which holds keys and values, at first. Given alone, it is also the largest size.",
             NEW_STORE,
             is_size=True,
-            none_means="8 MiB",
+            none_means=HEAP_BYTES_USUAL,
         ),
     ] = None
     heap_bytes_max: Annotated[
         int | None,
         Setting(
-            "Largest size of the heap: it grows when it is needed. A later start may change it.",
+            "Largest size of the heap, which grows until then, or until the disk is full. A later start may change it.",
             NEW_STORE,
             is_size=True,
-            none_means="until the disk is full",
+            none_means=HEAP_BYTES_MAX,
         ),
     ] = None
     log_bytes: Annotated[
@@ -151,7 +156,7 @@ class StoreConfig:
             "Size of the journal, if there is one: 48 bytes for each change between two checkpoints.",
             NEW_STORE,
             is_size=True,
-            none_means="half of the index, at least 256 MiB if the heap is large",
+            none_means="half of the index, at least 20 MiB",
         ),
     ] = None
     tables_max: Annotated[

@@ -152,7 +152,8 @@ class HeapGrowth:
         if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
-        self._extend(self._next_size(needed_bytes))
+        if not self._extend(self._next_size(needed_bytes)):
+            self._begin_ahead()  # it tries again, whether a batch comes or not
         return self._take_over() or not was_named
 
     def _extend(self, size: int) -> bool:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpkvs import failpoint
-from gpkvs.config import DEFAULT_TABLE, KIB, MIB, Sizes
+from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, KIB, MIB, Sizes
 from gpkvs.errors import (
     InvalidArgumentError,
     NoSpaceError,
@@ -44,12 +44,10 @@ from gpkvs.media.layout import (
     DESCRIPTOR_OFFSETS,
     FIRST_CHECKPOINT,
     FLAG_OFFSET,
-    HEAP_UNITS_MAX,
     LOG_ENTRIES_OFFSET,
     PAGE_BYTES,
     ROOT_FILE_BYTES,
     ROOT_OFFSETS,
-    UNIT_BYTES,
     CommitKind,
     Descriptor,
     Root,
@@ -73,9 +71,7 @@ _CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catal
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
-HEAP_BYTES_MAX = HEAP_UNITS_MAX * UNIT_BYTES
-HEAP_BYTES_USUAL = 8 * MIB  # of one that may grow, when the store is made
-JOURNAL_BYTES_GROWING = 16 * MIB  # beside it, at least
+JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40

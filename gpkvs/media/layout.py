@@ -7,7 +7,7 @@ Invariants
 root-copy         each of the two root copies has the magic, a known format version and a right checksum
 roots-equal       the two copies are equal; in a store with a journal one may be a change behind the other
 catalog           the catalogue file has the length and checksum that the root says
-file-size         every file has the size that root and catalogue say; that of an index may be longer
+file-size         every file has the size that root and catalogue say; heap, undo log and indexes may be longer
 growth            the table that is said to grow agrees with the catalogue, or was dropped
 flag              the transaction flag is a state, an epoch and their checksum
 descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
@@ -15,7 +15,7 @@ undo-log          while the flag is ACTIVE: every entry carries the epoch, and t
 slot-kind         a slot is empty (all zero) or of a known kind
 slot-bucket       a key lies in one of its two candidate buckets
 slot-unique       a key is in one slot only
-slot-reference    a slot's record lies inside one segment of the heap
+slot-reference    a slot's record lies inside one segment, before the end of the heap
 record-checksum   a record's CRC32C is right
 record-table      a record names the table that refers to it
 record-key        a record's key has the fingerprint of its slot

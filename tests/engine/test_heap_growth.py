@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +19,13 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import CommitName
+from gpkvs.config import HEAP_BYTES_MAX, CommitName
 from gpkvs.engine import heap_growth
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
-from gpkvs.media.directory import HEAP_BYTES_MAX
-from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
+from gpkvs.media.layout import HEAP_UNITS_MAX, UNIT_BYTES, reference_length, reference_offset
 from gpkvs.media.root_copies import RootCopies
 from tests.conftest import assert_clean
 
@@ -177,6 +178,10 @@ def test_one_size_alone_is_fixed(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert_clean(path)
 
 
+def test_largest_size_that_the_format_holds() -> None:
+    assert HEAP_BYTES_MAX == HEAP_UNITS_MAX * UNIT_BYTES
+
+
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for sizes in ({"heap_bytes": 2 * MIB, "heap_bytes_max": 1 * MIB}, {"heap_bytes_max": HEAP_BYTES_MAX + 1}):
         with pytest.raises(InvalidArgumentError):
@@ -287,3 +292,56 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
         assert store.info().heap_bytes > 2 * MIB
         result = store.execute(Batch.of([(Op.GET, b"299")]))
         assert result.status.tolist() == [Status.OK]
+
+
+@pytest.mark.parametrize("who", ["helper", "batch"])
+def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    extend_file, asked = heap_growth.extend_file, list[int]()
+
+    def refuse(path: Path, size: int, longer: int) -> None:
+        asked.append(longer - size)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(heap_growth, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(heap_growth, "_REFUSED_STEP_BYTES_MIN", 128 * KIB)
+    monkeypatch.setattr(heap_growth, "_STEP_BYTES_MIN", 512 * KIB)
+    if who == "batch":
+        monkeypatch.setattr(heap_growth.HeapGrowth, "_begin_ahead", lambda self: None)
+    with opened(store_path, OPS_MAX, **SMALL, heap_bytes_max=64 * MIB) as store:
+        monkeypatch.setattr(heap_growth, "extend_file", refuse)
+        store.execute(sets_of(range(28)))
+        with pytest.raises(NoSpaceError, match=r"heap full.*the heap asked for 131,072 bytes more, the disk has"):
+            store.execute(sets_of(range(28, 40)))
+        assert asked[:3] == [512 * KIB, 256 * KIB, 128 * KIB]
+        assert store.get(b"28") is None
+        deadline = time.monotonic() + 10
+        while who == "helper" and len(asked) < 9:  # the batch's three, and two rounds of the helper
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        monkeypatch.setattr(heap_growth, "extend_file", extend_file)
+        if who == "helper":
+            while store.info().heap_growth_waits:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        else:
+            assert store.info().heap_growth_waits
+            time.sleep(0.25)
+        store.execute(sets_of(range(28, 40)))
+        assert not store.info().heap_growth_waits
+        require_heap_end(store)
+
+
+def test_a_store_of_no_given_size_is_small_and_takes_the_largest_value(tmp_path: Path, commit: CommitName) -> None:
+    path = tmp_path / "store"
+    with gpkvs.open(path, commit=commit) as store:
+        assert sum(file.stat().st_blocks * 512 for file in path.iterdir()) <= 32 * MIB
+        assert sum(file.stat().st_size for file in path.iterdir()) <= 32 * MIB
+        assert store.info().heap_bytes_max == HEAP_BYTES_MAX
+        assert store.limits.value_bytes_max == gpkvs.Limits().value_bytes_max == 16 * MIB
+        assert store.limits.key_bytes_max == gpkvs.Limits().key_bytes_max
+        value = bytes(range(256)) * (64 * KIB)
+        for number in range(3):
+            store.set(b"%d" % number * 4096, value)
+            assert store.get(b"%d" % number * 4096) == value
+        assert store.info().heap_bytes < 128 * MIB
+    assert_clean(path)

@@ -55,6 +55,14 @@ MUTANTS = (
         ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
+        "heap-has-no-end",
+        _HEAP,
+        "return rest < a.segment_units ? rest : a.segment_units;",
+        "return a.segment_units;",
+        "records go behind the end of a heap that ends inside its last segment",
+        ("engine/test_heap_growth.py::test_any_batches_while_it_grows",),
+    ),
+    Mutant(
         "segment-used-twice",
         _HEAP,
         "if (segment == tail_.begin) return false;",

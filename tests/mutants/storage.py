@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
 _COPY = "recovery/copy/"
+_GROWTH_TESTS = "engine/test_heap_growth.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -16,6 +17,62 @@ MUTANTS = (
         "self.end_of(start.segment) - start.units",
         "an empty tail segment counts twice as free: more is admitted than fits",
         (f"{_HEAP_TESTS}test_free_bytes_are_those_that_records_can_take",),
+    ),
+    Mutant(
+        "root-learns-nothing-of-growth",
+        "gpkvs/engine/heap_growth.py",
+        "                files.roots.change(heap_bytes=size)\n",
+        "                pass\n",
+        "records lie beyond the end of the heap that the root names",
+        (f"{_GROWTH_TESTS}test_any_batches_while_it_grows",),
+    ),
+    Mutant(
+        "native-planner-keeps-the-old-heap",
+        "gpkvs/engine/heap_growth.py",
+        "        self._on_grown()\n",
+        "",
+        "the native planner reads records where the heap was mapped before",
+        (f"{_GROWTH_TESTS}test_any_batches_while_it_grows",),
+    ),
+    Mutant(
+        "heap-grows-into-a-hole",
+        "gpkvs/media/directory.py",
+        "        os.posix_fallocate(file, size, longer - size)\n",
+        "        os.ftruncate(file, longer)\n",
+        "on a full disk a store to the mapping ends the process",
+        ("faults/test_full_heap.py",),
+    ),
+    Mutant(
+        "refused-growth-is-never-tried-again",
+        "gpkvs/engine/heap_growth.py",
+        "time.monotonic() - self._refused_at < _RETRY_SECONDS",
+        "self._refused_at > 0",
+        "a disk that was full once ends the growth of the heap until a restart",
+        (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[batch]",),
+    ),
+    Mutant(
+        "helper-gives-up",
+        "gpkvs/engine/heap_growth.py",
+        "while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):",
+        "if not self._extend(size):",
+        "a store that nobody writes to says for ever that its heap waits for the disk",
+        (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[helper]",),
+    ),
+    Mutant(
+        "notes-of-freed-space-end-with-the-old-heap",
+        _HEAP,
+        "np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))",
+        "noted",
+        "space that a batch frees while the heap grows is an error, or stays in use",
+        (f"{_GROWTH_TESTS}test_space_that_waits_while_the_heap_grows",),
+    ),
+    Mutant(
+        "root-learns-nothing-of-a-longer-log",
+        "gpkvs/engine/log_growth.py",
+        "            self._files.roots.change(log_bytes=size)\n",
+        "",
+        "a recovery takes the log of a large batch for damaged",
+        ("engine/test_log_growth.py",),
     ),
     Mutant(
         "phases-reuse-what-they-free",
