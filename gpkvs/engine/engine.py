@@ -31,6 +31,7 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
+from gpkvs.media.layout import UNIT_BYTES
 
 _log = logging.getLogger("gpkvs")
 
