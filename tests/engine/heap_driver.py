@@ -109,7 +109,7 @@ class HeapDriver:
 
     def churn_keys(self, keys: list[bytes], value_bytes: ValueBytes, heaps: float) -> None:
         """Do the same to some keys."""
-        until = self.written + int(heaps * self.heap.total_bytes)
+        until = self.written + int(heaps * self.heap.bytes)
         while self.written < until:
             key = self.rng.choice(keys)
             if self.rng.random() < 0.05 or not self.write(key, self.rng.randbytes(value_bytes(self.rng))):

@@ -298,7 +298,7 @@ def test_a_file_that_is_longer_than_the_catalogue_says_is_no_damage(store_path: 
     """A growth was prepared, then the process was killed."""
     with gpkvs.open(store_path, **SIZES) as store:
         store.execute(sets(list(range(1000))))
-    directory.extend_file(store_path / "index-0-0", 128 << 10)
+    directory.extend_file(store_path / "index-0-0", 64 << 10, 128 << 10)
     assert_clean(store_path)
     with gpkvs.open(store_path) as store:
         assert store.info().tables[0].index_bytes == 64 << 10
