@@ -1,8 +1,8 @@
 // Where new records go: the one allocator, for both planners.
 //
 // Records are appended behind the tail, in arrival order. A record never crosses the end of a segment. The next segment
-// is the next one in which nothing is live, but the last ones that are free are left to compaction. When the search comes
-// back to where it began, there is no room. What a batch frees is free for the next batch only (I7).
+// is the next one in which nothing is live, but the last ones that are free are left to compaction. What a batch frees is
+// free for the next batch only (I7).
 #pragma once
 #include "heap_state.hpp"
 
@@ -54,8 +54,7 @@ class Appender {
         if (!tail_.takes) return false;
         u64 segment = tail_.segment;
         do segment = (segment + 1) % a.segments;
-        while (segment != tail_.begin && !is_free(segment));
-        if (segment == tail_.begin) return false;
+        while (segment == tail_.begin || !is_free(segment));
         fill();
         tail_.takes--;
         tail_.segment = segment;

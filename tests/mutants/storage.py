@@ -12,8 +12,8 @@ MUTANTS = (
     Mutant(
         "free-space-counted-twice",
         _HEAP,
-        "(self.segment_units - units if units else 0)",
-        "self.segment_units - units",
+        " - sum(not units[segment] for segment in tails)",
+        "",
         "an empty tail segment counts twice as free: more is admitted than fits",
         (f"{_HEAP_TESTS}test_free_bytes_are_those_that_records_can_take",),
     ),
