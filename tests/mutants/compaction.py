@@ -37,7 +37,8 @@ MUTANTS = (
     Mutant(
         "survivors-start-fresh",
         _FIND,
-        "        if (emptiest != NO_SEGMENT && room(emptiest) * ROOM_SHARE_MIN >= a.segment_units) return survivors_ = emptiest;\n"
+        "        if (emptiest != NO_SEGMENT && room(emptiest) * ROOM_SHARE_MIN >= a.segment_units) "
+        "return survivors_ = emptiest;\n"
         "        if (free == NO_SEGMENT) return fullest;\n",
         "        if (free == NO_SEGMENT) return NO_SEGMENT;\n",
         "a few kills in a row leave no free segment, and a small heap is wedged",
