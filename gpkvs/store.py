@@ -362,13 +362,21 @@ class Store:
 
     def _maintain(self) -> bool:
         """Run a step of maintenance, then leave as much time to batches; return whether there is more to do."""
-        with self._mutex:
-            began = time.perf_counter()
-            more = self._engine.maintain(_STEP_BYTES)
-            seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        more = self.maintain()
+        seconds = time.perf_counter() - began
         if more:
             time.sleep(seconds)
         return more and not self._is_closing
+
+    def maintain(self) -> bool:
+        """Do a step of the work that batches leave behind, in idle time; return whether there is more.
+
+        It empties segments of the heap that are mostly garbage. It need never be called: batches do what they need.
+        """
+        self._origin.require()
+        with self._mutex:
+            return not self._closed and self._engine.maintain(_STEP_BYTES)
 
     def _require_open(self) -> None:
         self._origin.require()

@@ -21,7 +21,7 @@ _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK = range(5)
 _STATE_WORDS: Final = 5
 _NO_SEGMENT: Final = (1 << 64) - 1
 
-COMPACTED_SEGMENTS_MIN: Final = 4  # a heap of fewer is not compacted
+COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
 _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 _TAILS: Final = 2

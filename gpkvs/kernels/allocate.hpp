@@ -2,8 +2,7 @@
 //
 // Records are appended behind the tail, in arrival order. A record never crosses the end of a segment, nor that of the
 // heap, which may end inside its last segment. The next segment is the next one in which nothing is live, but the last
-// ones that are free are left to compaction. When the search comes back to where it began, there is no room. What a batch
-// frees is free for the next batch only (I7).
+// ones that are free are left to compaction. What a batch frees is free for the next batch only (I7).
 #pragma once
 #include "heap_state.hpp"
 
@@ -57,8 +56,7 @@ class Appender {
         if (!tail_.takes) return false;
         u64 segment = tail_.segment;
         do segment = (segment + 1) % a.segments;
-        while (segment != tail_.begin && !is_free(segment));
-        if (segment == tail_.begin) return false;
+        while (segment == tail_.begin || !is_free(segment));
         fill();
         tail_.takes--;
         tail_.segment = segment;
