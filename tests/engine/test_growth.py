@@ -78,9 +78,9 @@ class Grown:
         growing, table = self.store._engine.growth, self.store._engine.tables[1]
         with self.store._mutex, growing._waiting(table):
             if growing._table is None:
-                growing._is_reserved(table, waits=True)
-                growing._begin(table)
-            growing._move_to(table, rng.randint(0, table.index.unmoved))
+                growing.is_reserved(table, waits=True)
+                growing.begin(table)
+            growing._advance(table, rng.randint(0, table.index.unmoved))
 
     def reopen(self) -> None:
         self.store.close()
