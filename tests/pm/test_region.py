@@ -62,7 +62,7 @@ def test_a_region_grows_with_its_file(path: Path) -> None:
 
 def test_what_cannot_grow_stays(path: Path) -> None:
     region = Region(path, PROCESS)
-    with pytest.raises(OSError, match="Invalid argument|memory"):
+    with pytest.raises(OSError, match=r"Invalid argument|memory"):
         region.grow(1 << 62)
     assert region.read(0, 8) == b"12345678"
     assert region.bytes == 2 * PAGE
