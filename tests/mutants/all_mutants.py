@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, kernels, server, storage
+from tests.mutants import client, growth, kernels, server, storage
 from tests.mutants.mutant import Mutant
 
-_ALL: tuple[Mutant, ...] = (*server.MUTANTS, *client.MUTANTS, *storage.MUTANTS, *kernels.MUTANTS)
+_ALL: tuple[Mutant, ...] = (*server.MUTANTS, *client.MUTANTS, *storage.MUTANTS, *growth.MUTANTS, *kernels.MUTANTS)
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 assert len(MUTANTS) == len(_ALL), "two mutants have one name"
