@@ -333,7 +333,7 @@ def test_a_checkpoint_knows_how_far_a_table_has_grown(tmp_path: Path) -> None:
     committer = grown.store._engine.committer
     grown.store._engine.settle()
     committer.checkpointer.write(paced=False)
-    assert grown.store._files.root.checkpoint.growth == (1, 3, grown.index.unmoved)
+    assert grown.store._files.root.checkpoint.growth == (1, grown.index.blocks, grown.index.unmoved)
     grown.reopen()
     grown.verify()
     grown.store.close()
