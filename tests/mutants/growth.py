@@ -25,7 +25,7 @@ MUTANTS = (
         "geometry-missing-from-a-frame",
         _JOURNAL,
         "            growth=self._files.growth,\n            runs=write_set.runs,\n",
-        "            growth=before.growth,\n            runs=write_set.runs,\n",
+        "            growth=type(before.growth)(0, 0, 0),\n            runs=write_set.runs,\n",
         "after a batch and a restart, keys are looked for where they were before the table grew",
         (_STEPS,),
     ),
