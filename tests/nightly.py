@@ -39,6 +39,18 @@ STEPS = (
     Step(
         "depth2", "gpkvs crash --json --depth 2 --seed $SEED", "gpkvs crash --json --depth 2 --seed $SEED --part 3", 30
     ),
+    Step(
+        "growth",
+        "gpkvs crash --json --seed $SEED $(for n in 1 2 3 5; do echo --workload bytes:$n --workload u64:$n; done)",
+        "gpkvs crash --json --seed $SEED --workload u64:1 --model adr",
+        60,
+    ),
+    Step(
+        "growth-kills",
+        "GPKVS_ALL_KILLS=1 .venv/bin/python -m pytest -q tests/recovery/startup/test_growth_kills.py",
+        ".venv/bin/python -m pytest -q tests/recovery/startup/test_growth_kills.py -k undo-1",
+        10,
+    ),
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
     Step(
         "journal",

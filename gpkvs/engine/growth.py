@@ -106,7 +106,7 @@ class Growing:
                 if self._table is None:
                     self._prepare(table)
                 if self._table is table:
-                    self._move_to(table, self._due(table))
+                    self._advance(table, self._due(table))
         except _WaitsError:
             pass
 
@@ -117,8 +117,8 @@ class Growing:
             table.looks_at = int(_PREPARE_LOAD * slots)
             return
         is_due = table.records > _BEGIN_LOAD * slots
-        if self._is_reserved(table, waits=False) and is_due:
-            self._begin(table)
+        if self.is_reserved(table, waits=False) and is_due:
+            self.begin(table)
 
     def make_room(self, full: Mapping[int, IndexFullError]) -> bool:
         """Have tables grow whose new keys found no way; return whether anything moved, so that they may find one."""
@@ -136,8 +136,8 @@ class Growing:
                 if not grew and _is_aimed(table, new_keys):
                     return False
                 while not grew or wanted > _ROOMY_LOAD * table.index.slots:
-                    self._is_reserved(table, waits=True)
-                    self._begin(table)
+                    self.is_reserved(table, waits=True)
+                    self.begin(table)
                     self._complete(table)
                     grew = True
         except _WaitsError:
@@ -167,7 +167,7 @@ class Growing:
     def _waits(self, table: Table) -> bool:
         return bool(table.waits) and time.monotonic() < self._retry_at.get(table.entry.id, 0.0)
 
-    def _is_reserved(self, table: Table, *, waits: bool) -> bool:
+    def is_reserved(self, table: Table, *, waits: bool) -> bool:
         """Whether the file has room for twice the blocks; if not, have it reserved.
 
         Parameters
@@ -207,7 +207,7 @@ class Growing:
                 f"(--tables-bytes-max, {limit_all:,}): delete keys, drop a table, or raise the limit"
             )
 
-    def _begin(self, table: Table) -> None:
+    def begin(self, table: Table) -> None:
         """Map the index for twice its blocks, whose file is reserved."""
         index = table.index
         more = index.blocks * BLOCK_BYTES
@@ -240,10 +240,16 @@ class Growing:
         return int(self._first_unmoved * share)
 
     def _complete(self, table: Table) -> None:
-        self._move_to(table, 0)
+        self._advance(table, 0)
 
-    def _move_to(self, table: Table, unmoved: int) -> None:
-        """Move blocks until so many are left; after the last one the catalogue is written."""
+    def _advance(self, table: Table, unmoved: int) -> None:
+        self.move_to(table, unmoved)
+        if table.index.unmoved == 0:
+            self.finish(table)
+
+    def move_to(self, table: Table, unmoved: int) -> None:
+        """Move blocks until so many are left."""
+        assert self._table is table
         index = table.index
         at_once = self._committer.blocks_at_once(index)
         while index.unmoved > unmoved:
@@ -254,10 +260,8 @@ class Growing:
                 self._committer.move_blocks(index, first, last)
             except NoMemoryError as error:
                 raise _WaitsError(str(error)) from error
-        if index.unmoved == 0:
-            self._finish(table)
 
-    def _finish(self, table: Table) -> None:
+    def finish(self, table: Table) -> None:
         """Write the catalogue of twice the blocks; that all have moved is durable before (W7)."""
         self._committer.wait(self._committer.read_gate())
         failpoint.hit("before_growth_end")

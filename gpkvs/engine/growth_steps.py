@@ -47,6 +47,7 @@ def split_upper_half_of_block_0(backend: Backend, index: Index) -> None:
 
 
 def _split(backend: Backend, index: Index, first: int, last: int, *, upper_only: bool) -> None:
+    assert 2 * last * BLOCK_BYTES <= index.region.bytes
     key0, key1 = index.hash_keys
     backend.host.launch(
         f"split_{index.layout.name}",
@@ -111,6 +112,7 @@ def _sides(backend: Backend, index: Index, first: int, last: int) -> np.ndarray[
 
 def fill_blocks(backend: Backend, index: Index, first: int, count: int, epoch: int) -> None:
     """Empty blocks of an image, then raise the marks of their pages."""
+    assert (first + count) * BLOCK_BYTES <= index.region.bytes
     key0, key1 = index.hash_keys
     backend.host.launch(
         f"fill_{index.layout.name}",

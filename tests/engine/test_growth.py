@@ -78,9 +78,9 @@ class Grown:
         growing, table = self.store._engine.growth, self.store._engine.tables[1]
         with self.store._mutex, growing._waiting(table):
             if growing._table is None:
-                growing._is_reserved(table, waits=True)
-                growing._begin(table)
-            growing._move_to(table, rng.randint(0, table.index.unmoved))
+                growing.is_reserved(table, waits=True)
+                growing.begin(table)
+            growing._advance(table, rng.randint(0, table.index.unmoved))
 
     def reopen(self) -> None:
         self.store.close()
@@ -307,3 +307,33 @@ def test_a_file_that_is_longer_than_the_catalogue_says_is_no_damage(store_path: 
     with pytest.raises(gpkvs.errors.CorruptStoreError, match="file-size"):
         gpkvs.open(store_path)
     (store_path / "index-0-0").open("r+b").truncate(256 << 10)
+
+
+def test_the_last_step_is_durable_before_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: else a crash leaves a catalogue of twice the blocks beside blocks that have not moved."""
+    grown = Grown(tmp_path / "store", "u64", 1, commit="journal")
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(100)])
+    committer = grown.store._engine.committer
+    waited, wait = [], committer.wait
+    monkeypatch.setattr(committer, "wait", lambda gate: waited.append(gate) or wait(gate))
+    monkeypatch.setattr(growth, "double_table", lambda files, index: waited.append("catalogue"))
+    grown.step(random.Random(1))
+    assert waited[-2:] == [committer.read_gate(), "catalogue"]
+    assert committer.is_durable(committer.read_gate())
+    monkeypatch.undo()
+    grown.store.close()
+
+
+def test_a_checkpoint_knows_how_far_a_table_has_grown(tmp_path: Path) -> None:
+    grown = Grown(tmp_path / "store", "bytes", 3, commit="journal")
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(2000)])
+    rng = random.Random(2)
+    while not 0 < grown.index.unmoved < 3:
+        grown.step(rng)
+    committer = grown.store._engine.committer
+    grown.store._engine.settle()
+    committer.checkpointer.write(paced=False)
+    assert grown.store._files.root.checkpoint.growth == (1, grown.index.blocks, grown.index.unmoved)
+    grown.reopen()
+    grown.verify()
+    grown.store.close()

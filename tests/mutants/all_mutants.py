@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, kernels, server, storage
+from tests.mutants import client, compaction, growth, kernels, server, storage
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
     *server.MUTANTS,
     *client.MUTANTS,
     *storage.MUTANTS,
+    *growth.MUTANTS,
     *kernels.MUTANTS,
     *compaction.MUTANTS,
 )

@@ -101,7 +101,7 @@ def test_full_heap(start_server: StartServer) -> None:
 
 
 def test_full_index_refuses_what_does_not_fit_and_runs_the_rest(start_server: StartServer) -> None:
-    server = start_server("--index-bytes", "64KiB")
+    server = start_server("--index-bytes", "64KiB", "--index-bytes-max", "64KiB")
     accepted = []
     for i in range(100):
         keys = [b"%d-%d" % (i, j) for j in range(50)]

@@ -77,12 +77,14 @@ class TraceRecorder:
         self._numbers = {(directory / name).stat().st_ino: number for name, number in before.names.items()}
         self._highest = max(before.files, default=0)
         self._renamed_ignored = False
+        self._mapped: list[tuple[int, int, int]] = []  # newest first
 
     def __enter__(self) -> Self:
         # The kernels write every line back that they store to, as in the domain `flush`; other models ignore that.
         library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         wrapped: list[tuple[object, str, Callable[..., Any]]] = [
             (library, "gpkvs_pm_store", self._pm_store),
+            (library, "gpkvs_mapped", self._name_mapping),
             (os, "fdatasync", self._sync(os.fdatasync, Kind.SYNC)),
             (os, "fsync", self._sync(os.fsync, Kind.FILE_SYNC)),
             (os, "open", self._open),
@@ -96,6 +98,7 @@ class TraceRecorder:
         self._real = {name: getattr(owner, name) for owner, name, _ in wrapped}
         for owner, name, function in wrapped:
             self._stack.enter_context(patch.object(owner, name, function))
+        self._mapped = _mapped_files(self._directory)
         library.gpkvs_trace_begin(self._random.getrandbits(64), self._thread_items)
         return self
 
@@ -105,7 +108,7 @@ class TraceRecorder:
         count = ctypes.c_uint64()
         events = library.gpkvs_trace_end(ctypes.byref(count))
         self._raw = np.ctypeslib.as_array(events, (count.value, 4)).tolist() if count.value else []
-        self._mapped = _mapped_files(self._directory)
+        self._mapped = list(dict.fromkeys([*_mapped_files(self._directory), *self._mapped]))
         self._stack.close()
 
     def mark(self) -> None:
@@ -165,6 +168,11 @@ class TraceRecorder:
         # A RETURN among the notes names the site of the host's stores that follow.
         self._note(Event(Kind.RETURN, f"{HOST_STORE} in {_site()}"))
         self._real["gpkvs_pm_store"](*arguments)
+
+    def _name_mapping(self, *arguments: Any) -> None:
+        # A mapping that grows may go to another place.
+        self._real["gpkvs_mapped"](*arguments)
+        self._mapped = _mapped_files(self._directory) + self._mapped
 
     def _sync(self, real: Callable[[int], None], kind: Kind) -> Callable[[int], None]:
         def sync(file: int) -> None:

@@ -7,13 +7,32 @@ from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
+from gpkvs.batch import Batch, Op
 from gpkvs.media.layout import BLOCK_BYTES
-from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, make_base, open_tiny, use_up_incarnations
+from gpkvs.recovery.proof.powerfail.base_store import (
+    OTHER_TABLE,
+    Keys,
+    make_base,
+    open_tiny,
+    use_up_incarnations,
+    value_of,
+)
 from gpkvs.recovery.proof.powerfail.recorder import TraceRecorder
 from gpkvs.recovery.proof.powerfail.state_judge import Disk, Dump, dump
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
-from gpkvs.recovery.proof.powerfail.workloads import COPY, CREATE, DROP, OPEN, PROCESS, RENEW, Script, Workload
+from gpkvs.recovery.proof.powerfail.workloads import (
+    COPY,
+    CREATE,
+    DROP,
+    GROWTH,
+    OPEN,
+    PROCESS,
+    RENEW,
+    Script,
+    Workload,
+)
 from gpkvs.store import Store
 
 
@@ -88,6 +107,8 @@ class WorkloadRunner:
             return self._renewed(disk, workload, keys)
         if workload.letters in (PROCESS, COPY):
             return self._two_domains(disk, workload, keys)
+        if workload.letters in GROWTH:
+            return self._grown(disk, workload, keys)
         with open_tiny(disk.path) as store:
             if workload.letters == DROP:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
@@ -104,6 +125,18 @@ class WorkloadRunner:
                 dumps.append(dump(store, keys.all))
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return self._finished(disk, recorder, dumps)
+
+    def _grown(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
+        """Have a table with some keys grow; every step of that is explored."""
+        with open_tiny(disk.path) as store:
+            index_bytes = int(workload.letters) * BLOCK_BYTES
+            store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=index_bytes)
+            there = keys.present[:4] + keys.absent[-20:]
+            operations = [(Op.SET, key, value_of(workload.layout, 77)) for key in there]
+            store.execute(Batch.of(operations), table=OTHER_TABLE)
+        # Steps come when the workload says so, not in proportion to its new keys.
+        with open_tiny(disk.path) as store, patch.object(store._engine.growth, "after"):
+            return replace(self._batches(disk, workload, store, keys), last=0, promised=0)
 
     def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> WorkloadRun:
         disk.lay(before)

@@ -25,6 +25,10 @@ states that its last batch may leave. The earlier batches are the last ones of s
     Z  a store is created (bytes only)
     P  in the domain process a batch, a new table and a batch; then the store is opened in msync, and a batch runs
     K  the store's files are copied without a sync; then the copy is opened in msync, and a batch runs
+    1  a table of one block grows: file and mapping, each step, and the catalogue, with a batch after each of them
+    2, 3, 5  the same of a table of so many blocks
+
+The letters of growth take minutes each: `gpkvs crash` runs them when they are named, and `make nightly` does.
 
 In the last two, power fails only after the store was opened in msync: before, nothing promised to survive that.
 """
@@ -39,13 +43,17 @@ import numpy as np
 
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE
+from gpkvs.engine.growth import Growing
+from gpkvs.engine.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
 from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
-EXTRA = "JWLBCXOIZPK"
+GROWTH = "1235"
+EXTRA = "JWLBCXOIZPK" + GROWTH
 TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
+_BEGIN, _MOVE, _FINISH = "begin", "move", "finish"
 _OF_ONE_LAYOUT = {"L": BYTES_LAYOUT.name, "B": U64_LAYOUT.name, "I": BYTES_LAYOUT.name, "Z": BYTES_LAYOUT.name}
 LENGTH_MAX = 3
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -64,7 +72,9 @@ class Workload:
 
     @property
     def steps(self) -> list[str]:
-        """The batches: a letter each, or letters joined by a plus."""
+        """The batches: a letter each, or letters joined by a plus; of growth, its steps and batches between them."""
+        if self.letters in GROWTH:
+            return [_BEGIN, "U", *[_MOVE, "N"] * int(self.letters), _FINISH, "U"]
         return [self.letters] if "+" in self.letters else list(self.letters)
 
     @staticmethod
@@ -83,11 +93,12 @@ class Workload:
 
 
 def all_workloads(depth: int = 1) -> list[Workload]:
-    """Return every workload; at depth 2 only sequences of at most two letters, and no joined ones."""
+    """Return every workload but those of growth; at depth 2 only sequences of at most two letters, no joined ones."""
     longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
     sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
     sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
-    extra = [(letter, layout) for letter in EXTRA for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
+    usual = EXTRA.removesuffix(GROWTH)
+    extra = [(letter, layout) for letter in usual for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
     return [
         *(Workload(layout, letters) for letters in sequences for layout in LAYOUTS),
         *(Workload(layout, letter) for letter, layout in extra),
@@ -109,7 +120,7 @@ class Script:
 
     def __init__(self, workload: Workload, keys: Keys, tables: dict[str, Contents]) -> None:
         self._layout = workload.layout
-        self._table = table_of(workload.layout)
+        self._table = OTHER_TABLE if workload.letters in GROWTH else table_of(workload.layout)
         self.tables = {name: dict(contents) for name, contents in tables.items()}
         self._absent = list(keys.absent)
         self._full = list(keys.full)
@@ -131,6 +142,9 @@ class Script:
             "B": self._both,
             "C": self._create,
             "X": self._drop,
+            _BEGIN: self._begin_growth,
+            _MOVE: self._move_block,
+            _FINISH: self._finish_growth,
         }
 
     def step(self, letters: str, store: Store) -> None:
@@ -200,3 +214,20 @@ class Script:
     def _drop(self, store: Store) -> None:
         store.drop_table(OTHER_TABLE)
         del self.tables[OTHER_TABLE]
+
+    def _begin_growth(self, store: Store) -> None:
+        growing, table = _growing(store)
+        assert growing.is_reserved(table, waits=True)
+        growing.begin(table)
+
+    def _move_block(self, store: Store) -> None:
+        growing, table = _growing(store)
+        growing.move_to(table, table.index.unmoved - 1)
+
+    def _finish_growth(self, store: Store) -> None:
+        growing, table = _growing(store)
+        growing.finish(table)
+
+
+def _growing(store: Store) -> tuple[Growing, Table]:
+    return store._engine.growth, store._engine.tables[store.table(OTHER_TABLE).id]

@@ -1,0 +1,104 @@
+"""Mistakes where tables grow."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_GROWTH, _UNDO, _JOURNAL = (
+    "gpkvs/engine/growth.py",
+    "gpkvs/engine/undo_committer.py",
+    "gpkvs/engine/journal_committer.py",
+)
+_STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
+_KILLS = "recovery/startup/test_growth_kills.py"
+
+MUTANTS = (
+    Mutant(
+        "geometry-missing-from-a-descriptor",
+        _UNDO,
+        "            log_digest=digest,\n            growth=self._files.growth,\n",
+        "            log_digest=digest,\n",
+        "after a batch and a restart, keys are looked for where they were before the table grew",
+        (_STEPS,),
+    ),
+    Mutant(
+        "geometry-missing-from-a-frame",
+        _JOURNAL,
+        "            growth=self._files.growth,\n            runs=write_set.runs,\n",
+        "            growth=type(before.growth)(0, 0, 0),\n            runs=write_set.runs,\n",
+        "after a batch and a restart, keys are looked for where they were before the table grew",
+        (_STEPS,),
+    ),
+    Mutant(
+        "blocks-move-onto-each-other",
+        _GROWTH,
+        "max(unmoved, (last + 1) // 2, last - at_once)",
+        "max(unmoved, last // 3, last - at_once)",
+        "targets are stored over blocks that have not moved",
+        (_STEPS,),
+    ),
+    Mutant(
+        "blocks-move-in-ascending-order",
+        "gpkvs/kernels/probe.cuh",
+        "block < geometry.unmoved ? block",
+        "block >= geometry.blocks - geometry.unmoved ? block",
+        "keys are looked for in blocks that have moved",
+        (_STEPS,),
+    ),
+    Mutant(
+        "descriptor-before-the-targets-are-named",
+        _UNDO,
+        "            self._files.growth = growth_after(index, first)\n",
+        "",
+        "a step is not in any descriptor: a restart finds the keys of moved blocks nowhere",
+        (_STEPS,),
+    ),
+    Mutant(
+        "leaving-slots-stay",
+        _UNDO,
+        "            if leaving and leaving.tables[0].slots:\n",
+        "            if leaving and not leaving.tables[0].slots:\n",
+        "block 0 keeps the keys that left it: they are there twice",
+        (_STEPS,),
+    ),
+    Mutant(
+        "targets-not-emptied",
+        "recovery/startup/replay.py",
+        "            fill_blocks(backend, index, run.first_word, run.count, frame.header.epoch)\n",
+        "",
+        "after a replay, the targets hold what their blocks held before",
+        (_STEPS,),
+    ),
+    Mutant(
+        "catalogue-before-the-last-step",
+        _GROWTH,
+        "        self._committer.wait(self._committer.read_gate())\n",
+        "",
+        "a crash leaves a catalogue of twice the blocks beside blocks that have not moved: the store is refused (W7)",
+        ("engine/test_growth.py::test_the_last_step_is_durable_before_the_catalogue",),
+    ),
+    Mutant(
+        "growth-of-a-checkpoint-forgotten",
+        "gpkvs/engine/checkpoint.py",
+        "        descriptor.growth,\n",
+        "",
+        "after a checkpoint and a kill, keys are looked for where they were before the table grew",
+        ("engine/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
+    ),
+    Mutant(
+        "aimed-keys-double-a-table",
+        _GROWTH,
+        "                if not grew and _is_aimed(table, new_keys):\n",
+        "                if False:\n",
+        "who aims at a block makes the table grow as far as the disk goes",
+        ("engine/test_growth.py::test_a_table_is_not_doubled_for_keys_that_are_aimed_at_a_block",),
+    ),
+    Mutant(
+        "dropped-table-still-grows",
+        "gpkvs/store.py",
+        "                self._engine.growth.forget(table)  # a frame between the two may still name its growth\n",
+        "",
+        "after a table that grew was dropped, no other one grows",
+        ("engine/test_growth.py::test_a_table_is_dropped_while_it_grows",),
+    ),
+)
