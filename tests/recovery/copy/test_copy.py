@@ -153,7 +153,7 @@ def test_other_sizes(index_blocks: int, heap_bytes: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [
-        ({"heap_bytes": 128 << 10}, r"heap full: .* --heap-bytes \d+MiB"),
+        ({"heap_bytes": 128 << 10}, r"heap full: .* --heap-bytes-max \d+MiB"),
         ({"index_bytes": 64 << 10}, r"index full: table 'default' holds 3,000 keys.* --index-bytes 1MiB or more"),
         ({"table_index_bytes": {"numbers": 64 << 10}}, r"--table-index-bytes numbers=1MiB or more"),
     ],
