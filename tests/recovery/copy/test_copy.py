@@ -228,7 +228,7 @@ def test_a_heap_that_grows(tmp_path: Path) -> None:
             store.execute(batch)
             assert store.info().heap_bytes_max == heap_bytes_max
     with pytest.raises(NoSpaceError, match=r"heap full: .* --heap-bytes-max \d+MiB"):
-        copy(old, tmp_path / "new", heap_bytes_max=16 << 20)
+        copy(old, tmp_path / "new", heap_bytes_max=8 << 20)
 
 
 def test_a_record_longer_than_a_segment(tmp_path: Path) -> None:
