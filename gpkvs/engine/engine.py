@@ -109,7 +109,7 @@ class Engine:
         """
         self.meter.begin()
         self._growth.step()
-        if len(batch) > self._log_entries_max:
+        if len(batch) > self._log_entries_max and batch.has_writes:
             self._grow_log(len(batch))
         planned = self._plan(batch)
         if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
