@@ -131,7 +131,7 @@ class Engine:
         """
         self.meter.begin()
         self._heap_growth.step()
-        if len(batch) > self._log_entries_max:
+        if len(batch) > self._log_entries_max and batch.has_writes:
             self._grow_log(len(batch))
         planned = self._plan(batch)
         if planned.result.rejected:

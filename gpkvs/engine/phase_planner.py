@@ -87,7 +87,9 @@ class PhasePlanner:
             If the heap has no room now, and this may not make do.
         """
         with memory_refused():
-            requests = min(cut_to(batch.request_ops, self._files.log_entries_max), cut_to_tables(batch, RUNS_MAX))
+            requests = cut_to_tables(batch, RUNS_MAX)
+            if batch.has_writes:
+                requests = min(requests, cut_to(batch.request_ops, self._files.log_entries_max))
             if not requests:  # the log should have grown, and could not
                 return Planned(BatchResult((), {0: self._log_full(log_bytes_for(int(batch.request_ops[0])))}, 1), None)
             rejected = self._dropped_tables(batch, requests)

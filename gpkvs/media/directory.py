@@ -70,6 +70,7 @@ _CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catal
 
 SEGMENT_BYTES_MAX = 32 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
+HEAP_SEGMENTS_MAX = 1 << 20  # 64 GiB in the smallest ones
 HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
 JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 LOG_BYTES_MIN = 128 * KIB

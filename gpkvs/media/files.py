@@ -279,9 +279,9 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
         _log.info(
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
-    heap: tuple[str, ...] = ("heap_bytes",)
-    if root.heap_bytes < max(root.heap_bytes_max, config.heap_bytes_max or 0):
-        heap = ()  # it grows: it may have had the size that is asked for
+    # A heap that grows may have had the size that is asked for.
+    grows = config.heap_bytes_max is not None or root.heap_bytes < root.heap_bytes_max
+    heap: tuple[str, ...] = () if grows else ("heap_bytes",)
     for name in ("index_bytes", *heap, of_commit):
         # An index may have grown since.
         has_grown = name == "index_bytes" and wanted.index_bytes < has.index_bytes

@@ -16,6 +16,7 @@ from gpkvs.engine.heap import Heap
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
+    HEAP_SEGMENTS_MAX,
     LOCK_FILE,
     DirectoryLock,
     Progress,
@@ -126,7 +127,9 @@ def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
                 root.heap_bytes,
                 extra={"event": "setting_ignored"},
             )
-        size_max = max(round_up(asked, root.segment_bytes), root.heap_bytes)
+        # Much is as large as the number of segments: a store that was made small does not become huge.
+        asked = min(round_up(asked, root.segment_bytes), HEAP_SEGMENTS_MAX * root.segment_bytes)
+        size_max = max(asked, root.heap_bytes)
         if size_max != max(root.heap_bytes_max, root.heap_bytes):
             files.roots.change(heap_bytes_max=size_max)
     heap.allow(files.root.heap_bytes_max)

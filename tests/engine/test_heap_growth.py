@@ -171,6 +171,8 @@ def test_one_size_alone_is_fixed(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             store.set(b"%d" % number, bytes(4000))
         grown = store.info().heap_bytes
         assert grown > 128 * KIB
+    with gpkvs.open(path, heap_bytes_max=HEAP_BYTES_MAX) as store:
+        assert store.info().heap_bytes_max == 64 << 30  # with segments of 64 KiB
     caplog.set_level(logging.WARNING)
     with gpkvs.open(path, heap_bytes_max=128 * KIB) as store:
         assert store.info().heap_bytes == store.info().heap_bytes_max == grown

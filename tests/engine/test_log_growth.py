@@ -13,7 +13,7 @@ import pytest
 
 import gpkvs
 from gpkvs import failpoint
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Op, Status
 from gpkvs.engine import log_growth
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
@@ -79,6 +79,8 @@ def test_a_disk_that_refuses(store_path: Path, monkeypatch: pytest.MonkeyPatch) 
             patch.setattr(log_growth, "extend_file", refuse)
             with pytest.raises(NoSpaceError, match=r"log full: one transaction would log .*--log-bytes-max"):
                 store.execute(sets(has + 1))
+            reads = store.execute(Batch.of([(Op.GET, b"before")] * (has + 1)))
+            assert reads.status.tolist() == [Status.OK] * (has + 1)
             several = Batch.concatenate([sets(has), sets(has + 1, b"w"), sets(3, b"x")])
             first = store.execute_requests(several)
             assert (first.requests, first.rejected) == (1, {})

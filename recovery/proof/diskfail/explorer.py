@@ -113,7 +113,12 @@ class Explorer:
                 return
             # The sizes stay, the use changes.
             if life:
-                shape = replace(Shape.of(random), index_bytes=shape.index_bytes, heap_bytes=shape.heap_bytes)
+                shape = replace(
+                    Shape.of(random),
+                    index_bytes=shape.index_bytes,
+                    heap_bytes=shape.heap_bytes,
+                    heap_bytes_max=shape.heap_bytes_max,
+                )
             start = self._live(f"{seed}/{life}", start, shape, random)
             if self.options.stop_early and self.totals.violations:
                 return

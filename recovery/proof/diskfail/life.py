@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.engine import checkpoint, journal_committer, undo_committer
+from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
@@ -62,10 +63,25 @@ class Shape:
     schema_share: float
     pause_share: float
     is_wide: bool = False  # batches change all keys of several tables
+    heap_bytes_max: int = 0  # 0: the heap does not grow
+    heap_step_bytes: int = 64 * _KIB
+
+    @property
+    def heap_bytes_all(self) -> int:
+        """The size that the heap has in the end."""
+        return self.heap_bytes_max or self.heap_bytes
 
     @staticmethod
     def of(random: Random) -> Shape:
         """Draw a shape."""
+        shape = Shape._of_fixed_heap(random)
+        if random.random() < 0.5:
+            return shape
+        step_bytes = random.choice((64, 128, 256)) * _KIB
+        return replace(shape, heap_bytes=128 * _KIB, heap_bytes_max=shape.heap_bytes, heap_step_bytes=step_bytes)
+
+    @staticmethod
+    def _of_fixed_heap(random: Random) -> Shape:
         shape = Shape(
             index_bytes=random.choice((64, 128, 256)) * _KIB,
             heap_bytes=random.choice((512, 1024, 2048, 4096)) * _KIB,
@@ -109,6 +125,7 @@ def open_store(path: Path, shape: Shape) -> Store:
         commit="journal",
         index_bytes=shape.index_bytes,
         heap_bytes=shape.heap_bytes,
+        heap_bytes_max=shape.heap_bytes_max or None,
         journal_bytes=1 * _MIB,
         backend="cpu",
     )
@@ -143,7 +160,9 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
         "_STEP_PAGES": shape.step_pages,
         "_PAUSE_SECONDS": 0.0005,
     }
-    before = {name: getattr(checkpoint, name) for name in settings}
+    of_growth = {"_STEP_BYTES_MIN": shape.heap_step_bytes, "_STEP_BYTES_MAX": shape.heap_step_bytes}
+    settings_of: dict[ModuleType, dict[str, Any]] = {checkpoint: settings, heap_growth: of_growth}
+    before = {module: {name: getattr(module, name) for name in names} for module, names in settings_of.items()}
     hit, dice = failpoint.hit, Random(random.randrange(1 << 32))
 
     def stumble(name: str) -> None:
@@ -157,8 +176,7 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
             time.sleep(dice.random() * 0.002)
             run(half, items)
 
-    for name, value in settings.items():
-        setattr(checkpoint, name, value)
+    _set_all(settings_of)
     failpoint.hit = stumble
     whole = undo_committer.run_in_halves
     setattr(journal_committer, "run_in_halves", in_halves)  # noqa: B010 - it is imported there
@@ -167,8 +185,13 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
     finally:
         failpoint.hit = hit
         setattr(journal_committer, "run_in_halves", whole)  # noqa: B010
-        for name, value in before.items():
-            setattr(checkpoint, name, value)
+        _set_all(before)
+
+
+def _set_all(settings_of: dict[ModuleType, dict[str, Any]]) -> None:
+    for module, settings in settings_of.items():
+        for name, value in settings.items():
+            setattr(module, name, value)
 
 
 class Life:
@@ -375,7 +398,7 @@ class Life:
         expected, number = self._expected, len(self._expected.schemas)
         names = {table.name for table in expected.schemas[-1]}
         name = next(name for name in map("t{}".format, range(_TABLES_MAX + 1)) if name not in names)
-        if self._shape.heap_bytes < 1 * _MIB:  # it holds the records of one table
+        if self._shape.heap_bytes_all < 1 * _MIB:  # it holds the records of one table
             layout = U64_LAYOUT.name
         layout = layout or random.choice((BYTES_LAYOUT.name, U64_LAYOUT.name))
         table = TableName(self._store._files.catalog.next_table_id, name, layout)

@@ -22,6 +22,9 @@ _JOURNAL, _ROOTS, _REPLAY = "gpkvs.media.journal", "gpkvs.media.root_copies", "g
 _RECOVER, _ENGINE, _FILES = "gpkvs.recovery.startup.recover", "gpkvs.engine.engine", "gpkvs.media.files"
 
 
+_HEAP_GROWTH = "gpkvs.engine.heap_growth"
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A mistake."""
@@ -345,6 +348,20 @@ MUTANTS = (
         "a table is gone whose batches are verified no more",
     ),
     _one(
+        "longer-heap-not-synced",
+        _HEAP_GROWTH,
+        "            sync_path(path)\n",
+        "            pass\n",
+        "the file is shorter than the root says",
+    ),
+    _one(
+        "longer-heap-not-in-the-root",
+        _HEAP_GROWTH,
+        "                files.roots.change(heap_bytes=size)\n",
+        "                pass\n",
+        "records lie beyond the end that the root names",
+    ),
+    _one(
         "empty-table-not-written",
         "gpkvs.engine.schema",
         "                index.region.write_all()\n",
@@ -378,6 +395,8 @@ SHOWN_BY = {
     "durable-ahead": "frame-lost-before-another",
     "neither-chain-nor-stale": "frame-lost-before-another",
     "incarnation-kept": "empty-frame-again",
+    "longer-heap-not-synced": "heap-grows",
+    "longer-heap-not-in-the-root": "heap-grows",
 }
 
 # Mistakes that no power failure shows, and why.

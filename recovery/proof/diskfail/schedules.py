@@ -88,6 +88,12 @@ SCHEDULES = (
         second=scripts.opening,
     ),
     Schedule(
+        "heap-grows",
+        "the heap's file is longer, the roots say so, and records go there",
+        scripts.heap_grows,
+        shape=scripts.GROWING,
+    ),
+    Schedule(
         "root-while-used-again", "a root is stored that names a place in reused space", scripts.root_while_used_again
     ),
     Schedule("two-checkpoints", "both root copies are written, twice", scripts.two_checkpoints),

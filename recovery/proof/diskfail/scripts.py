@@ -22,8 +22,11 @@ from gpkvs.recovery.proof.diskfail.stage import DEFAULT, LARGE_BYTES, Stage
 
 _KIB = 1 << 10
 _SEGMENTS = 8
-SHAPE = replace(Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, delay_us=0)
+SHAPE = replace(
+    Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, heap_bytes_max=0, delay_us=0
+)
 _FRAME_PAGES_MAX = 10  # of a batch that changes each key of a table of numbers
+GROWING = replace(SHAPE, heap_bytes=128 * _KIB, heap_bytes_max=_SEGMENTS * 64 * _KIB)
 LARGER = replace(SHAPE, heap_bytes=16 * 64 * _KIB)
 
 Script = Callable[[Stage], None]
@@ -269,6 +272,18 @@ def root_while_used_again(stage: Stage) -> None:
     _fill_journal(stage, table, 3)
     stage.watch()
     stage.checkpoint()
+    stage.ignore()
+
+
+# The heap grows.
+
+
+def heap_grows(stage: Stage) -> None:
+    """Have records come that the heap has no room for; everything is watched."""
+    stage.open()
+    stage.watch()
+    for key in range(4):
+        stage.run(stage.sets(key, value_bytes=LARGE_BYTES))
     stage.ignore()
 
 

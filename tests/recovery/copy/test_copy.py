@@ -153,7 +153,7 @@ def test_other_sizes(index_blocks: int, heap_bytes: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [
-        ({"heap_bytes": 128 << 10}, r"heap full: .* --heap-bytes \d+MiB"),
+        ({"heap_bytes": 128 << 10}, r"heap full: .* --heap-bytes-max \d+MiB"),
         ({"index_bytes": 64 << 10}, r"index full: table 'default' holds 3,000 keys.* --index-bytes 1MiB or more"),
         ({"table_index_bytes": {"numbers": 64 << 10}}, r"--table-index-bytes numbers=1MiB or more"),
     ],
@@ -199,13 +199,45 @@ def test_an_index_that_fills_up_while_it_is_written(tmp_path: Path) -> None:
     assert not list(new.iterdir())
 
 
+def test_a_heap_that_grows(tmp_path: Path) -> None:
+    """The new one is as large as its records need, and may grow as far as the old one, or as the options say."""
+    old, batch = tmp_path / "old", Batch.of([(Op.SET, b"%d" % key, b"%d" % key * 2000) for key in range(2000)])
+    with gpkvs.open(old, index_bytes=1 << 20, heap_bytes_max=256 << 20) as store:
+        for _ in range(2):
+            store.execute(batch)
+        before = store.info()
+        assert before.heap_bytes > 1.5 * before.heap_live_bytes
+    for name, sizes, heap_bytes_max in (
+        ("same", {}, 256 << 20),
+        ("larger", {"heap_bytes_max": 1 << 30}, 1 << 30),
+        ("fixed", {"heap_bytes": 64 << 20}, 64 << 20),
+    ):
+        new = tmp_path / name
+        copy(old, new, **sizes)
+        assert_clean(new)
+        with gpkvs.open(new) as store:
+            info = store.info()
+            assert info.heap_bytes_max == heap_bytes_max
+            assert info.heap_live_bytes == before.heap_live_bytes
+            if name == "fixed":
+                assert info.heap_bytes == heap_bytes_max
+            else:
+                assert info.heap_live_bytes <= info.heap_bytes < 1.2 * info.heap_live_bytes
+            for key in range(2000):
+                assert store.get(b"%d" % key) == b"%d" % key * 2000
+            store.execute(batch)
+            assert store.info().heap_bytes_max == heap_bytes_max
+    with pytest.raises(NoSpaceError, match=r"heap full: .* --heap-bytes-max \d+MiB"):
+        copy(old, tmp_path / "new", heap_bytes_max=8 << 20)
+
+
 def test_a_record_longer_than_a_segment(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     with gpkvs.open(old, index_bytes=64 << 10, heap_bytes=8 << 20) as store:
         store.set(b"long", bytes(400_000))
-    with pytest.raises(NoSpaceError, match=r"the longest one 400,048; .* --heap-bytes (\d+)MiB") as caught:
+    with pytest.raises(NoSpaceError, match=r"the longest one 400,048; .* --heap-bytes-max (\d+)MiB") as caught:
         copy(old, new, heap_bytes=4 << 20)
-    enough = int(str(caught.value).partition("--heap-bytes ")[2].partition("MiB")[0])
+    enough = int(str(caught.value).partition("--heap-bytes-max ")[2].partition("MiB")[0])
     copy(old, new, heap_bytes=enough << 20)
     with gpkvs.open(new) as store:
         assert store.get(b"long") == bytes(400_000)
