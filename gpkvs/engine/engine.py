@@ -110,10 +110,9 @@ class Engine:
             planned = self._grow_and_plan(batch, planned)
         if self._lacks_heap(planned) and self.committer.release_waiting():
             planned = self._plan(batch)
-        if not planned.write_set:
-            return planned.result, self._read_gate(batch)
-        gate = self.committer.commit(planned.write_set)
-        self.growth.after(planned.write_set)
+        gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
+        if planned.write_set:
+            self.growth.after(planned.write_set)
         return planned.result, gate
 
     def _grow_and_plan(self, batch: Batch, planned: Planned) -> Planned:
