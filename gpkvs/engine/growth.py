@@ -68,6 +68,11 @@ class Growing:
         Makes the steps durable.
     limits
         How large indexes may become.
+
+    Attributes
+    ----------
+    table
+        That grows; None if none does.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class Growing:
         self._limits = limits
         self._reserving: _Reservation | None = None
         self._retry_at: dict[int, float] = {}  # by table id: growth that waits is not tried before
-        self._table: Table | None = None
+        self.table: Table | None = None
         if files.growth != NO_GROWTH:
             self._begin_pace(tables[files.growth.table_id])
 
@@ -99,13 +104,13 @@ class Growing:
 
     def _look(self, table: Table) -> None:
         """Begin, or go on with, the growth of a table that gained keys."""
-        if self._table not in (None, table) or self._waits(table):
+        if self.table not in (None, table) or self._waits(table):
             return
         try:
             with self._waiting(table):
-                if self._table is None:
+                if self.table is None:
                     self._prepare(table)
-                if self._table is table:
+                if self.table is table:
                     self._advance(table, self._due(table))
         except _WaitsError:
             pass
@@ -129,9 +134,9 @@ class Growing:
         grew = False
         try:
             with self._waiting(table):
-                if self._table is not None:
-                    grew = self._table is table
-                    self._complete(self._table)
+                if self.table is not None:
+                    grew = self.table is table
+                    self._complete(self.table)
                 wanted = table.records + new_keys
                 if not grew and _is_aimed(table, new_keys):
                     return False
@@ -228,7 +233,7 @@ class Growing:
     def _begin_pace(self, table: Table) -> None:
         """Take note where a growth begins: its blocks move with the keys that are new from here on."""
         slots = table.index.blocks * table.index.layout.block_slots
-        self._table = table
+        self.table = table
         self._first_records, self._first_unmoved = table.records, table.index.unmoved
         self._last_records = max(_END_LOAD * slots, table.records + _PACE_MIN * slots)
         table.looks_at = 0
@@ -249,7 +254,7 @@ class Growing:
 
     def move_to(self, table: Table, unmoved: int) -> None:
         """Move blocks until so many are left."""
-        assert self._table is table
+        assert self.table is table
         index = table.index
         at_once = self._committer.blocks_at_once(index)
         while index.unmoved > unmoved:
@@ -271,7 +276,7 @@ class Growing:
                 self._files.growth = NO_GROWTH
         except OSError as error:
             raise _waits_for_disk(error, self._files.path, 0) from error
-        self._table = None
+        self.table = None
         table.looks_at = 0
 
     def forget(self, table: Table) -> None:
@@ -279,8 +284,8 @@ class Growing:
         if self._reserving and self._reserving.path == table.index.region.path:
             self._end_reservation()
         self._retry_at.pop(table.entry.id, None)
-        if self._table is table:
-            self._table = None
+        if self.table is table:
+            self.table = None
             self._files.growth = NO_GROWTH
 
     def _end_reservation(self) -> None:

@@ -204,9 +204,10 @@ class JournalCommitter:
             first_sequence=before.next_sequence,
             log_digest=int(digest.sum(dtype=np.uint64)),
         )
+        durable = self.journal.durable
         self.begun = epoch
         failpoint.hit("before_growth_frame")
-        written = self.journal.append(frame, descriptor, 0, self.journal.durable)
+        written = self.journal.append(frame, descriptor, 0, durable)
         self._files.growth = growth
         failpoint.hit("before_growth_apply")
         fill_blocks(self._backend, index, fill.first_word, fill.count, epoch)

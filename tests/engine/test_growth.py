@@ -77,7 +77,7 @@ class Grown:
         """Begin growth if there is none, and move some blocks: where no block has moved, or when all have, too."""
         growing, table = self.store._engine.growth, self.store._engine.tables[1]
         with self.store._mutex, growing._waiting(table):
-            if growing._table is None:
+            if growing.table is None:
                 growing.is_reserved(table, waits=True)
                 growing.begin(table)
             growing._advance(table, rng.randint(0, table.index.unmoved))

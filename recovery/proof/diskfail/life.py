@@ -18,7 +18,9 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
+from gpkvs.engine.growth import Growing
 from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.table import Table
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
@@ -37,6 +39,7 @@ KEYS = {
 }
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
+_GROWN_BLOCKS_MAX = 16  # of a table, whose growth does not begin with more
 
 
 class LifeError(Exception):
@@ -62,6 +65,7 @@ class Shape:
     large_share: float
     schema_share: float
     pause_share: float
+    growth_share: float  # of the moments between two batches, a step of a table that grows
     is_wide: bool = False  # batches change all keys of several tables
     heap_bytes_max: int = 0  # 0: the heap does not grow
     heap_step_bytes: int = 64 * _KIB
@@ -98,6 +102,7 @@ class Shape:
             large_share=random.choice((0.0, 0.05, 0.4, 0.8)),
             schema_share=random.choice((0.0, 0.02, 0.08)),
             pause_share=random.choice((0.0, 0.03, 0.2)),
+            growth_share=random.choice((0.0, 0.1, 0.5, 1.0)),
         )
         kind = random.random()
         if kind < 0.3:  # the journal is full most of the time: checkpoints are slow, frames large
@@ -229,6 +234,7 @@ class Life:
         seeds = [self._random.randrange(1 << 32) for _ in range(self._shape.callers)]
         callers = [threading.Thread(target=self._guarded, args=(self._call, Random(seed))) for seed in seeds]
         callers.append(threading.Thread(target=self._guarded, args=(self._change_tables, Random(seeds[0] + 1))))
+        callers.append(threading.Thread(target=self._guarded, args=(self._grow, Random(seeds[0] + 3))))
         if self._shape.is_checkpointed_by_hand:
             callers.append(threading.Thread(target=self._guarded, args=(self._checkpoint, Random(seeds[0] + 2))))
         for caller in callers:
@@ -393,6 +399,14 @@ class Life:
             else:
                 self.create(random)
 
+    def _grow(self, random: Random) -> None:
+        """Begin growth, move some blocks, or end it, at any moment between two batches."""
+        engine = self._store._engine
+        while not self._stops.wait(0.003):
+            if random.random() < self._shape.growth_share:
+                with self._store._mutex:
+                    _growth_step(engine.growth, random.choice([*engine.tables.values()]), random)
+
     def create(self, random: Random, layout: str = "") -> TableName:
         """Make a table, of any layout if none is given."""
         expected, number = self._expected, len(self._expected.schemas)
@@ -417,6 +431,19 @@ class Life:
             self._recorder.mark(Mark.SCHEMA_BEGUN, number)
         self._store.drop_table(table.name)
         self._recorder.mark(Mark.SCHEMA_DONE, number)
+
+
+def _growth_step(growth: Growing, table: Table, random: Random) -> None:
+    """Do one step of the growth of the table that grows, or begin that of another one."""
+    if growth.table is None:
+        if table.index.blocks < _GROWN_BLOCKS_MAX and growth.is_reserved(table, waits=True):
+            growth.begin(table)
+        return
+    index = growth.table.index
+    if index.unmoved:
+        growth.move_to(growth.table, random.randint(0, index.unmoved))
+    else:
+        growth.finish(growth.table)
 
 
 def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, random: Random) -> Expected:
