@@ -26,7 +26,7 @@ from gpkvs.media.layout import RUNS_MAX, UNIT_BYTES, reference_length, reference
 VICTIM_SHARE_MAX: Final = 0.95  # of a segment: with more charged, a victim frees too little for what it moves
 IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
 
-_STEP_UNITS: Final = (1 << 20) // UNIT_BYTES
+_STEP_UNITS = (1 << 20) // UNIT_BYTES
 _STEP_MOVES: Final = 4096
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NO_SEGMENT: Final = (1 << 64) - 1
@@ -83,6 +83,16 @@ class Compactor:
         """
         if not self._heap.is_compacted or not self._find_victim(share_max):
             return False
+        self._step()
+        return True
+
+    def empty(self, victim: int) -> None:
+        """Move all that is live of a segment, whichever it is: a proof looks at the step."""
+        self._begin_victim(victim)
+        while self._victim is not None:
+            self._step()
+
+    def _step(self) -> None:
         moves = _Moves(self._files, self._heap, self._tables)
         if self._swept is None:
             self._walk(moves)
@@ -93,7 +103,6 @@ class Compactor:
         elif moves.lacks_room and not self._committer.release_waiting():
             self._too_large.add(self._give_up())
         self._end_victim()
-        return True
 
     def idle_step(self) -> bool:
         """Do the same while there is nothing else to do: only where two segments become one."""

@@ -94,7 +94,7 @@ class Engine:
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
-        self._compactor = Compactor(files, backend, tables, heap, committer)
+        self.compactor = Compactor(files, backend, tables, heap, committer)
         self._paid_segment = -1  # the tail's, when free segments were last counted
         self._is_paying = False  # whether free segments are few
         self._debt = 0  # units that batches appended and compaction has not freed yet
@@ -212,7 +212,7 @@ class Engine:
 
     def _free(self, wanted_units: int) -> None:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
-        heap, compactor = self.heap, self._compactor
+        heap, compactor = self.heap, self.compactor
         moved, freed = heap.moved_units, compactor.freed_units
         while heap.emptied_units < wanted_units and compactor.step():
             gained = compactor.freed_units - freed
@@ -225,17 +225,17 @@ class Engine:
         if self._is_paying and self._debt <= 0:
             return
         self._paid_segment = self.heap.tail.segment
-        self._is_paying = self._compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
+        self._is_paying = self.compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
         if not self._is_paying:
             self._debt = 0
             return
         try:
             while self._debt > 0:
-                freed = self._compactor.freed_units
-                if not self._compactor.step():
+                freed = self.compactor.freed_units
+                if not self.compactor.step():
                     self._debt = 0
                     return
-                self._debt -= self._compactor.freed_units - freed
+                self._debt -= self.compactor.freed_units - freed
         except MemoryError as error:  # the batch is committed: its result must not be lost
             _log.warning("the heap could not be compacted: %r", error)
 
@@ -322,7 +322,7 @@ class Engine:
             self._idle_state, self._idle_from = state, self.heap.moved_units
         if self.heap.moved_units - self._idle_from > self.heap.segments * self.heap.segment_units:
             return False
-        return self._compactor.idle_step()
+        return self.compactor.idle_step()
 
     def _count_dropped(self, budget_bytes: int) -> None:
         try:

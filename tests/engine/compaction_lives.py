@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from gpkvs import failpoint
+from gpkvs.engine import compaction
 from gpkvs.engine.compaction import Compactor
+from gpkvs.media.layout import UNIT_BYTES
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver
 
@@ -61,6 +63,7 @@ class Life:
     def run(self, kill_at: str, steps: int) -> None:
         """Open, compare, and write until the kill, in the step of that number."""
         driver = self._driver
+        compaction._STEP_UNITS = SEGMENT_BYTES // UNIT_BYTES // driver.rng.choice([1, 8])  # else steps end with victims
         driver.open(charged_is_known=False)
         for key in {*driver.expected, *(self._interrupted or ())[:1]}:
             found = driver.store.get(key)
@@ -124,7 +127,7 @@ def main() -> None:
         if child == 0:
             os.close(reading)
             # Often in the first steps after an opening: that wedged small heaps in a model.
-            Life(driver, interrupted, writing).run(rng.choice(points), rng.choice([1, 1, 2, 3, rng.randrange(1, 30)]))
+            Life(driver, interrupted, writing).run(rng.choice(points), rng.choice([1, 2, 3, 3, rng.randrange(1, 30)]))
             os._exit(0)
         os.close(writing)
         words = said(reading)
