@@ -50,6 +50,8 @@ class JournalInfo:
     capacity_bytes: int  # what may be in use: a segment less than the journal has
     batches_in_flight: int  # that are not durable yet
     room_seconds: float  # that batches have waited for room
+    flushes: int  # each for all frames that waited
+    flush_seconds: float  # that they took
     checkpoints: int  # that are complete
     checkpoint_bytes: int  # that all checkpoints have written
 

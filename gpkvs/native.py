@@ -98,6 +98,10 @@ library.gpkvs_journal_submit.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 4
 library.gpkvs_journal_submit.restype = None
 library.gpkvs_journal_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 library.gpkvs_journal_wait.restype = None
+library.gpkvs_journal_flushes.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_flushes.restype = ctypes.c_uint64
+library.gpkvs_journal_flush_nanoseconds.argtypes = [ctypes.c_void_p]
+library.gpkvs_journal_flush_nanoseconds.restype = ctypes.c_uint64
 # It keeps Python's lock: it reads one word, and to get the lock back may take as long as a flush.
 journal_durable: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(
     ("gpkvs_journal_durable", library)

@@ -213,6 +213,8 @@ def _journal_families(journal: JournalInfo, size: int) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"gpkvs_journal_{name}", text, value=value)
     counters: tuple[tuple[str, str, float], ...] = (
         ("journal_wait_seconds", "Time that batches waited for room in the journal", journal.room_seconds),
+        ("journal_flushes", "Flushes of the journal, each for all batches that waited", journal.flushes),
+        ("journal_flush_seconds", "Time of these flushes", journal.flush_seconds),
         ("checkpoints", "Checkpoints that are complete", journal.checkpoints),
         ("checkpoint_written_bytes", "Bytes of index pages that checkpoints wrote", journal.checkpoint_bytes),
     )

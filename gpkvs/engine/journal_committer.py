@@ -234,6 +234,8 @@ class JournalCommitter:
             capacity_bytes=journal.ring.capacity * PAGE_BYTES,
             batches_in_flight=max(self.begun - journal.durable, 0),
             room_seconds=journal.room_seconds,
+            flushes=journal.flushes,
+            flush_seconds=journal.flush_seconds,
             checkpoints=checkpointer.checkpoints,
             checkpoint_bytes=checkpointer.pages * PAGE_BYTES,
         )

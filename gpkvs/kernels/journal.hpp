@@ -5,6 +5,7 @@
 // written, heads of segments not counted. Who submits a frame has made sure that its place is free.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -73,6 +74,10 @@ public:
 
     u64 durable() const { return durable_.load(std::memory_order_acquire); }
 
+    // How many flushes there were, and how long they took in all.
+    u64 flushes() const { return flushes_.load(std::memory_order_relaxed); }
+    u64 flush_nanoseconds() const { return flush_nanoseconds_.load(std::memory_order_relaxed); }
+
     // Waits until the frame of an epoch is durable.
     void wait(u64 epoch) {
         if (durable() >= epoch) return;
@@ -101,8 +106,12 @@ private:
     }
 
     void flush() {
+        const auto begin = std::chrono::steady_clock::now();
         while (fdatasync((int)given_.file))
             if (errno != EINTR) end_after_failed_write("a flush of the store", errno);
+        const auto took = std::chrono::steady_clock::now() - begin;
+        flush_nanoseconds_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
+        flushes_++;
     }
 
     // A frame goes on in the next segment where one ends.
@@ -133,6 +142,7 @@ private:
     std::deque<Frame> waiting_;
     std::deque<Frame> taken_;  // the writer's; made by the caller of the constructor, which can be told of no memory
     std::atomic<u64> durable_;
+    std::atomic<u64> flushes_{0}, flush_nanoseconds_{0};
     bool is_ending_ = false;
     std::thread writer_;
 };
@@ -157,6 +167,8 @@ void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, con
 }
 void gpkvs_journal_wait(void* journal, u64 epoch) { static_cast<Journal*>(journal)->wait(epoch); }
 u64 gpkvs_journal_durable(void* journal) { return static_cast<Journal*>(journal)->durable(); }
+u64 gpkvs_journal_flushes(void* journal) { return static_cast<Journal*>(journal)->flushes(); }
+u64 gpkvs_journal_flush_nanoseconds(void* journal) { return static_cast<Journal*>(journal)->flush_nanoseconds(); }
 
 // The keyed digest of some bytes, in two words.
 void gpkvs_keyed_digest(u64 key0, u64 key1, const u8* data, u64 bytes, u64* digest) {

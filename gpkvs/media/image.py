@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
-from gpkvs.pm.mapping import map_memory
+from gpkvs.pm.mapping import grow_mapping, map_memory
 
 _READ_BYTES = 8 << 20
 
@@ -32,6 +32,8 @@ class Image:
     ----------
     path
         The file of its checkpoint.
+    size
+        Bytes of the index; by default all that the file has.
 
     Attributes
     ----------
@@ -50,11 +52,11 @@ class Image:
     takes_gpu_stores = True  # it is ordinary memory
     needs_ddio_off = False
 
-    def __init__(self, path: Path, *, write: bool) -> None:
+    def __init__(self, path: Path, *, write: bool, size: int | None = None) -> None:
         self.path = path
         self._file = DataFile(path, write=write, keeps_both=False)
         try:
-            self.bytes = os.fstat(self._file.file).st_size
+            self.bytes = os.fstat(self._file.file).st_size if size is None else size
             self._view: NDArray[np.uint8] | None = map_memory(self.bytes)
             self.marks = np.zeros(self.bytes // PAGE_BYTES, np.uint64)
             self.copied = np.zeros(self.bytes // PAGE_BYTES, np.uint64)
@@ -64,6 +66,24 @@ class Image:
         self.address = int(self._view.ctypes.data)
         self._closing = threading.Lock()
         self._is_syncing = False
+
+    def grow(self, size: int) -> None:
+        """Make the image longer; its file is that long already. The address may change, and so do the columns of marks.
+
+        No batch runs meanwhile, and the caller holds `StoreFiles.changing`, so no checkpoint looks at it.
+
+        Raises
+        ------
+        OSError, MemoryError
+            If there is no memory for it; the image is as it was.
+        """
+        assert self._view is not None
+        assert size >= self.bytes
+        more = np.zeros(size // PAGE_BYTES - len(self.marks), np.uint64)
+        marks, copied = np.concatenate((self.marks, more)), np.concatenate((self.copied, more))
+        self._view = grow_mapping(self._view, size)
+        self.address = int(self._view.ctypes.data)
+        self.bytes, self.marks, self.copied = size, marks, copied
 
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""
@@ -138,7 +158,7 @@ class Image:
         OSError
             If they cannot be written, or the file was truncated: a write behind its end would hide that.
         """
-        if os.fstat(self._file.file).st_size != self.bytes:
+        if os.fstat(self._file.file).st_size < self.bytes:
             raise OSError(errno.EIO, "the file was truncated", str(self.path))
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - np.uint64(2)) != 1)
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):

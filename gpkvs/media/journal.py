@@ -172,6 +172,16 @@ class Journal:
         return journal_durable(self._writer)
 
     @property
+    def flushes(self) -> int:
+        """How often the file was flushed."""
+        return int(library.gpkvs_journal_flushes(self._writer))
+
+    @property
+    def flush_seconds(self) -> float:
+        """How long all flushes took."""
+        return int(library.gpkvs_journal_flush_nanoseconds(self._writer)) / 1e9
+
+    @property
     def used_pages(self) -> int:
         """Pages that a replay would read."""
         return self.last.position - self._freed_to

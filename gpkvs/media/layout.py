@@ -159,7 +159,7 @@ UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not clos
 
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
-_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9Q")
+_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9QQ3I4x")
 
 
 class CommitKind(IntEnum):
@@ -167,6 +167,20 @@ class CommitKind(IntEnum):
 
     UNDO = 1  # an undo log and a transaction flag, slots stored in place
     JOURNAL = 2  # a journal of new slot contents, and checkpoints of the indexes
+
+
+class Growth(NamedTuple):
+    """A table whose index is being doubled: of its `blocks`, the first `unmoved` are where they were.
+
+    No table grows yet; the format has the place for it.
+    """
+
+    table_id: int
+    blocks: int
+    unmoved: int
+
+
+NO_GROWTH: Final = Growth(0, 0, 0)
 
 
 class Checkpoint(NamedTuple):
@@ -184,6 +198,8 @@ class Checkpoint(NamedTuple):
         Of frame c, which the frame after it names.
     recovered_epoch
         The last batch that the last opening recovered: a journal that ends before it is damaged.
+    growth
+        As in the descriptor of c.
     """
 
     epoch: int
@@ -195,8 +211,10 @@ class Checkpoint(NamedTuple):
     position: int
     digest: int
     recovered_epoch: int
+    growth: Growth = NO_GROWTH
 
 
+_CHECKPOINT_NUMBERS: Final = len(Checkpoint._fields) - 1  # without the growth
 FIRST_CHECKPOINT: Final = Checkpoint(0, 0, 0, 1, 0, 0, 0, 0, 0)
 
 
@@ -220,6 +238,7 @@ class Root:
     journal_segment_bytes: int
     journal_bytes: int
     checkpoint: Checkpoint
+    heap_bytes_max: int = 0  # 0: the heap does not grow
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
@@ -243,7 +262,9 @@ class Root:
                 self.commit,
                 self.journal_segment_bytes,
                 self.journal_bytes,
-                *self.checkpoint,
+                *self.checkpoint[:_CHECKPOINT_NUMBERS],
+                self.heap_bytes_max,
+                *self.checkpoint.growth,
             )
         )
 
@@ -269,8 +290,10 @@ class Root:
                 f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION}: {_other_version(version)}"
             )
         fields = _ROOT.unpack_from(_unseal(data, "the root"))[len(_ROOT_PREFIX.unpack_from(data)) :]
-        checkpoint = Checkpoint._make(fields[-len(Checkpoint._fields) :])
-        return Root(*(*fields[: -len(checkpoint)], checkpoint))
+        *fixed, heap_bytes_max, table_id, blocks, unmoved = fields
+        numbers = fixed[-_CHECKPOINT_NUMBERS:]
+        checkpoint = Checkpoint._make((*numbers, Growth(table_id, blocks, unmoved)))
+        return Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max))
 
     @property
     def has_journal(self) -> bool:
@@ -320,20 +343,6 @@ class LogRun:
 
 _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
 _DESCRIPTOR = struct.Struct("<8sQQQQQQQQIIII")
-
-
-class Growth(NamedTuple):
-    """A table whose index is being doubled: of its `blocks`, the first `unmoved` are where they were.
-
-    No table grows yet; the format has the place for it.
-    """
-
-    table_id: int
-    blocks: int
-    unmoved: int
-
-
-NO_GROWTH: Final = Growth(0, 0, 0)
 
 
 class Descriptor(NamedTuple):

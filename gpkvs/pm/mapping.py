@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,11 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+_libc.mremap.restype = ctypes.c_void_p
+_MREMAP_MAYMOVE = 1
+
+_unmappings: dict[int, weakref.finalize[[int, int], Any]] = {}  # by address
 
 
 def map_file(file: int, count: int, flags: int, access: int, offset: int = 0) -> NDArray[np.uint8]:
@@ -40,10 +46,41 @@ def map_file(file: int, count: int, flags: int, access: int, offset: int = 0) ->
     if address == _MAP_FAILED:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
+    return _owned(address, count)
+
+
+def _owned(address: int, count: int) -> NDArray[np.uint8]:
+    """Return a mapping as an array that unmaps it at its end."""
     owner = (ctypes.c_uint8 * count).from_address(address)
+    unmapping = _unmappings[address] = weakref.finalize(owner, _unmap, address, count)
     # Not at the interpreter's exit: threads may still look at it, and the system unmaps everything anyway.
-    weakref.finalize(owner, _libc.munmap, address, count).atexit = False
+    unmapping.atexit = False
     return np.ctypeslib.as_array(owner)
+
+
+def _unmap(address: int, count: int) -> None:
+    # First: as soon as it is unmapped, another thread may be given the address.
+    _unmappings.pop(address, None)
+    _libc.munmap(address, count)
+
+
+def grow_mapping(mapped: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+    """Make a mapping longer; it may get another address, and nobody may look at the old array or its views any more.
+
+    What is new of a file must be there already; what is new of memory is zero. Pages that were touched stay so.
+
+    Raises
+    ------
+    OSError
+        If the operating system refuses; the mapping is as it was.
+    """
+    old = int(mapped.ctypes.data)
+    address = _libc.mremap(old, len(mapped), count, _MREMAP_MAYMOVE)
+    if address == _MAP_FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    _unmappings.pop(old).detach()
+    return _owned(address, count)
 
 
 def map_memory(count: int) -> NDArray[np.uint8]:

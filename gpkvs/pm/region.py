@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
-from gpkvs.pm.mapping import advise, map_file
+from gpkvs.pm.mapping import advise, grow_mapping, map_file
 
 _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
 
@@ -26,12 +26,14 @@ class Region:
     Parameters
     ----------
     path
-        The file; it has the size that the root says (the caller checks).
+        The file; it has at least the size that the root says (the caller checks).
     domain
         How `persist` makes stores durable; `None` maps it read-only. In the domain `flush`, all kernels and stores of
         this process write cache lines back from now on.
     offset
         Where the mapped part begins in the file.
+    size
+        Bytes of the mapped part; by default all that the file has.
 
     Raises
     ------
@@ -39,7 +41,7 @@ class Region:
         If it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, domain: Domain | None, offset: int = 0) -> None:
+    def __init__(self, path: Path, domain: Domain | None, offset: int = 0, size: int | None = None) -> None:
         self.path = path
         self._offset = offset
         self._domain = domain.name if domain else None
@@ -51,7 +53,7 @@ class Region:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         self._file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            self.bytes = os.fstat(self._file).st_size - offset
+            self.bytes = os.fstat(self._file).st_size - offset if size is None else size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
             # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
             flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
@@ -61,10 +63,30 @@ class Region:
             raise
         if self._is_cached:
             self._read_single_pages(view)
-        self.address = int(view.ctypes.data)
         self._view: NDArray[np.uint8] | None = view
-        # If the file is truncated under us, the process ends with a line that names it.
-        library.gpkvs_mapped(self.address, self.bytes, os.fsencode(path))
+        self._name_mapping(view)
+
+    def _name_mapping(self, view: NDArray[np.uint8]) -> None:
+        """Take a mapping's address. If the file is truncated under us, the process ends with a line that names it."""
+        self.address = int(view.ctypes.data)
+        library.gpkvs_mapped(self.address, self.bytes, os.fsencode(self.path))
+
+    def grow(self, size: int) -> None:
+        """Map more of the file, which is that long already; the address may change.
+
+        No batch runs meanwhile, and a GPU has let go of the region.
+
+        Raises
+        ------
+        OSError
+            If the operating system refuses; the region is as it was.
+        """
+        assert self._view is not None
+        assert size >= self.bytes
+        view = grow_mapping(self._view, size)
+        library.gpkvs_unmapped(self.address)
+        self._view, self.bytes = view, size
+        self._name_mapping(view)
 
     def _read_single_pages(self, view: NDArray[np.uint8]) -> None:
         """Let the page cache hold this file in single pages.

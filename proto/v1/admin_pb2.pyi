@@ -47,7 +47,7 @@ class RecoveryInfo(_message.Message):
     def __init__(self, undone: bool = ..., undone_entries: _Optional[int] = ..., seconds: _Optional[float] = ..., report: _Optional[str] = ..., replayed_batches: _Optional[int] = ..., replayed_slots: _Optional[int] = ..., cut_batches: _Optional[int] = ...) -> None: ...
 
 class JournalInfo(_message.Message):
-    __slots__ = ("is_direct", "used_bytes", "capacity_bytes", "batches_in_flight", "room_seconds", "checkpoints", "checkpoint_bytes")
+    __slots__ = ("is_direct", "used_bytes", "capacity_bytes", "batches_in_flight", "room_seconds", "checkpoints", "checkpoint_bytes", "flushes", "flush_seconds")
     IS_DIRECT_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class JournalInfo(_message.Message):
     ROOM_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FLUSHES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_SECONDS_FIELD_NUMBER: _ClassVar[int]
     is_direct: bool
     used_bytes: int
     capacity_bytes: int
@@ -62,7 +64,9 @@ class JournalInfo(_message.Message):
     room_seconds: float
     checkpoints: int
     checkpoint_bytes: int
-    def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ...) -> None: ...
+    flushes: int
+    flush_seconds: float
+    def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ..., flushes: _Optional[int] = ..., flush_seconds: _Optional[float] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
     __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal")

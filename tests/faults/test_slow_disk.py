@@ -172,6 +172,9 @@ def test_bounds_are_kept(start_server: StartServer, shim: Path, tmp_path: Path) 
         f"memory {(peak_bytes(server) - before) / MIB:.1f} MiB more; {info}"
     )
     assert info["gpkvs_journal_wait_seconds_total"] > 0.5  # the journal was full
+    flushes, seconds = (server.metric(f"gpkvs_journal_{name}_total") for name in ("flushes", "flush_seconds"))
+    assert flushes > 0
+    assert SLOW_MS / 1000 <= seconds / flushes < 1
     assert len(callers.seconds) > 100
     assert callers.refusals["queue"] > 100
     assert gauges.peaks["gpkvs_queue_requests"] <= queue

@@ -111,8 +111,8 @@ def test_launch_refuses_arguments_of_another_type() -> None:
 
 
 def _root() -> Root:
-    checkpoint = layout.Checkpoint(*range(13, 22))
-    return Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9, layout.CommitKind.JOURNAL, 11, 12, checkpoint)
+    checkpoint = layout.Checkpoint(*range(13, 22), layout.Growth(23, 24, 25))
+    return Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9, layout.CommitKind.JOURNAL, 11, 12, checkpoint, 22)
 
 
 def test_structures_survive_packing() -> None:

@@ -64,3 +64,17 @@ def test_a_file_may_be_closed_while_it_is_flushed(image: Image, monkeypatch: pyt
     assert image.path not in open_files
     image.sync()  # does nothing any more
     assert files == [image.path]
+
+
+def test_an_image_grows_with_its_file(image: Image) -> None:
+    write_page(image, 3)
+    image.load()
+    image.marks[3] = image.copied[5] = 7
+    os.truncate(image.path, 1 << 30)
+    image.grow(1 << 30)  # far larger: it moves
+    assert image.bytes == 1 << 30
+    assert image.read(3 * PAGE_BYTES, 2) == b"\1\1"
+    assert not any(image.read(image.bytes - PAGE_BYTES, PAGE_BYTES))
+    assert len(image.marks) == len(image.copied) == (1 << 30) // PAGE_BYTES
+    assert (image.marks[3], image.copied[5], image.marks.sum(), image.copied.sum()) == (7, 7, 7, 7)
+    image.close()

@@ -12,6 +12,7 @@ caches that must be written back). docs/gpu.md has the figures.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -117,6 +118,13 @@ class CudaBackend:
         """See `Backend.attach_memory`."""
         address = int(memory.ctypes.data)
         self._registered[address] = HostMemory(address, len(memory))
+        # Memory that is dropped must not stay registered: the next mapping may get its address.
+        weakref.finalize(memory, self._forget_memory, address).atexit = False
+
+    def _forget_memory(self, address: int) -> None:
+        registered = self._registered.pop(address, None)
+        if registered:
+            registered.close()
 
     @explained
     def attach_index(self, index: Index, /) -> None:
@@ -131,9 +139,7 @@ class CudaBackend:
     def detach_index(self, index: Index, /) -> None:
         """See `Backend.detach_index`."""
         self._mirrors.pop(index, None)
-        registered = self._registered.pop(index.address, None)
-        if registered:
-            registered.close()
+        self._forget_memory(index.address)
 
     def _warn_of_ddio(self) -> None:
         ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(0).lower())

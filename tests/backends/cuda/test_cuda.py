@@ -28,7 +28,7 @@ ROWS = 50_000
 
 
 def open_numbers(path: Path, backend: Any = "cuda") -> gpkvs.Store:
-    store = gpkvs.open(path, backend=backend, **{**SMALL, "log_bytes": 16 << 20})
+    store = gpkvs.open(path, backend=backend, **{**SMALL, "log_bytes": 16 << 20, "journal_bytes": 128 << 20})
     if not any(table.name == TABLE for table in store.info().tables):
         store.create_table(TABLE, layout="u64", index_bytes=4 << 20)
     return store
@@ -202,7 +202,8 @@ for number in range(1, 100_000):
 
 @pytest.mark.parametrize("after_ms", [5, 40, 90, 140, 200])
 def test_killed_while_kernels_run(store_path: Path, after_ms: int) -> None:
-    with gpkvs.open(store_path, backend="cuda", **{**SMALL, "log_bytes": 32 << 20}) as store:
+    sizes = {**SMALL, "log_bytes": 32 << 20, "journal_bytes": 256 << 20}
+    with gpkvs.open(store_path, backend="cuda", **sizes) as store:
         store.create_table(TABLE, layout="u64", index_bytes=16 << 20)
         keys = np.arange(400_000, dtype=np.uint64)
         store.set_many(keys, np.zeros(len(keys), np.uint64), table=TABLE)
@@ -228,7 +229,7 @@ def test_ddio_is_warned_of_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def check_ddio(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with gpkvs.open(folder / "store", backend="cuda", **SMALL) as store:
+    with gpkvs.open(folder / "store", backend="cuda", commit="undo", **SMALL) as store:
         assert "DDIO" not in store.info().backend
     # As if the platform's caches were lost with the power; the register of this machine is what it is.
     monkeypatch.setattr("gpkvs.pm.domain.Domain.needs_ddio_off", property(lambda _: True))
