@@ -24,7 +24,7 @@ from gpkvs.recovery.startup.opening import usual_commit
 from gpkvs.text import counted
 
 _HEAP_BYTES = 64 * MIB
-_HEAP_OF_INDEX = 32  # times the size of the index: records are a few hundred bytes and more
+_HEAP_OF_INDEX = 16  # times the size of the index: records are a few hundred bytes and more
 
 
 @exits({0: "nothing was wrong", 1: "something was wrong (the data is then kept)"})
@@ -137,6 +137,7 @@ def _print(report: SoakReport) -> None:
         ("lives of the server", report.lives),
         ("  ended by SIGKILL at a random moment", kills[SIGKILL]),
         (f"  ended at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),
+        ("  ended by SIGKILL because a failpoint did not come", report.missed.total()),
         ("writes acknowledged, none lost", report.writes),
         ("reads under load, none wrong", report.reads),
         ("keys read back after restarts", report.keys_read_back),
@@ -151,7 +152,8 @@ def _print(report: SoakReport) -> None:
     if not report.is_promised:
         console.print("the store does not compact: it promises nothing about refusals", markup=False)
     if report.shares:
-        console.print(f"heap in use in the second half: {min(report.shares):.1%} to {max(report.shares):.1%}")
+        low, high = min(report.shares), max(report.shares)
+        console.print(f"heap in use in the second half: {low:.1%} to {high:.1%} of what it can hold", markup=False)
     verdict = f"at most {DRIFT_MAX:.0%}" if memory.is_judged else f"not judged in less than {SECONDS_MIN:.0f} s"
     console.print(
         f"memory of the server beyond files: {memory.before_bytes:,}, then {memory.after_bytes:,} bytes: "

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import grpc
@@ -22,6 +23,7 @@ from gpkvs.config import DEFAULT_TABLE
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2_grpc
 from gpkvs.recovery.proof.drill.clients import channel
 from gpkvs.recovery.proof.drill.ledger import NUMBER_BYTES, VALUE_BYTES_MIN, Cell
+from gpkvs.recovery.proof.servers.server_process import ready_file_of
 from gpkvs.recovery.proof.soak.heap_use import SHARE_MAX, SHARE_MIN, HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.tables import (
     CALL_SECONDS_MAX,
@@ -32,6 +34,7 @@ from gpkvs.recovery.proof.soak.tables import (
     Totals,
     refusal_of,
 )
+from gpkvs.server.metrics_reader import Scrape, ScrapeError
 
 NUMBERS = "numbers"
 
@@ -70,6 +73,8 @@ class SoakClients:
 
     Parameters
     ----------
+    data
+        The store's directory, from whose servers they learn how full the heap is.
     seed
         Of their choices; the timing is up to the machine.
 
@@ -91,7 +96,8 @@ class SoakClients:
         What the server said about itself at the last look.
     """
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, data: Path, seed: str) -> None:
+        self._ready_file = ready_file_of(data)
         self.totals = Totals()
         self.refused: Counter[str] = Counter()
         self.refusal_text = ""
@@ -198,6 +204,9 @@ class SoakClients:
         """Take one turn; return whether the server is still there."""
         try:
             await turn
+        except ScrapeError as error:
+            self.last_error = str(error)
+            return False
         except grpc.aio.AioRpcError as error:
             self.last_error = f"{error.code().name}: {error.details()}"
             if error.code() not in _GONE:
@@ -307,8 +316,12 @@ class SoakClients:
         """Ask the server how full its heap is."""
         live = self.totals.live_bytes
         self.info = await calls.admin.Info(admin_pb2.InfoRequest(), timeout=CALL_SECONDS_MAX)
-        self.use, self._live_at_look = heap_use(self.info), live
+        self.use, self._live_at_look = heap_use(await asyncio.to_thread(self._scrape)), live
         self.shares.append(self.use.share)
+
+    def _scrape(self) -> Scrape:
+        """Read the metrics of the present server."""
+        return Scrape(self._ready_file.read_text().split()[1])
 
     async def _forget(self) -> None:
         """Forget old values now and then: the requests that were sent before the last time have ended."""

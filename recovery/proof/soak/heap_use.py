@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpkvs.proto.v1 import admin_pb2
 from gpkvs.recovery.proof.soak.tables import Refusal
+from gpkvs.server.metrics_reader import Scrape
 
 SHARE_MIN, SHARE_MAX = 0.80, 0.85
 """The clients keep the heap this full. A store that compacts accepts any write up to `SHARE_MAX`."""
@@ -37,12 +37,12 @@ class HeapUse:
         return self.used_bytes / self.limit_bytes
 
 
-def heap_use(info: admin_pb2.InfoResponse) -> HeapUse:
+def heap_use(metrics: Scrape) -> HeapUse:
     """Return how full a server's heap is."""
-    charged_max = getattr(info, "heap_charged_bytes_max", 0)  # of a server that compacts
-    if charged_max:
-        return HeapUse(getattr(info, "heap_charged_bytes", 0), int(charged_max / SHARE_MAX), is_promised=True)
-    return HeapUse(info.heap_live_bytes, info.heap_bytes)
+    if metrics.has("gpkvs_heap_charged_bytes_max"):  # a server that compacts: the share is in this figure already
+        limit = metrics.value("gpkvs_heap_charged_bytes_max") / SHARE_MAX
+        return HeapUse(int(metrics.value("gpkvs_heap_charged_bytes")), int(limit), is_promised=True)
+    return HeapUse(int(metrics.value("gpkvs_heap_live_bytes")), int(metrics.value("gpkvs_heap_bytes")))
 
 
 def breaks_promise(refusal: Refusal, use: HeapUse, released_bytes: int) -> bool:

@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import count, cycle, islice
 from pathlib import Path
 
+from gpkvs import failpoint
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.servers.kill_plan import IN_CHECKPOINT, SIGKILL, Round, plan
 from gpkvs.recovery.proof.servers.killed_servers import KilledServers
@@ -36,6 +37,9 @@ from gpkvs.recovery.proof.soak.memory import MemoryOfLife, anonymous_bytes_of
 
 _PROBLEMS_SHOWN_MAX = 20
 _ROUNDS_PLANNED = 500  # then they are repeated
+_ROUNDS_BETWEEN = 3
+# Not every server passes these; one that did not come in time is not waited for again.
+_STEP_POINTS = [name for name in failpoint.ALL if any(step in name for step in ("growth", "heap", "compact"))]
 _LOAD_SECONDS = (0.3, 4.0)  # before a SIGKILL
 _HIT_FACTORS = (1, 1, 5, 25)  # a failpoint comes after a few batches or after many
 _POINT_SECONDS_MAX = 8.0  # a failpoint that does not come in that time is replaced by a SIGKILL
@@ -156,7 +160,7 @@ class _Soak:
         self._options = options
         self._on_life = on_life
         self._random = random.Random(options.seed)
-        self._clients = SoakClients(f"{options.seed} clients")
+        self._clients = SoakClients(self.path, f"{options.seed} clients")
         self._servers = KilledServers(self.path, options.server, self._clients)
         self._report = SoakReport(options.seed)
         self._began = time.monotonic()
@@ -194,7 +198,15 @@ class _Soak:
         return report
 
     def _rounds(self) -> Iterator[Round]:
-        return cycle(plan(_ROUNDS_PLANNED, self._options.seed, self._options.server.commit))
+        """Yield rounds as of a drill, and now and then one that dies while the store grows or compacts."""
+        commit = self._options.server.commit
+        serving = cycle(plan(_ROUNDS_PLANNED, self._options.seed, commit))
+        for number in count(1):
+            yield from islice(serving, _ROUNDS_BETWEEN)
+            points = [point for point in _STEP_POINTS if point not in self._report.missed]
+            if points:
+                point = self._random.choice(points)
+                yield Round(number, point, 0.0, point, self._random.randint(1, 3), 0, commit)
 
     async def _fill(self, seconds_max: float) -> None:
         """Make the store, and let the clients work until the heap is as full as it shall be."""

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.proto.v1 import admin_pb2
 from gpkvs.recovery.proof.drill.ledger import Cell
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
 from gpkvs.recovery.proof.soak.clients import NUMBERS, SoakClients
 from gpkvs.recovery.proof.soak.heap_use import HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.memory import SECONDS_MIN, MemoryOfLife
 from gpkvs.recovery.proof.soak.tables import Fate, Refusal, SoakTable
+from gpkvs.server.metrics_reader import Scrape
 from tests.conftest import assert_clean
 
 
@@ -59,7 +59,7 @@ class Soaked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.clients = SoakClients("soaked")
+        self.clients = SoakClients(path, "soaked")
 
     async def write(self) -> None:
         with closing(ServerProcess(self.path, ServerOptions(backend="cpu", heap="8MiB"))) as server:
@@ -114,8 +114,8 @@ def test_a_soak_finds_what_was_done_to_a_store(tmp_path: Path) -> None:
     assert "are counted" in found
 
 
-def test_a_table_that_vanished_is_seen_and_one_whose_making_was_cut_is_not() -> None:
-    clients = SoakClients("tables")
+def test_a_table_that_vanished_is_seen_and_one_whose_making_was_cut_is_not(tmp_path: Path) -> None:
+    clients = SoakClients(tmp_path, "tables")
 
     fates: dict[str, Fate] = {"a": "there", "b": "making", "c": "dropping", "d": "dropping"}
     clients._passing = {name: SoakTable(name, "bytes", clients.totals, fate) for name, fate in fates.items()}
@@ -140,9 +140,16 @@ def test_refusals_below_the_promise(used: int, released: int, in_flight: int, fu
     assert not breaks_promise(refusal, HeapUse(used, 1000), 100 + released)
 
 
-def test_use_of_a_heap_that_is_not_compacted() -> None:
-    info = admin_pb2.InfoResponse(heap_bytes=1000, heap_live_bytes=300)
-    assert heap_use(info).share == 0.3
+class _Metrics(Scrape):
+    def __init__(self, **values: float) -> None:
+        self._samples = {f"gpkvs_heap_{name}": [({}, value)] for name, value in values.items()}
+
+
+def test_use_of_a_heap() -> None:
+    live = {"bytes": 1000.0, "live_bytes": 300.0}
+    assert heap_use(_Metrics(**live)) == HeapUse(300, 1000)
+    compacted = heap_use(_Metrics(**live, charged_bytes=340.0, charged_bytes_max=680.0))
+    assert compacted == HeapUse(340, 800, is_promised=True)
 
 
 @pytest.mark.parametrize(
