@@ -78,6 +78,18 @@ STEPS = (
         60,
     ),
     Step("drill", "gpkvs drill --json --rounds 100 --seed $SEED", "gpkvs drill --json --rounds 2 --seed $SEED", 45),
+    Step(
+        "soak",
+        "gpkvs soak --minutes 10 --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --json --seed $SEED",
+        20,
+    ),
+    Step(
+        "soak-journal",
+        "gpkvs soak --minutes 10 --commit journal --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --commit journal --json --seed $SEED",
+        20,
+    ),
     Step("faults", "make faults", "make faults FAULTS=17", 45),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),

@@ -60,8 +60,9 @@ class EmbeddedGpkvs:
         The persistence domain that the directory gives (`require_promise`).
     sets_max
         How many SETs come after loading, at most; space is reserved for all of them.
-    index, journal
-        Sizes; 0 for an index that the records fill to `LOAD_FACTOR`, and for a journal of the usual size.
+    index, heap, journal
+        Sizes; 0 for an index that the records fill to `LOAD_FACTOR`, for a heap with room for all SETs, and for a
+        journal of the usual size.
     """
 
     name = "gpkvs"
@@ -74,15 +75,16 @@ class EmbeddedGpkvs:
         sets_max: int,
         *,
         index: int = 0,
+        heap: int = 0,
         journal: int = 0,
     ) -> None:
         self.version = package_version()
         self._shape = shape = workload.shape
         index = index or index_bytes(shape, workload.records)
-        heap = 0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max)
+        heap = heap or (0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max))
         config = StoreConfig(
             index_bytes=MIB if shape.is_numbers else index,
-            heap_bytes=max(heap, 64 * MIB),
+            heap_bytes=heap or 64 * MIB,
             log_bytes=max(16 * MIB, workload.batch * _LOG_BYTES_PER_CHANGE),
             journal_bytes=journal or usual_journal_bytes(index),
         )

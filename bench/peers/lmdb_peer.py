@@ -68,6 +68,12 @@ class Lmdb:
         """Join the values."""
         return b"".join(value for _, value in result)
 
+    def delete(self, keys: list[bytes]) -> None:
+        """Delete keys as one transaction."""
+        with self._env.begin(write=True, db=self._db) as transaction:
+            for key in keys:
+                transaction.delete(key)
+
     def is_tidying(self) -> bool:
         """Return that it is not: a transaction leaves nothing to be done."""
         return False

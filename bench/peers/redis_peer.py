@@ -8,9 +8,13 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.bench.peers.contender import BenchError, Promise
 from gpkvs.bench.report.results import Run
@@ -101,13 +105,24 @@ class Redis:
                 digits = numbers[:, np.newaxis] // 10 ** np.arange(11, -1, -1) % 10
                 commands[:, len(head) : len(head) + 12] = digits + ord("0")
                 commands[:, len(head) + 12 :] = np.frombuffer(middle, np.uint8)
-                connection.sendall(commands.tobytes())
-                wanted = len(b"+OK\r\n") * len(numbers)
-                while wanted:
-                    got = connection.recv(wanted)
-                    if not got or got.strip(b"+OK\r\n"):
-                        raise BenchError(f"redis responded {got[:80]!r} to a SET")
-                    wanted -= len(got)
+                _set(connection, commands.tobytes(), len(numbers))
+
+    @staticmethod
+    def commands(keys: NDArray[np.uint8], values: NDArray[np.uint8]) -> bytes:
+        """Return the SETs of many keys, as bytes to send."""
+        count = len(keys)
+        parts: list[NDArray[np.uint8]] = []
+        for text, column in ((b"*3\r\n$3\r\nSET\r\n$%d\r\n", keys), (b"\r\n$%d\r\n", values)):
+            head = np.frombuffer(text % column.shape[1], np.uint8)
+            parts += [np.broadcast_to(head, (count, len(head))), column]
+        parts.append(np.broadcast_to(np.frombuffer(b"\r\n", np.uint8), (count, 2)))
+        return np.concatenate(parts, axis=1).tobytes()
+
+    @contextmanager
+    def connected(self) -> Iterator[Callable[[bytes, int], None]]:
+        """Connect; what is yielded sends SETs (`commands`) and waits until redis has responded to so many."""
+        with self._connect() as connection:
+            yield partial(_set, connection)
 
     async def benchmark(self, operation: str, records: int, seconds: float, connections: int, pipeline: int) -> Run:
         """Run redis-benchmark for about as many seconds."""
@@ -130,6 +145,17 @@ class Redis:
         """End the process."""
         self._process.terminate()
         self._process.wait()
+
+
+def _set(connection: socket.socket, commands: bytes, count: int) -> None:
+    """Send SETs, and wait for the responses."""
+    connection.sendall(commands)
+    wanted = len(b"+OK\r\n") * count
+    while wanted:
+        got = connection.recv(wanted)
+        if not got or got.strip(b"+OK\r\n"):
+            raise BenchError(f"redis responded {got[:80]!r} to a SET")
+        wanted -= len(got)
 
 
 def require_redis() -> None:

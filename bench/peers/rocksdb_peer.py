@@ -32,14 +32,20 @@ class RocksDb:
         options.increase_parallelism(2)
         options.optimize_for_point_lookup(_CACHE_MIB)
         options.set_compression_type(rocksdict.DBCompressionType.none())
+        more = self._set(options)
         self._db = rocksdict.Rdict(str(directory), options)
         write = rocksdict.WriteOptions()
         write.sync = promise == "msync"
         self._db.set_write_options(write)
         self.settings = (
             f"WAL on, sync={write.sync}, optimize_for_point_lookup({_CACHE_MIB}), increase_parallelism(2), "
-            "no compression"
+            f"no compression{more}"
         )
+
+    def _set(self, options: Any) -> str:
+        """Set more options; return them in words."""
+        del options
+        return ""
 
     def load(self, workload: Workload) -> None:
         """Store all records in the order of their keys, then compact."""
@@ -73,6 +79,13 @@ class RocksDb:
         """Join the values."""
         return b"".join(result)
 
+    def delete(self, keys: list[bytes]) -> None:
+        """Delete keys as one transaction."""
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        for key in keys:
+            batch.delete(key)
+        self._db.write(batch)
+
     def is_tidying(self) -> bool:
         """Whether it writes a memtable to a file, merges files, or is about to."""
         return any(self._db.property_int_value(f"rocksdb.{name}") for name in _AT_WORK)
@@ -84,3 +97,15 @@ class RocksDb:
     def close(self) -> None:
         """Close the database."""
         self._db.close()
+
+
+class BlobDb(RocksDb):
+    """RocksDB that keeps values in files of their own, and collects the garbage in them."""
+
+    name = "BlobDB"
+
+    def _set(self, options: Any) -> str:
+        options.set_enable_blob_files(val=True)
+        options.set_min_blob_size(0)
+        options.set_enable_blob_gc(val=True)
+        return ", enable_blob_files, min_blob_size=0, enable_blob_gc with RocksDB's own cutoffs"

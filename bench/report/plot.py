@@ -12,7 +12,7 @@ _PAD, _HEAD = 20, 58
 _PANEL_HEAD, _BAR, _GAP = 26, 20, 6
 _NAME, _VALUE = 92, 122  # widths of the text before and after a bar
 _OWN, _PEERS = "#1f6feb", ("#8b949e", "#b7bec6")
-_FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
+FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 
 
 def draw(result: dict[str, Any]) -> str:
@@ -29,10 +29,10 @@ def draw(result: dict[str, Any]) -> str:
     height = _HEAD + sum(heights) + _PAD
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
-        f"viewBox='0 0 {_WIDTH} {height}' {_FONT}>",
+        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
         f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
-        _text(_PAD, 27, title_of(result), 15, weight=600),
-        _text(_PAD, 46, f"operations a second (gpkvs over it); {_place(result)}", 12, fill="#57606a"),
+        text_at(_PAD, 27, title_of(result), 15, weight=600),
+        text_at(_PAD, 46, f"operations a second (gpkvs over it); {place_of(result)}", 12, fill="#57606a"),
     ]
     top, width = _HEAD, (_WIDTH - 2 * _PAD) // _COLUMNS
     for row, row_height in zip(rows, heights, strict=True):
@@ -42,7 +42,8 @@ def draw(result: dict[str, Any]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _place(result: dict[str, Any]) -> str:
+def place_of(result: dict[str, Any]) -> str:
+    """Say where and when a result was measured."""
     machine = result["machine"]
     return (
         f"{machine['processors']} processors ({machine['processor']}), {machine['file_system']}, {result['date'][:10]}"
@@ -50,7 +51,7 @@ def _place(result: dict[str, Any]) -> str:
 
 
 def _panel(left: int, top: int, width: int, task: str, found: list[dict[str, Any]]) -> list[str]:
-    parts = [_text(left, top + 16, task, 13, weight=600)]
+    parts = [text_at(left, top + 16, task, 13, weight=600)]
     room = width - _NAME - _VALUE
     scale = room / max(one["rate_max"] for one in found)
     own = found[0]["rate"]
@@ -61,14 +62,15 @@ def _panel(left: int, top: int, width: int, task: str, found: list[dict[str, Any
         text = rate_text(one["rate"]) if number == 0 else f"{rate_text(one['rate'])} ({ratio_text(own / one['rate'])}x)"
         low, high = (x + one[name] * scale for name in ("rate_min", "rate_max"))
         parts += [
-            _text(left, y + 14, one["contender"], 12),
+            text_at(left, y + 14, one["contender"], 12),
             f"<rect x='{x}' y='{y}' width='{max(one['rate'] * scale, 1):.1f}' height='{_BAR}' rx='2' fill='{fill}'/>",
             f"<path d='M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 4}v8M{high:.1f} {middle - 4}v8' "
             "stroke='#24292f' stroke-width='1.2' fill='none'/>",
-            _text(high + 8, y + 14, text, 12, weight=600 if number == 0 else 400),
+            text_at(high + 8, y + 14, text, 12, weight=600 if number == 0 else 400),
         ]
     return parts
 
 
-def _text(x: float, y: float, text: str, size: int, *, weight: int = 400, fill: str = "#24292f") -> str:
+def text_at(x: float, y: float, text: str, size: int, *, weight: int = 400, fill: str = "#24292f") -> str:
+    """Return a line of text."""
     return f"<text x='{x:.1f}' y='{y}' font-size='{size}' font-weight='{weight}' fill='{fill}'>{escape(text)}</text>"

@@ -9,7 +9,9 @@ from typing import Any
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.plot import draw
 from gpkvs.bench.report.tables import tables_of
+from gpkvs.bench.report.timeline_plot import draw_timelines
 
+_KINDS = ("engine", "server", "growth", "wear")
 BEGIN, END = "<!-- gpkvs bench report: begin -->", "<!-- gpkvs bench report: end -->"
 
 
@@ -22,7 +24,7 @@ def write_report(results: Path, document: Path) -> list[Path]:
         If there are no results, a result cannot be read, or the document lacks one of the marks.
     """
     # The other files are results of other commands, which have documents of their own.
-    found = [_read(file) for kind in ("engine", "server") for file in sorted(results.glob(f"{kind}*.json"))]
+    found = [_read(file) for kind in _KINDS for file in sorted(results.glob(f"{kind}*.json"))]
     if not found:
         raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
     text = document.read_text() if document.exists() else ""
@@ -36,7 +38,13 @@ def write_report(results: Path, document: Path) -> list[Path]:
         if result["measurements"]:
             plot.write_text(draw(result))
             written.append(plot)
-        sections.append(_section(result, plot.name if result["measurements"] else ""))
+        plots = {"Throughput beside the peers": plot.name} if result["measurements"] else {}
+        if any(line["buckets"] for line in result.get("timelines", ())):
+            timelines = plot.with_stem(f"{plot.stem}-timeline")
+            timelines.write_text(draw_timelines(result))
+            written.append(timelines)
+            plots["Batches over time"] = timelines.name
+        sections.append(_section(result, plots))
     document.write_text(f"{before}{BEGIN}\n\n{''.join(sections)}{END}{after}")
     return written
 
@@ -49,7 +57,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise BenchError(f"{file} is not a result of gpkvs bench: {error!r}") from error
 
 
-def _section(result: dict[str, Any], plot: str) -> str:
+def _section(result: dict[str, Any], plots: dict[str, str]) -> str:
     """Return one result in Markdown."""
     machine = result["machine"]
     lines = [
@@ -65,7 +73,7 @@ def _section(result: dict[str, Any], plot: str) -> str:
         settings = [contender.get("settings", "")]
         settings += [f"{shape}: {one['settings']}" for shape, one in contender.items() if isinstance(one, dict)]
         lines.append(f"- {name} {contender['version']}: {'; '.join(filter(None, settings)) or 'defaults'}")
-    if plot:
-        lines += ["", f"![Throughput beside the peers]({plot})"]
+    for title, plot in plots.items():
+        lines += ["", f"![{title}]({plot})"]
     tables = [table.markdown() for table in tables_of(result, profile=True)]
     return "\n".join(lines) + "\n\n" + "\n".join(tables) + "\n"

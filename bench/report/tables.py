@@ -53,7 +53,9 @@ def comparisons(result: dict[str, Any]) -> Rows:
         for one in result["comparisons"]
     ]
     headings = ("what", "of", "over", "ratio, median", "lowest to highest", "aim", "meanwhile")
-    return Rows(f"ratios of {result['parameters']['runs']} rounds, taken in turn", headings, lines, left=3)
+    rounds = result["parameters"]["runs"]
+    title = "ratios of one run" if rounds == 1 else f"ratios of {rounds} rounds, taken in turn"
+    return Rows(title, headings, lines, left=3)
 
 
 def _aim_text(one: dict[str, Any]) -> str:
@@ -115,10 +117,8 @@ def _milliseconds(value: float) -> str:
 def title_of(result: dict[str, Any]) -> str:
     """Say what was measured."""
     parameters = result["parameters"]
-    return (
-        f"{result['benchmark']}, promise {result['promise']}: {parameters['records']:,} records, median of "
-        f"{parameters['runs']} runs"
-    )
+    runs = "one run" if parameters["runs"] == 1 else f"median of {parameters['runs']} runs"
+    return f"{result['benchmark']}, promise {result['promise']}: {parameters['records']:,} records, {runs}"
 
 
 def phases(result: dict[str, Any]) -> Rows:

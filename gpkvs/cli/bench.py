@@ -20,6 +20,7 @@ from gpkvs.bench.engine.workload import SHAPES
 from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.gpu.paper import paper_tables, run_paper
+from gpkvs.bench.growth.benchmark import GROWTH_PEERS, GrowthOptions, run_growth
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.peers.embedded_stores import PeerName
 from gpkvs.bench.report.report import write_report
@@ -27,6 +28,8 @@ from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
 from gpkvs.bench.server.benchmark import PARTS, run_server
 from gpkvs.bench.server.measured_server import ServerBenchOptions
+from gpkvs.bench.wear.benchmark import run_wear
+from gpkvs.bench.wear.options import WEAR_PARTS, WEAR_PEERS, WearOptions
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit
@@ -257,6 +260,106 @@ def disk_command(
     for result in found:
         kept = results / f"{result['benchmark']}-msync.json" if results else None
         _print(tables_of(result, profile=True), result, kept)
+
+
+@app.command("wear")
+@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
+def wear_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = WearOptions.promise,
+    heap_bytes: Annotated[
+        int, typer.Option(help="Size of the heap for records of 100 B; their number follows.", min=1 << 20)
+    ] = WearOptions.heap_bytes,
+    overwrites: Annotated[int, typer.Option(help="How often each of them is overwritten.", min=1)] = (
+        WearOptions.overwrites
+    ),
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="How much of the heap they take; by default 0.5, 0.7 and 0.85. May be repeated.", max=1),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = WearOptions.batch,
+    large_records: Annotated[int, typer.Option(help="Records of 1 KB, for the space of files.", min=10)] = (
+        WearOptions.large_records
+    ),
+    large_overwrites: Annotated[int, typer.Option(help="How often each of them is overwritten.", min=1)] = (
+        WearOptions.large_overwrites
+    ),
+    idle: Annotated[float, typer.Option(help="Seconds that a server may tidy up after deletes.", min=0)] = (
+        WearOptions.idle_seconds
+    ),
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"Part to run: {', '.join(WEAR_PARTS)}; by default all. May be repeated.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Store to compare with: {', '.join(WEAR_PEERS)}, or none; by default all."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Overwrite records again and again in a heap that is nearly full, beside RocksDB with BlobDB and LMDB.
+
+    Parts: overwrites (records of 100 B that take 0.5, 0.7 and 0.85 of the heap, uniform and zipfian: what is refused,
+    what is written for a byte of a user, the rate over that at 0.5 and over the peers', how late batches are while
+    records are moved), space (records of 1 KB: files over live records), deleted (a server whose records are mostly
+    deleted and that is then idle: heap file over live records). What the device gets is counted on a disk
+    (--promise msync). With the defaults it takes twenty minutes, most of them for the peers, and 2 GiB; the aims are
+    meant for --heap-bytes 536870912 --large-records 1000000 --large-overwrites 100.
+
+    Example: gpkvs bench wear --part overwrites --json bench/results/wear-process.json
+    """
+    options = WearOptions(
+        directory=directory,
+        promise=promise,
+        heap_bytes=heap_bytes,
+        overwrites=overwrites,
+        shares=tuple(sorted(share)) if share else WearOptions.shares,
+        batch=batch,
+        large_records=large_records,
+        large_overwrites=large_overwrites,
+        idle_seconds=idle,
+        peers=_chosen("peer", peer, tuple(WEAR_PEERS)),
+    )
+    parts = _chosen("part", part, WEAR_PARTS)
+    with failures_exit(1), ended_by_signals(), _shown() as show:
+        result = run_wear(options, parts, show)
+    _print(tables_of(result, profile=False), result, json_file)
+
+
+@app.command("growth")
+@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
+def growth_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = GrowthOptions.promise,
+    records: Annotated[int, typer.Option(help="Keys that are inserted.", min=1)] = GrowthOptions.records,
+    batch: Annotated[int, typer.Option(help="Keys in a batch: one transaction.", min=1)] = GrowthOptions.batch,
+    index_bytes: Annotated[int, typer.Option(help="Size of the index at first.", min=1)] = GrowthOptions.index_bytes,
+    shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = GrowthOptions.shape.name,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Store to compare with: {', '.join(GROWTH_PEERS)}, or none; by default all."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Insert keys into a small store that grows: how late batches are meanwhile, beside a store made large, and redis.
+
+    All get the same batches of new keys, one after the other, and keep the same promise. The result has p50, p99 and
+    the longest batch of each moment, with growth and moves marked; `gpkvs bench report` draws them. With the defaults
+    it takes two minutes and 5 GiB of the file system.
+
+    Example: gpkvs bench growth --records 1000000 --json bench/results/growth-process.json
+    """
+    options = GrowthOptions(
+        directory=directory,
+        promise=promise,
+        records=records,
+        batch=batch,
+        index_bytes=index_bytes,
+        shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
+        peers=_chosen("peer", peer, GROWTH_PEERS),
+    )
+    with failures_exit(1), ended_by_signals(), _shown() as show:
+        result = run_growth(options, show)
+    _print(tables_of(result, profile=False), result, json_file)
 
 
 @app.command("gpu")

@@ -47,6 +47,10 @@ class Gpkvs(LazyGroup):
             "gpkvs.cli.consistency:consistency_command",
             "Prove that the responses to clients are strictly serializable, while the server is killed under them.",
         ),
+        "soak": (
+            "gpkvs.cli.soak:soak_command",
+            "Keep a real server nearly full for a long time, kill it and not, and see that it stays right.",
+        ),
         "bitflip": (
             "gpkvs.cli.bitflip:bitflip_command",
             "Invert bits of a store's files, one store after the other, and open, read, write and check each.",

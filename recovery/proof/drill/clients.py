@@ -237,11 +237,11 @@ class DrillClients:
         response = await stub.Batch(request, timeout=_CALL_SECONDS_MAX)
         lengths = struct.unpack(f"<{len(keys)}I", response.value_lengths)
         values: list[bytes | None] = []
-        offset = 0
+        joined, offset = response.values, 0  # each access to the field would copy all of it
         for key, status, length in zip(keys, response.status, lengths, strict=True):
             if status not in (Status.OK, Status.NOT_FOUND):
                 self.ledger.violate_response(key, "a value or its absence", Status(status).name)
-            values.append(response.values[offset : offset + length] if status == Status.OK else None)
+            values.append(joined[offset : offset + length] if status == Status.OK else None)
             offset += length
         versions = [v if value is not None else 0 for v, value in zip(_versions(response), values, strict=True)]
         return values, versions
@@ -270,10 +270,11 @@ def channel(target: str) -> grpc.aio.Channel:
     )
 
 
-def batch_request(operations: Sequence[Operation], number: int) -> kv_pb2.BatchRequest:
+def batch_request(operations: Sequence[Operation], number: int, table: str = "") -> kv_pb2.BatchRequest:
     """Return a BatchRequest of a handful of operations."""
     values = [value for op, _, value in operations if op is Op.SET]
     return kv_pb2.BatchRequest(
+        table=table,
         ops=bytes(op for op, _, _ in operations),
         keys=b"".join(key for _, key, _ in operations),
         key_lengths=_u32(len(key) for _, key, _ in operations),

@@ -30,6 +30,8 @@ AttemptOutcome = Literal["unknown", "acknowledged", "read", "refused", "taken ba
 Invariant = Literal["lost", "half batch", "phantom", "version", "response"]
 
 VALUE_BYTES_MIN = 40  # every value begins with the attempt that wrote it
+NUMBER_BYTES = 8  # a value of this size is a number, which says the same
+_KEY_BITS = 16  # of such a number; the others are the attempt's
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Ledger:
     """The record of one store's writes, however often its server is started again.
 
     An attempt that only deletes gets no version. Its order is known only if a single writer writes that cell, one write
-    at a time. Attempts with a value may run concurrently with others.
+    at a time. Attempts with a value may run concurrently with others. The same holds for all attempts on a cell of a
+    table without versions: `None` stands for them everywhere.
     """
 
     def __init__(self) -> None:
@@ -87,6 +90,7 @@ class Ledger:
         self.acknowledged = 0
         self._versions_used: set[int] = set()
         self._next_attempt = 1
+        self._forgotten_below = 0
 
     def add_cell(self, keys: Sequence[bytes]) -> Cell:
         """Add a cell of keys that were never written; a cell that nobody writes is a check for phantoms."""
@@ -102,7 +106,7 @@ class Ledger:
         cell
             The cell to write.
         sizes
-            For each key the bytes of its value (at least `VALUE_BYTES_MIN`), or None to delete it.
+            For each key the bytes of its value (`NUMBER_BYTES`, or at least `VALUE_BYTES_MIN`), or None to delete it.
 
         Returns
         -------
@@ -137,7 +141,7 @@ class Ledger:
         attempt.outcome = "refused"
         self.cells[attempt.cell].open.pop(attempt.number, None)
 
-    def read(self, cell: Cell, before: Attempt, state: State, versions: Versions) -> None:
+    def read(self, cell: Cell, before: Attempt, state: State, versions: Versions | None) -> None:
         """Check the state that one request read of a whole cell, while others may write it.
 
         A state that was read is durable, because no read shows what a crash could take back. It counts as acknowledged.
@@ -154,12 +158,12 @@ class Ledger:
         found = before if before.state == state else self._attempt_of(cell, state)
         if found is None or found.outcome in ("refused", "taken back"):
             self._explain(cell, state)
-        elif max(versions) < before.version:
+        elif found.number < before.number if versions is None else max(versions) < before.version:
             self._violate("lost", cell, 0, _text(before), f"an older state, {_text(found)}")
         else:
             self._durable(found, versions, "read")
 
-    def settle(self, cell: Cell, state: State, versions: Versions) -> None:
+    def settle(self, cell: Cell, state: State, versions: Versions | None) -> None:
         """Check the state of a cell after a restart, and take it as the cell's state from now on.
 
         Parameters
@@ -173,7 +177,7 @@ class Ledger:
         if found is None:
             self._explain(cell, state)
         else:
-            if found is not cell.newest and any(state) and max(versions) < cell.newest.version:
+            if versions and found is not cell.newest and any(state) and max(versions) < cell.newest.version:
                 expected = f"a version above {cell.newest.version}"
                 self._violate("version", cell, 0, expected, f"version {max(versions)}")
             self._durable(found, versions, "read")
@@ -187,6 +191,24 @@ class Ledger:
         for attempt in self.attempts.values():
             if attempt.number not in newest:
                 attempt.state = ()
+
+    @property
+    def attempts_begun(self) -> int:
+        """How many writes were noted, which is the number of the newest."""
+        return self._next_attempt - 1
+
+    def forget_attempts(self, before: int) -> None:
+        """Forget the attempts numbered below `before` whose state no cell may have any more; no read overlaps them."""
+        needed = {cell.newest.number for cell in self.cells}
+        needed.update(number for cell in self.cells for number in cell.open)
+        old = [number for number in self.attempts if number < before and number not in needed]
+        for number in old:
+            del self.attempts[number]
+        self._forgotten_below = max(self._forgotten_below, before)
+        # A version at or below the floor of its attempt is a violation anyway.
+        floors = (attempt.floor for cell in self.cells for attempt in cell.open.values())
+        floor = min(floors, default=self.version_highest)
+        self._versions_used = {version for version in self._versions_used if version > floor}
 
     @property
     def keys_present(self) -> int:
@@ -247,8 +269,11 @@ class Ledger:
         elif value is None:
             self._violate("lost", cell, i, expected, "nothing")
         else:
-            writer = self.attempts.get(_writer(value))
-            if writer is None or writer.cell != cell.number or not value.startswith(_head(writer.number, i)):
+            number = _writer(value)
+            writer = self.attempts.get(number)
+            if writer is None and 0 < number < self._forgotten_below and _is_named(value, number, i):
+                self._violate("lost", cell, i, expected, f"an older state, attempt {number} (long ago)")
+            elif writer is None or writer.cell != cell.number or not _is_named(value, number, i):
                 self._violate("phantom", cell, i, expected, f"{value[:VALUE_BYTES_MIN]!r}, written by nobody")
             elif writer.outcome in ("refused", "taken back"):
                 self._violate("phantom", cell, i, expected, f"what must be gone, {_text(writer)}")
@@ -266,15 +291,30 @@ def _head(attempt: int, key: int) -> bytes:
 
 def _value(attempt: int, key: int, size: int) -> bytes:
     """Return a value that repeats who wrote it: a piece of another value in it would show."""
+    if size == NUMBER_BYTES:
+        return _number(attempt, key)
     assert size >= VALUE_BYTES_MIN
     head = _head(attempt, key)
     return (head * (size // len(head) + 1))[:size]
 
 
+def _number(attempt: int, key: int) -> bytes:
+    """Return the value of 8 bytes that names an attempt and the cell's key number `key`."""
+    assert key < 1 << _KEY_BITS
+    return (attempt << _KEY_BITS | key).to_bytes(NUMBER_BYTES, "little")
+
+
 def _writer(value: bytes) -> int:
     """Return the number of the attempt that a value names as its writer, 0 if it names none."""
+    if len(value) == NUMBER_BYTES:
+        return int.from_bytes(value, "little") >> _KEY_BITS
     match = re.match(rb"attempt (\d+) key ", value)
     return int(match[1]) if match else 0
+
+
+def _is_named(value: bytes, attempt: int, key: int) -> bool:
+    """Whether a value begins as this attempt writes it to the cell's key number `key`."""
+    return value == _number(attempt, key) if len(value) == NUMBER_BYTES else value.startswith(_head(attempt, key))
 
 
 def _text(attempt: Attempt) -> str:

@@ -59,12 +59,12 @@ class KilledServers:
         else:
             await self._die(f"{round.engine_point}:{round.hit}")
         for _ in range(round.recovery_kills):
-            await self._die_in_recovery(round.kind)
+            await self.die_in_recovery(round.kind)
             kills.append(round.kind)
         return tuple(kills)
 
     @asynccontextmanager
-    async def _under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
+    async def under_load(self, armed: str = "") -> AsyncIterator[tuple[ServerProcess, asyncio.Task[None]]]:
         """Start a server and the clients; at the end, kill the server and wait until all clients have noticed."""
         with closing(self.start(armed)) as server:
             await server.ready()
@@ -77,7 +77,7 @@ class KilledServers:
 
     async def _kill(self, load_seconds: float) -> None:
         """Kill the server with SIGKILL after some seconds."""
-        async with self._under_load() as (server, load):
+        async with self.under_load() as (server, load):
             done, _ = await asyncio.wait([load], timeout=load_seconds)
             if done or not server.alive:
                 raise server.error(f"the clients lost a server that nobody killed ({self._clients.last_error})")
@@ -85,13 +85,13 @@ class KilledServers:
 
     async def _die(self, armed: str) -> None:
         """Let the server kill itself at a failpoint."""
-        async with self._under_load(armed) as (server, _):
+        async with self.under_load(armed) as (server, _):
             if not await server.dead(_FAILPOINT_SECONDS_MAX):
                 raise server.error(f"failpoint {armed} was not reached in {_FAILPOINT_SECONDS_MAX:.0f} s of load")
             if not server.killed:
                 raise server.error(f"the server did not die at failpoint {armed}")
 
-    async def _die_in_recovery(self, point: str) -> None:
+    async def die_in_recovery(self, point: str) -> None:
         """Start the server with an armed failpoint of recovery, which it must not survive."""
         with closing(self.start(point)) as server:
             if not await server.dead(_FAILPOINT_SECONDS_MAX) or not server.killed:

@@ -92,7 +92,7 @@ class ServerProcess:
         self.target = ""
         self.ready_seconds = 0.0
         self.metrics = ""
-        self._ready_file = data.with_name(data.name + ".ready")
+        self._ready_file = ready_file_of(data)
         self._ready_file.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
         if armed:
@@ -175,6 +175,11 @@ class ServerProcess:
         """Return an error that ends with the last lines of the server's log."""
         tail = "\n    ".join(self.log.read_text(errors="replace").splitlines()[-15:])
         return ServerProcessError(f"{message} (exit status {self._process.poll()}); end of {self.log}:\n    {tail}")
+
+
+def ready_file_of(data: Path) -> Path:
+    """Return the file in which the last server of a store says its addresses: of gRPC, then of its metrics."""
+    return data.with_name(data.name + ".ready")
 
 
 def run_gpkvs(*arguments: str, seconds_max: float = 120.0) -> tuple[int, str]:

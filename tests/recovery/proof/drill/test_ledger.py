@@ -28,7 +28,7 @@ class Store:
         self.ledger.acknowledge(attempt, self.versions(attempt))
         return attempt
 
-    def settle(self, cell: Cell, state: State, versions: tuple[int, ...]) -> None:
+    def settle(self, cell: Cell, state: State, versions: tuple[int, ...] | None) -> None:
         self.ledger.settle(cell, state, versions)
 
     @property
@@ -255,3 +255,40 @@ def test_old_values_can_be_forgotten(store: Store, one: Cell) -> None:
     assert store.found == []
     store.settle(one, state, older.versions or ())
     assert store.found == ["lost"]
+
+
+def test_numbers_without_versions(store: Store, three: Cell) -> None:
+    older = store.ledger.begin(three, [8, 8, None])
+    store.ledger.acknowledge(older)
+    newer = store.ledger.begin(three, [8, None, 8])
+    store.ledger.acknowledge(newer)
+    store.ledger.read(three, newer, newer.state, None)
+    store.settle(three, newer.state, None)
+    assert store.found == []
+    store.ledger.read(three, newer, older.state, None)
+    store.settle(three, older.state, None)
+    assert store.found == ["lost", "lost"]
+    assert newer.state[0] == (newer.number << 16).to_bytes(8, "little")
+
+
+def test_number_of_another_key(store: Store, three: Cell) -> None:
+    newest = store.ledger.begin(three, [8, 8, 8])
+    store.ledger.acknowledge(newest)
+    store.settle(three, (newest.state[1], newest.state[1], newest.state[2]), None)
+    assert store.found == ["phantom"]
+
+
+def test_forgotten_attempts(store: Store, one: Cell, three: Cell) -> None:
+    older = store.write(one, SIZE)
+    newest = store.write(one, SIZE)
+    unknown = store.ledger.begin(three, [SIZE] * 3)
+    store.ledger.forget_attempts(store.ledger.attempts_begun + 1)
+    assert list(store.ledger.attempts) == [newest.number, unknown.number]
+    store.settle(three, unknown.state, store.versions(unknown))
+    store.settle(one, newest.state, newest.versions or ())
+    assert store.found == []
+    store.settle(one, older.state, older.versions or ())
+    assert store.found == ["lost"]
+    store.version = 0
+    store.write(one, SIZE)  # a version that was given long ago
+    assert store.found == ["lost", "version"]

@@ -1,0 +1,1 @@
+"""gpkvs bench growth: a small store that grows while keys are inserted, beside one made large, and beside redis."""

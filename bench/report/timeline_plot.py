@@ -1,0 +1,81 @@
+"""Draws how late batches were over time as SVG: a panel for each store, with growth and moved records marked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gpkvs.bench.report.plot import FONT, place_of, text_at
+from gpkvs.bench.report.tables import rate_text
+
+_WIDTH, _PANEL_HEIGHT, _PAD, _HEAD, _GAP, _LEFT = 880, 150, 20, 76, 40, 64
+_LINES = (("p50_ms", "p50", "#1f6feb"), ("p99_ms", "p99", "#bf8700"), ("longest_ms", "longest", "#cf222e"))
+_MARKS = (("is_growing", "the index grows", "#dafbe1"), ("is_moving", "records are moved", "#fff1c2"))
+
+
+def draw_timelines(result: dict[str, Any]) -> str:
+    """Return the SVG of a result's timelines; all panels have the same scale of milliseconds, which is logarithmic."""
+    lines = [line for line in result["timelines"] if line["buckets"]]
+    values = [bucket[name] for line in lines for bucket in line["buckets"] for name, _, _ in _LINES]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    height = _HEAD + len(lines) * (_PANEL_HEIGHT + _GAP) + _PAD
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
+        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
+        f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
+        text_at(_PAD, 27, f"inserts, batches of {result['parameters']['batch']:,}: ms over seconds", 15, weight=600),
+        text_at(_PAD, 46, place_of(result), 12, fill="#57606a"),
+        *_legend(),
+    ]
+    for number, line in enumerate(lines):
+        parts += _panel(_HEAD + number * (_PANEL_HEIGHT + _GAP), line, low, max(high, low + 1))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _legend() -> list[str]:
+    parts, x = [], float(_PAD)
+    for _, name, color in _LINES:
+        parts += [f"<path d='M{x:.0f} 60h18' stroke='{color}' stroke-width='2'/>", text_at(x + 22, 64, name, 12)]
+        x += 90
+    for _, name, color in _MARKS:
+        parts += [
+            f"<rect x='{x:.0f}' y='54' width='18' height='12' fill='{color}'/>",
+            text_at(x + 22, 64, name, 12),
+        ]
+        x += 150
+    return parts
+
+
+def _panel(top: int, line: dict[str, Any], low: int, high: int) -> list[str]:
+    buckets, width = line["buckets"], _WIDTH - _LEFT - _PAD
+    of_second = width / buckets[-1]["end_seconds"]
+    bottom = top + 20 + _PANEL_HEIGHT - 20
+
+    def y(milliseconds: float) -> float:
+        return bottom - (math.log10(milliseconds) - low) / (high - low) * (_PANEL_HEIGHT - 20)
+
+    title = f"{line['store']}: {line['operations']:,} keys, {rate_text(line['rate'])} a second"
+    parts = [text_at(_PAD, top + 12, title + (", then refused" if line["refusal"] else ""), 13, weight=600)]
+    begin = 0.0
+    for bucket in buckets:
+        for name, _, color in _MARKS:
+            if bucket[name]:
+                x, end = _LEFT + begin * of_second, _LEFT + bucket["end_seconds"] * of_second
+                parts.append(
+                    f"<rect x='{x:.1f}' y='{top + 20}' width='{end - x:.1f}' height='{bottom - top - 20}' "
+                    f"fill='{color}'/>"
+                )
+        begin = bucket["end_seconds"]
+    for power in range(low, high + 1):
+        at = y(10.0**power)
+        parts += [
+            f"<path d='M{_LEFT} {at:.1f}H{_LEFT + width}' stroke='#d0d7de' stroke-width='0.6'/>",
+            text_at(_PAD, at + 4, f"{10.0**power:g} ms", 11, fill="#57606a"),
+        ]
+    for name, _, color in _LINES:
+        points = " ".join(
+            f"{_LEFT + bucket['end_seconds'] * of_second:.1f},{y(bucket[name]):.1f}" for bucket in buckets
+        )
+        parts.append(f"<polyline points='{points}' fill='none' stroke='{color}' stroke-width='1.4'/>")
+    parts.append(text_at(_LEFT + width - 40, bottom + 14, f"{buckets[-1]['end_seconds']:.1f} s", 11, fill="#57606a"))
+    return parts
