@@ -89,7 +89,7 @@ class Growing:
         self._committer = committer
         self._limits = limits
         self._reserving: _Reservation | None = None
-        self._retry_at: dict[int, float] = {}  # by table id: growth that waits is not tried before
+        self._waits: dict[int, tuple[float, str]] = {}  # by table id: when to try again, and what it waits for
         self.table: Table | None = None
         if files.growth != NO_GROWTH:
             self._begin_pace(tables[files.growth.table_id])
@@ -104,7 +104,7 @@ class Growing:
 
     def _look(self, table: Table) -> None:
         """Begin, or go on with, the growth of a table that gained keys."""
-        if self.table not in (None, table) or self._waits(table):
+        if self.table not in (None, table) or self._waits_for(table):
             return
         try:
             with self._waiting(table):
@@ -113,7 +113,8 @@ class Growing:
                 if self.table is table:
                     self._advance(table, self._due(table))
         except _WaitsError:
-            pass
+            if table.records <= _BEGIN_LOAD * table.index.slots:
+                table.waits = ""  # there is room yet
 
     def _prepare(self, table: Table) -> None:
         """Reserve the file when half of the slots are in use, and begin at the load for it."""
@@ -121,9 +122,12 @@ class Growing:
         if table.records <= _PREPARE_LOAD * slots:
             table.looks_at = int(_PREPARE_LOAD * slots)
             return
-        is_due = table.records > _BEGIN_LOAD * slots
-        if self.is_reserved(table, waits=False) and is_due:
+        if not self.is_reserved(table, waits=False):
+            return
+        if table.records > _BEGIN_LOAD * slots:
             self.begin(table)
+        else:
+            table.looks_at = int(_BEGIN_LOAD * slots)
 
     def make_room(self, full: Mapping[int, IndexFullError]) -> bool:
         """Have tables grow whose new keys found no way; return whether anything moved, so that they may find one."""
@@ -159,18 +163,22 @@ class Growing:
     @contextmanager
     def _waiting(self, table: Table) -> Iterator[None]:
         """Note what growth waits for; it is tried again after a while."""
-        if self._waits(table):
-            raise _WaitsError(table.waits)
+        if waits := self._waits_for(table):
+            table.waits = waits
+            raise _WaitsError(waits)
         try:
             yield
-            table.waits = ""
-        except _WaitsError as waits:
-            table.waits = str(waits)
-            self._retry_at[table.entry.id] = time.monotonic() + _RETRY_SECONDS
+        except _WaitsError as error:
+            self._waits[table.entry.id] = time.monotonic() + _RETRY_SECONDS, str(error)
+            table.waits = str(error)
             raise
+        self._waits.pop(table.entry.id, None)
+        table.waits = ""
 
-    def _waits(self, table: Table) -> bool:
-        return bool(table.waits) and time.monotonic() < self._retry_at.get(table.entry.id, 0.0)
+    def _waits_for(self, table: Table) -> str:
+        """Return what the growth of a table waits for, if it is not to be tried again yet."""
+        retry_at, waits = self._waits.get(table.entry.id, (0.0, ""))
+        return waits if time.monotonic() < retry_at else ""
 
     def is_reserved(self, table: Table, *, waits: bool) -> bool:
         """Whether the file has room for twice the blocks; if not, have it reserved.
@@ -204,9 +212,11 @@ class Growing:
                 f"twice its {index.region.bytes:,} bytes are over index_bytes_max (--index-bytes-max, {limit:,}): "
                 "delete keys, or raise the limit"
             )
-        held = sum(other.region.bytes for other in self._files.indexes.values())
         limit_all = self._limits.tables_bytes_max
-        if limit_all is not None and held - index.region.bytes + size > limit_all:
+        if limit_all is None:
+            return
+        held = sum(other.region.bytes for other in self._files.indexes.values())
+        if held - index.region.bytes + size > limit_all:
             raise _WaitsError(
                 f"the indexes of all tables take {held:,} bytes, {size // 2:,} more are over tables_bytes_max "
                 f"(--tables-bytes-max, {limit_all:,}): delete keys, drop a table, or raise the limit"
@@ -283,7 +293,7 @@ class Growing:
         """Let go of a table that was dropped: the next descriptors do not name it any more."""
         if self._reserving and self._reserving.path == table.index.region.path:
             self._end_reservation()
-        self._retry_at.pop(table.entry.id, None)
+        self._waits.pop(table.entry.id, None)
         if self.table is table:
             self.table = None
             self._files.growth = NO_GROWTH

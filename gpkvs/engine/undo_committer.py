@@ -146,6 +146,8 @@ class UndoCommitter:
                 self._store(leaving)
             else:
                 self._name_growth()
+            if not self._logged:  # nothing else makes it durable before the catalogue of twice the blocks
+                self._files.persist_unlogged()
             index.set_unmoved(first)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a growing table could not be stored", error)
@@ -175,8 +177,6 @@ class UndoCommitter:
             growth=self._files.growth,
         )
         self.transaction.describe(descriptor)
-        if not self._logged:
-            self._files.log.persist_unlogged()
         self.transaction.commit(descriptor)
 
     def _leaving(self, index: Index) -> WriteSet:

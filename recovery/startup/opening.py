@@ -33,7 +33,7 @@ from gpkvs.media.journal import Journal
 from gpkvs.media.layout import CommitKind
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
-from gpkvs.recovery.startup.recover import Recovered, recover
+from gpkvs.recovery.startup.recover import Recovered, make_room_for_log, recover
 
 _log = logging.getLogger("gpkvs")
 
@@ -107,6 +107,7 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
                 undo.callback(recovered.log.close)  # its thread must end before the files are closed
             _attach(backend, files)
         else:
+            make_room_for_log(files)  # before a GPU takes the addresses of indexes
             _attach(backend, files)
             recovered = recover(files, backend, on_progress, accept_loss=config.accept_loss)
         allow_heap(files, recovered.heap, config)

@@ -225,6 +225,19 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     return before, sum(run.count for run in descriptor.runs)
 
 
+def make_room_for_log(files: StoreFiles) -> None:
+    """Have the index of a table that grows in memory as either descriptor needs it.
+
+    Raises
+    ------
+    CorruptStoreError
+        If a growth cannot be; nothing was changed.
+    """
+    for descriptor in read_descriptors(files):
+        if isinstance(descriptor, Descriptor):
+            make_room(files, descriptor.growth)
+
+
 def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
     """Restore every slot of a run of the log, which was verified; not durable before `Region.persist`."""
     # In two parts, so that a test can die between them.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
 from gpkvs.engine import growth
@@ -335,5 +336,27 @@ def test_a_checkpoint_knows_how_far_a_table_has_grown(tmp_path: Path) -> None:
     committer.checkpointer.write(paced=False)
     assert grown.store._files.root.checkpoint.growth == (1, grown.index.blocks, grown.index.unmoved)
     grown.reopen()
+    grown.verify()
+    grown.store.close()
+
+
+@LAYOUTS
+def test_an_opening_maps_a_growing_index_before_a_backend_takes_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """A GPU registers the address, and makes a mirror of the size."""
+    grown = Grown(tmp_path / "store", layout, 3, commit="undo")
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(2000)])
+    rng = random.Random(2)
+    while not 0 < grown.index.unmoved < 3:
+        grown.step(rng)
+    attached: dict[int, tuple[int, int]] = {}
+
+    def attach(_backend: CpuBackend, index: Index) -> None:
+        attached[index.entry.id] = (index.address, index.region.bytes)
+
+    monkeypatch.setattr(CpuBackend, "attach_index", attach)
+    grown.reopen()
+    assert attached[1] == (grown.index.address, grown.index.region.bytes)
     grown.verify()
     grown.store.close()

@@ -49,7 +49,7 @@ _CONSISTENT = (
     "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable[journal]"
 )
 _STORE = "store/test_store.py::"
-_FULL = "engine/test_full_store.py::"
+_FULL, _GROWTH = "engine/test_full_store.py::", "engine/test_growth.py::"
 
 CASES = {
     1: Case(
@@ -95,7 +95,10 @@ CASES = {
         (f"{_FAILPOINTS}test_kill_in_recovery",),
         journal=(f"{_JOURNAL_KILLS}test_kill_in_recovery",),
     ),
-    6: Case("crash in growth: old or new root, orphan reclaimed", not_applicable=NO_FEATURE),
+    6: Case(
+        "crash in growth: every block in its old place or in its new ones, no key lost, and growth goes on",
+        ("recovery/startup/test_growth_kills.py::test_kill_in_a_growth_step",),
+    ),
     7: Case("crash in compaction: no live record lost", not_applicable=NO_FEATURE),
     8: Case(
         "bit flip in header or root: the valid second copy, else refuse",
@@ -158,20 +161,23 @@ CASES = {
         journal=(f"{_JOURNAL_FAULTS}test_another_format_is_refused_untouched",),
     ),
     14: Case(
-        "disk full at creation: space reserved first, RESOURCE_EXHAUSTED, old tables serve",
+        "disk full at creation or in growth: space reserved first, RESOURCE_EXHAUSTED, old tables serve, growth waits",
         (
             f"{_STORE}test_disk_full_at_creation_leaves_nothing",
             "engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
             f"{_SYSCALLS}test_every_call_fails[fallocate-ENOSPC-once]",
             f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable",
+            f"{_GROWTH}test_growth_waits_for_the_disk_and_goes_on_by_itself",
+            f"{_GROWTH}test_the_catalogue_waits_for_the_disk",
         ),
-        "growth: there is no such feature",
         journal=(
             f"{_STORE}test_disk_full_at_creation_leaves_nothing",
             "engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",
             f"{_JOURNAL_SYSCALLS}test_every_call_fails[any-fallocate-ENOSPC-once]",
             f"{_SYSCALLS}test_a_disk_that_fills_up_stays_usable[journal]",
             "faults/test_full_disk.py::test_a_journal_goes_on_without_a_byte",
+            f"{_GROWTH}test_growth_waits_for_the_disk_and_goes_on_by_itself",
+            f"{_GROWTH}test_the_catalogue_waits_for_the_disk",
         ),
     ),
     15: Case(

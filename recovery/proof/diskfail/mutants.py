@@ -401,6 +401,10 @@ MUTANTS = (
 
 # The scripts that show what lives at random seldom or never do.
 SHOWN_BY = {
+    "catalogue-before-last-step": "growth",
+    "growth-not-in-checkpoint": "growth",
+    "growth-not-in-frames": "growth",
+    "targets-not-emptied": "growth",
     "changed-nothing-gate-0": "told-too-early",
     "read-gate-0": "told-too-early",
     "result-before-gate": "told-too-early",

@@ -96,6 +96,7 @@ SCHEDULES = (
     Schedule(
         "root-while-used-again", "a root is stored that names a place in reused space", scripts.root_while_used_again
     ),
+    Schedule("growth", "the last block of a table has moved, and the flush of that is held", scripts.grow_twice),
     Schedule("two-checkpoints", "both root copies are written, twice", scripts.two_checkpoints),
     Schedule(
         "second-root-torn",

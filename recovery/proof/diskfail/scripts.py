@@ -285,6 +285,34 @@ def heap_grows(stage: Stage) -> None:
     for key in range(4):
         stage.run(stage.sets(key, value_bytes=LARGE_BYTES))
     stage.ignore()
+# W7, W5: a table that grows.
+
+
+def grow_twice(stage: Stage) -> None:
+    """Have a table grow twice, with batches and checkpoints between the steps; the last step waits for its flush."""
+    stage.open()
+    stage.run(stage.sets(*range(100)))
+    assert stage.store
+    growing, table = stage.store._engine.growth, stage.store._engine.tables[DEFAULT.id]
+    for _ in range(2):
+        assert growing.is_reserved(table, waits=True)
+        growing.begin(table)
+        stage.run(stage.sets(1))
+        while table.index.unmoved > 1:
+            growing.move_to(table, table.index.unmoved - 1)
+            stage.run(stage.sets(2, 3))
+            stage.look()
+            stage.checkpoint()
+            stage.look()
+        stage.hold()
+        growing.move_to(table, 0)
+        finishing = stage.attempt(lambda: growing.finish(table))
+        stage.look()
+        stage.release()
+        finishing.result()
+        stage.run(stage.sets(4))
+        stage.look()
+        stage.checkpoint()
 
 
 # The roots.

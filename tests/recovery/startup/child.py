@@ -13,7 +13,7 @@ from pathlib import Path
 import gpkvs
 from gpkvs.batch import Batch, Op
 
-SIZES = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
+SIZES = {"index_bytes": 64 << 10, "index_bytes_max": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
 
 
 def parse(operation: list[str]) -> tuple[Op, bytes] | tuple[Op, bytes, bytes]:
