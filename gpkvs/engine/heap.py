@@ -25,6 +25,7 @@ COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most o
 _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 _TAILS: Final = 2
+_UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
 _CHARGED_SHARE: Final = 0.85
 _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
@@ -76,9 +77,9 @@ def reserve_of(segments: int) -> int:
 
 
 def charged_units_max(segments: int, segment_units: int) -> int:
-    """Return up to which charge any write is accepted."""
+    """Return up to which charge any write is accepted; without compaction it says nothing, and there is no limit."""
     if segments < COMPACTED_SEGMENTS_MIN:
-        return segments * segment_units
+        return _UNLIMITED
     return int(_CHARGED_SHARE * (segments - reserve_of(segments) - _TAILS) * segment_units)
 
 
