@@ -78,7 +78,9 @@ static void write_records_run(const void* args, u64 first, u64 last) {
             w.records_digest += w.moved_from ? moved_digest(reference, words) : record_digest(reference, *words);
         }
         const u64 whole = (end - page + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-        memset(w.pages + (end - page), 0, whole - (end - page));
+        // Of records that move, those of another table may lie behind these, written already: the step has them interleaved.
+        if (w.moved_from) memcpy(w.pages + (end - page), w.heap + end, whole - (end - page));
+        else memset(w.pages + (end - page), 0, whole - (end - page));
         write_whole((int)w.file, w.pages, whole, w.heap_offset + page);
         // The disk begins at once, so the flush has less to wait for. Where it cannot begin early, the flush writes it all.
         sync_file_range((int)w.file, w.heap_offset + page, whole, SYNC_FILE_RANGE_WRITE);
