@@ -285,6 +285,8 @@ def heap_grows(stage: Stage) -> None:
     for key in range(4):
         stage.run(stage.sets(key, value_bytes=LARGE_BYTES))
     stage.ignore()
+
+
 # W7, W5: a table that grows.
 
 
