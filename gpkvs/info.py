@@ -70,7 +70,12 @@ class StoreInfo:
     heap_bytes_max: int  # how large it may become
     heap_growth_waits: str  # why it cannot grow now, where it should; else nothing
     heap_live_bytes: int
-    heap_free_bytes: int  # where records can be appended: in segments in which nothing is live, and the tail
+    heap_free_bytes: int  # where records can be appended: in free segments but the reserve of compaction, and the tail
+    heap_charged_bytes: int  # what records are charged: a large one takes more than its bytes
+    heap_charged_bytes_max: int  # up to which any write is accepted
+    heap_segments: int
+    heap_free_segments: int  # in which nothing is live
+    heap_moved_bytes: int  # by compaction, since the store was opened
     commit: str  # ``undo`` or ``journal``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one

@@ -352,20 +352,28 @@ class Store:
         try:
             with self._mutex:
                 self._engine.release(dropped.index)
-            while self._maintain():
+            while self._engine.is_counting and self._maintain():
                 pass
         except (MemoryError, OSError) as error:
             _log.warning("the records of table %s are freed at the next opening: %r", dropped.entry.name, error)
 
     def _maintain(self) -> bool:
         """Run a step of maintenance, then leave as much time to batches; return whether there is more to do."""
-        with self._mutex:
-            began = time.perf_counter()
-            more = self._engine.maintain(_STEP_BYTES)
-            seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        more = self.maintain()
+        seconds = time.perf_counter() - began
         if more:
             time.sleep(seconds)
         return more and not self._is_closing
+
+    def maintain(self) -> bool:
+        """Do a step of the work that batches leave behind, in idle time; return whether there is more.
+
+        It empties segments of the heap that are mostly garbage. It need never be called: batches do what they need.
+        """
+        self._origin.require()
+        with self._mutex:
+            return not self._closed and self._engine.maintain(_STEP_BYTES)
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -388,7 +396,8 @@ class Store:
         return described
 
     def _describe_now(self) -> StoreInfo:
-        live = self._engine.heap.live_bytes
+        heap = self._engine.heap
+        live = heap.live_bytes
         tables = list(self._tables.values())
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
         record_bytes = live / bytes_records if bytes_records else 0.0
@@ -403,7 +412,12 @@ class Store:
             heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes),
             heap_growth_waits=self._engine.heap.growth_waits,
             heap_live_bytes=live,
-            heap_free_bytes=self._engine.heap.free_units * UNIT_BYTES,
+            heap_free_bytes=heap.free_units * UNIT_BYTES,
+            heap_charged_bytes=heap.charged * UNIT_BYTES,
+            heap_charged_bytes_max=heap.charged_max * UNIT_BYTES,
+            heap_segments=heap.segments,
+            heap_free_segments=heap.free_segments,
+            heap_moved_bytes=heap.moved_units * UNIT_BYTES,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes,

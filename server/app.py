@@ -241,7 +241,13 @@ class _Server:
         log_store(store, config.message_bytes_max)
         log_memory(self._memory_bytes_max, self._bounds)
         batcher = Batcher(
-            store.begin_requests, self._engine_thread, self._flush_thread, self._bounds, self._memory, self._metrics
+            store.begin_requests,
+            self._engine_thread,
+            self._flush_thread,
+            self._bounds,
+            self._memory,
+            self._metrics,
+            store.maintain,
         )
         gate.open(
             Serving(

@@ -173,8 +173,16 @@ class _StoreCollector(Collector):
             value=int(bool(info.heap_growth_waits)),
         )
         yield GaugeMetricFamily("gpkvs_heap_live_bytes", "Bytes of live records", value=info.heap_live_bytes)
-        yield GaugeMetricFamily(
-            "gpkvs_heap_free_bytes", "Bytes that records can be appended to", value=info.heap_free_bytes
+        for name, text in (
+            ("free_bytes", "Bytes that records can be appended to"),
+            ("charged_bytes", "Bytes that records are charged: a large one takes more than its own"),
+            ("charged_bytes_max", "Up to so many bytes charged, any write is accepted"),
+            ("segments", "Segments of the heap"),
+            ("free_segments", "Segments of the heap in which nothing is live"),
+        ):
+            yield GaugeMetricFamily(f"gpkvs_heap_{name}", text, value=getattr(info, f"heap_{name}"))
+        yield CounterMetricFamily(
+            "gpkvs_heap_moved_bytes", "Bytes of records that compaction moved", value=info.heap_moved_bytes
         )
         yield GaugeMetricFamily(
             "gpkvs_log_bytes", "Size of the undo log; 0 where there is a journal", value=info.log_bytes

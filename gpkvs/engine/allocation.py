@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch
-from gpkvs.engine.capacity import DoesNotFitError, heap_full, request_of_op, sets_of_chains
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.batch import U32, U64, Batch, Op
+from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
+from gpkvs.engine.heap import Heap, Tail, charge_of
 from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Plan, Records
-from gpkvs.media.layout import ChangeKind
+from gpkvs.engine.plan import FILLED_WORDS, Plan, Records
+from gpkvs.media.layout import (
+    NO_SLOT,
+    RECORD_HEADER_BYTES,
+    UNIT_BYTES,
+    ChangeKind,
+    reference_length,
+)
+
+_UNCOUNTED = (1 << 64) - 1  # `UNCOUNTED` in kernels/allocate.hpp
 
 _Writers = Sequence[tuple[Phases, Plan]]
 
@@ -40,38 +49,44 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
     Raises
     ------
     DoesNotFitError
-        With the requests whose records find no room.
+        With the requests that would raise the charge above its limit.
+    NoRoomError
+        If there is no room now for records that may be stored.
     """
     start = heap.start
-    tail = np.array([start.segment, start.units, start.segment], np.uint64)  # `Tail` in kernels/allocate.hpp
+    # `Tail` in kernels/allocate.hpp
+    tail = np.array([start.segment, start.units, start.segment, _UNCOUNTED], np.uint64)
+    charge, has_room = 0, True
     for phases, plan in plans:
         plan.put_op = phases.kept_records(plan)
-        plan.records, placed = _allocate_table(place, heap, plan, tail)
-        if placed < len(plan.records):
-            owner = plan.numbers[request_of_op(plan.batch)[plan.records.op[placed]]]
-            # If all bytes would fit, it is the end of a segment that a record cannot cross.
-            refused = _refused(place, heap, batch, plans) or [int(owner)]
-            raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
+        plan.records, placed, charged = _allocate_table(place, heap, plan, tail)
+        has_room = has_room and placed == len(plan.records)
+        charge += charged
+    may_be_full = charge and heap.charged + charge > heap.charged_max
+    if (may_be_full or not has_room) and (refused := _refused(place, heap, batch, plans)):
+        raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
+    if not has_room:
+        raise NoRoomError(_charge_by_request(heap, batch, plans), heap.free_units)
     segments = {segment: None for _, plan in plans for segment in plan.records.segments}
     return Allocation(Tail(int(tail[0]), int(tail[1])), tuple(segments))
 
 
-def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: np.ndarray) -> tuple[Records, int]:
-    """Allocate the records of one table behind the tail; return them, and how many of them have room."""
+def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: U64) -> tuple[Records, int, int]:
+    """Allocate the records of a table behind the tail; return them, how many have room, and what these are charged."""
     op = place.download(plan.put_op)
     nothing = np.empty(0, np.uint64)
     if len(op) == 0:
-        return Records(op, nothing, 0, nothing), 0
+        return Records(op, nothing, 0, nothing), 0, 0
     reference = place.result_column(len(op), np.uint64)
-    filled = np.empty(2 * min(len(op), len(heap.live_units) + 1), np.uint64)
-    placed = np.zeros(3, np.uint64)
+    filled = np.empty(FILLED_WORDS * min(len(op), heap.segments + 1), np.uint64)
+    placed = np.zeros(4, np.uint64)
     place.launch(
         "allocate",
         1,
         segment_units=heap.segment_units,
-        segments=len(heap.live_units),
+        segments=heap.segments,
         live_units=heap.live_units,
-        heap_bytes=heap.bytes,
+        heap_state=heap.state,
         records=len(op),
         put_op=op,
         key_lengths=plan.host_key_lengths,
@@ -81,39 +96,81 @@ def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: np.ndarray) ->
         filled=filled,
         placed=placed,
     )
-    records, units, pairs = placed.tolist()
-    return Records(op, reference, units, filled[: 2 * pairs]), records
+    records, units, segments, charged = placed.tolist()
+    return Records(op, reference, units, filled[: FILLED_WORDS * segments]), records, charged
+
+
+def _units_of(plan: Plan, op: U32) -> U64:
+    """Return what the records of SETs take."""
+    lengths = plan.host_key_lengths[op].astype(np.uint64) + plan.host_value_lengths[op]
+    return (lengths + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+
+
+def _charge_by_request(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.int64]:
+    """Return what the records of each request are charged."""
+    units = np.zeros(len(batch.request_ops), np.int64)
+    for _, plan in plans:
+        request = plan.numbers[request_of_op(plan.batch)[plan.records.op]]
+        charge = charge_of(_units_of(plan, plan.records.op), heap.segment_units)
+        np.add.at(units, request, charge.astype(np.int64))
+    return units
 
 
 def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:
-    """Return the requests whose records do not fit the heap, taken in arrival order."""
-    download = place.download
-    chain, request, key_bytes, value_bytes = [], [], [], []
+    """Return the requests that would raise the charge above its limit, taken in arrival order."""
+    chain, request, charge, held = [], [], [], []
     chains = 0
     for phases, plan in plans:
         if not phases.table.index.has_records:
             continue
-        sets, set_chain = sets_of_chains(plan)
-        stays = plan.folded.change[set_chain] == ChangeKind.PUT.value
-        sets = download(sets[stays])
-        chain.append(download(set_chain[stays]) + np.uint32(chains))
-        request.append(plan.numbers[request_of_op(plan.batch)[sets]].astype(np.uint32))
-        key_bytes.append(plan.host_key_lengths[sets])
-        value_bytes.append(plan.host_value_lengths[sets])
+        write, write_chain, change = _writes_of_chains(place, plan)
+        stays = change == ChangeKind.PUT.value
+        chain.append(write_chain + np.uint32(chains))
+        request.append(plan.numbers[request_of_op(plan.batch)[write]].astype(np.uint32))
+        charge.append(charge_of(_units_of(plan, write), heap.segment_units) * stays)
+        held.append(_held_charges(place, heap, plan))
         chains += len(plan.chains)
+    room = heap.charged_max - heap.charged
+    left = np.zeros(chains, np.uint64)  # what each chain is charged in the end
+    left[np.concatenate(chain)] = np.concatenate(charge)
+    gained = int(left.sum()) - int(np.concatenate(held)[np.unique(np.concatenate(chain))].sum())
+    if gained <= max(room, 0):
+        return []  # all together, they need no more than there is
     arrival = np.argsort(np.concatenate(request), kind="stable")
     refused = np.zeros(len(batch.request_ops), np.uint8)
     place.launch(
         "admit_records",
         1,
-        sets=len(arrival),
-        set_chain=np.concatenate(chain)[arrival],
-        set_request=np.concatenate(request)[arrival],
-        set_key_bytes=np.concatenate(key_bytes)[arrival],
-        set_value_bytes=np.concatenate(value_bytes)[arrival],
-        budget=heap.free_units,
-        held=np.zeros(chains, np.uint64),
+        writes=len(arrival),
+        write_chain=np.concatenate(chain)[arrival],
+        write_request=np.concatenate(request)[arrival],
+        write_charge=np.concatenate(charge)[arrival],
+        room=room % (1 << 64),
+        held=np.concatenate(held),
         before=np.empty(len(arrival), np.uint64),
         refused=refused,
     )
     return list(np.flatnonzero(refused).tolist())
+
+
+def _writes_of_chains(place: Backend, plan: Plan) -> tuple[U32, U32, NDArray[np.uint8]]:
+    """Return the operations that a chain's charge depends on, the chain of each, and what becomes of it.
+
+    Of a key that stays these are its SETs, of one that goes its DELETEs.
+    """
+    order, chain_of = place.download(plan.chains.order), place.download(plan.chains.chain_of)
+    ops = place.download(plan.ops)
+    chain = np.empty_like(order)
+    chain[order] = chain_of
+    change = place.download(plan.folded.change)[chain]
+    counts = (ops == Op.SET.value) & (change == ChangeKind.PUT.value)
+    counts |= (ops == Op.DELETE.value) & (change == ChangeKind.REMOVE.value)
+    write = np.flatnonzero(counts).astype(np.uint32)
+    return write, chain[write], change[write]
+
+
+def _held_charges(place: Backend, heap: Heap, plan: Plan) -> U64:
+    """Return what the record is charged that the table holds for the key of each chain."""
+    slot, old = place.download(plan.chains.slot), place.download(plan.chains.old_word)
+    held: U64 = charge_of(reference_length(old), heap.segment_units) * (slot != np.uint64(NO_SLOT))
+    return held

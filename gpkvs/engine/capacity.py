@@ -56,12 +56,45 @@ def record_bytes_max(batch: Batch) -> int:
     return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
 
 
+class NoRoomError(Exception):
+    """The heap has no room for a batch as it is; after compaction it may have.
+
+    Parameters
+    ----------
+    units
+        By request, in arrival order: what its records are charged.
+    free_units
+        Of the heap.
+
+    Attributes
+    ----------
+    requests
+        How many of them, from the first on, may fit: not all. If all seem to fit, the ends of segments are in the way,
+        which records cannot cross.
+    """
+
+    def __init__(self, units: NDArray[np.int64], free_units: int) -> None:
+        super().__init__(f"{int(units.sum())} units do not fit the heap as it is")
+        self.units = units
+        self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
+
+
 def heap_full(heap: Heap) -> NoSpaceError:
-    """Return why new records are refused: "heap full: no free segment left for new records ..."."""
+    """Return why requests are refused that raise what records are charged: "heap full: ..."."""
+    charged, most = heap.charged * UNIT_BYTES, heap.charged_max * UNIT_BYTES
     return NoSpaceError(
         "heap",
-        f"no free segment left for new records ({heap.live_bytes:,} of {heap.bytes:,} bytes are live; a segment is "
-        f"free again when nothing in it is live): {_way_out(heap)}",
+        f"the records would take more than the {most:,} of {heap.total_bytes:,} bytes that compaction can keep free of "
+        f"waste ({charged:,} are charged now): {_way_out(heap)}",
+    )
+
+
+def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
+    """Return why a request is refused whose records find no room at once, though they may be stored."""
+    return NoSpaceError(
+        "heap",
+        f"one request takes {units * UNIT_BYTES:,} bytes, and {heap.free_units * UNIT_BYTES:,} are free to be written "
+        f"at once: send smaller requests; {_way_out(heap)}",
     )
 
 

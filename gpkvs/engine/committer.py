@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpkvs.batch import U64
+from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.info import JournalInfo
 
@@ -42,8 +42,8 @@ class Committer(Protocol):
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
 
-    def release(self, units: U64, /) -> None:
-        """Count units of each segment as no longer live: of a table that was dropped."""
+    def release(self, counts: SegmentCounts, /) -> None:
+        """Count records of each segment as no longer live: of a table that was dropped."""
 
     def release_waiting(self) -> bool:
         """Make space usable that is free but not yet to be used again; return whether there was some."""

@@ -7,15 +7,18 @@ Planners only read PM; the committer alone stores to it. Decisions are in Python
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.engine.capacity import record_bytes_max
+from gpkvs.engine.capacity import NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.log_growth import LogGrowth
@@ -28,6 +31,14 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
+
+_log = logging.getLogger("gpkvs")
+
+_ROOM_SEGMENTS = 2  # that are freed at once for a batch of many requests: the rest of it comes after
+# What compaction may move for what it frees, before it is given up: with the fullest victims it is 19 times as much.
+_MOVED_TO_FREE_MAX = 40
+_STALLED_SEGMENTS = 4
+_DROPPED_STEP_BYTES = 1 << 20
 
 
 class Engine:
@@ -79,6 +90,12 @@ class Engine:
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._growth = HeapGrowth(files, heap, self._native.take_over_heap)
         self._dropped: deque[DroppedTable] = deque()
+        self.compactor = Compactor(files, backend, tables, heap, committer)
+        self._paid_segment = -1  # the tail's, when free segments were last counted
+        self._is_paying = False  # whether free segments are few
+        self._debt = 0  # units that batches appended and compaction has not freed yet
+        self._idle_state = (-1, -1)  # of the heap, when idle compaction began
+        self._idle_from = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -114,9 +131,14 @@ class Engine:
         planned = self._plan(batch)
         if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
             planned = self._plan(batch)
-        while self._lacks(planned, "heap") and self._make_room(batch):
+        while self._lacks(planned, "heap") and self._growth.make_room(record_bytes_max(batch)):
             planned = self._plan(batch)
-        gate = self.committer.commit(planned.write_set) if planned.write_set else self._read_gate(batch)
+        if not planned.write_set:
+            return planned.result, self._read_gate(batch)
+        gate = self.committer.commit(planned.write_set)
+        # The search for free segments costs as much as a small batch: only where one was taken, or few are left.
+        if self._is_paying or self.heap.tail.segment != self._paid_segment:
+            self._pay(sum(writes.heap_units for writes in planned.write_set.tables))
         return planned.result, gate
 
     def is_durable(self, gate: int) -> bool:
@@ -144,7 +166,23 @@ class Engine:
     def _plan(self, batch: Batch) -> Planned:
         planned = self._plan_natively(batch)
         self._was_planned_natively = planned is not None
-        return planned or self._plan_by_phases(batch)
+        if planned:
+            return planned
+        try:
+            return self._plan_by_phases(batch)
+        except NoRoomError as lacking:
+            return self._plan_with_room(batch, lacking)
+
+    def _plan_with_room(self, batch: Batch, lacking: NoRoomError) -> Planned:
+        """Plan a batch again, in a heap that has grown or was compacted for it."""
+        growth, needed_bytes = self._growth, record_bytes_max(batch)
+        if not (growth.is_preferred and growth.make_room(needed_bytes)):
+            self._make_room(lacking)
+            if growth.can_grow:
+                with suppress(NoRoomError):
+                    return self._plan_by_phases(batch)
+                growth.make_room(needed_bytes)
+        return self._plan_by_phases(batch, makes_do=True)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:
         """Whether a request was refused for want of room."""
@@ -161,9 +199,46 @@ class Engine:
         self._native.take_over_log()
         return True
 
-    def _make_room(self, batch: Batch) -> bool:
-        """Make room in the heap for a batch that found too little; return whether there is more now."""
-        return self.committer.release_waiting() or self._growth.make_room(record_bytes_max(batch))
+    def _make_room(self, lacking: NoRoomError) -> None:
+        """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
+        heap, first = self.heap, int(lacking.units[np.flatnonzero(lacking.units)[0]])
+        wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
+        try:
+            while self._dropped:
+                self._count_dropped(_DROPPED_STEP_BYTES)
+            self._free(wanted)
+        except (MemoryError, OSError) as error:
+            _log.warning("the heap could not be compacted: %r", error)
+        self.committer.release_waiting()
+
+    def _free(self, wanted_units: int) -> None:
+        """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
+        heap, compactor = self.heap, self.compactor
+        moved, freed = heap.moved_units, compactor.freed_units
+        while heap.emptied_units < wanted_units and compactor.step():
+            gained = compactor.freed_units - freed
+            if heap.moved_units - moved > _MOVED_TO_FREE_MAX * max(gained, 0) + _STALLED_SEGMENTS * heap.segment_units:
+                return
+
+    def _pay(self, units: int) -> None:
+        """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
+        self._debt += units
+        if self._is_paying and self._debt <= 0:
+            return
+        self._paid_segment = self.heap.tail.segment
+        self._is_paying = self.compactor.is_due and not self._dropped and not self._growth.is_preferred
+        if not self._is_paying:
+            self._debt = 0
+            return
+        try:
+            while self._debt > 0:
+                freed = self.compactor.freed_units
+                if not self.compactor.step():
+                    self._debt = 0
+                    return
+                self._debt -= self.compactor.freed_units - freed
+        except MemoryError as error:  # the batch is committed: its result must not be lost
+            _log.warning("the heap could not be compacted: %r", error)
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
@@ -172,11 +247,11 @@ class Engine:
             self.meter.lap("plan")
         return planned
 
-    def _plan_by_phases(self, batch: Batch) -> Planned:
+    def _plan_by_phases(self, batch: Batch, *, makes_do: bool = False) -> Planned:
         is_small = len(batch) <= self._backend.host_ops_max
         on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         planner = self._phases_on_host if on_host else self._phases
-        return planner.plan(batch, self.next_sequence)
+        return planner.plan(batch, self.next_sequence, makes_do=makes_do)
 
     def settle(self) -> None:
         """Return when all batches are durable."""
@@ -216,7 +291,25 @@ class Engine:
             If the step failed; the task that it belonged to is given up.
         """
         if not self._dropped:
+            return self._compact_idle()
+        self._count_dropped(budget_bytes)
+        return True
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether `maintain` still counts what dropped tables had in the heap."""
+        return bool(self._dropped)
+
+    def _compact_idle(self) -> bool:
+        """Run a step of compaction where two segments become one; it ends if nobody writes."""
+        state = (self.heap.clock, self.heap.charged)
+        if state != self._idle_state:
+            self._idle_state, self._idle_from = state, self.heap.moved_units
+        if self.heap.moved_units - self._idle_from > self.heap.segments * self.heap.segment_units:
             return False
+        return self.compactor.idle_step()
+
+    def _count_dropped(self, budget_bytes: int) -> None:
         try:
             self.committer.release(self._dropped[0].step(budget_bytes))
         except BaseException:
@@ -224,4 +317,3 @@ class Engine:
             raise
         if self._dropped[0].is_counted:
             self._dropped.popleft()
-        return bool(self._dropped)

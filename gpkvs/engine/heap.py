@@ -1,19 +1,33 @@
-"""The heap: where the next record goes, and how much of each segment is live.
+"""The heap: where the next record goes, how much of each segment is live, and what its records are charged.
 
-A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. Live
-counts are volatile. An opening recounts them from the index; each committed batch keeps them up.
-``kernels/allocate.hpp`` allocates.
+A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. What
+is counted of segments is volatile. An opening recounts it from the index; each committed batch keeps it up.
+``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpkvs.batch import U64
 from gpkvs.media.layout import RECORD_UNITS_MAX, UNIT_BYTES
+
+# Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
+_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS = range(6)
+_STATE_WORDS: Final = 6
+_NO_SEGMENT: Final = (1 << 64) - 1
+
+COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
+_RESERVE_MAX: Final = 8
+_RESERVE_SHARE: Final = 8
+_TAILS: Final = 2
+# With a larger share charged, compaction would move more than it frees, and in the end not find room.
+_CHARGED_SHARE: Final = 0.85
+_CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,51 @@ class Tail:
 
     segment: int
     units: int
+
+
+class SegmentCounts(NamedTuple):
+    """What is counted of each segment, one column each; native code changes them in place.
+
+    Attributes
+    ----------
+    live : (segments,) uint64
+        Units of live records, and of those that a journal may not store over yet (W6).
+    charged : (segments,) uint64
+        Units that live records are charged.
+    ends : (segments,) uint64
+        The end of the last record; means nothing where nothing is live.
+    """
+
+    live: U64
+    charged: U64
+    ends: U64
+
+    @classmethod
+    def of(cls, segments: int) -> SegmentCounts:
+        """Return columns of zeros."""
+        live, charged, ends = np.zeros((3, segments), np.uint64)
+        return cls(live, charged, ends)
+
+
+def charge_of(units: U64, segment_units: int) -> U64:
+    """Return what records of so many units are charged (`record_charge` in kernels/live_units.cuh)."""
+    fitting = np.uint64(segment_units) // np.maximum(units, np.uint64(1))
+    share = np.uint64(segment_units) // np.maximum(fitting, np.uint64(1))
+    as_it_is = (units * np.uint64(_CHARGED_AS_IT_IS) <= segment_units) | (units > segment_units)
+    return np.where(as_it_is, units, share)
+
+
+def reserve_of(segments: int) -> int:
+    """Return how many free segments are kept for compaction."""
+    return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) if segments >= COMPACTED_SEGMENTS_MIN else 0
+
+
+def charged_units_max(units: int, segment_units: int) -> int:
+    """Return up to which charge any write is accepted, in a heap of so many units."""
+    segments = -(-units // segment_units)
+    if segments < COMPACTED_SEGMENTS_MIN:
+        return units
+    return int(_CHARGED_SHARE * (units - (reserve_of(segments) + _TAILS) * segment_units))
 
 
 class Heap:
@@ -33,8 +92,8 @@ class Heap:
         From the root.
     tail
         From the current descriptor.
-    live_units : (segments,) uint64
-        Counted from the index. Native code keeps their address: they change in place.
+    counts
+        Counted from the index. Native code keeps their addresses: they change in place.
     size
         Bytes that the heap has; by default, all segments are whole.
 
@@ -42,40 +101,106 @@ class Heap:
     ----------
     bytes
         The size that it has.
+    bytes_max
+        The size that it may have.
     growth_waits
         Why it cannot grow now, where it should; else nothing.
+    stamps : (segments,) uint64
+        How old the records of a segment are: the clock when they were appended.
+    state : uint64
+        What native code must know of the heap.
+    moved_units
+        That compaction has moved.
     """
 
-    def __init__(self, segment_bytes: int, tail: Tail, live_units: U64, *, size: int | None = None) -> None:
+    def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
-        self.bytes = len(live_units) * segment_bytes if size is None else size
+        self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""
-        self._live_units = self.live_units = live_units
+        self._columns: tuple[U64, ...] = (*counts, np.zeros(len(counts.live), np.uint64))
+        self.state = np.zeros(_STATE_WORDS, np.uint64)
+        self._take(self.bytes)
+        # Above the tail nothing was appended, whatever of it is live.
+        self.ends[tail.segment] = max(int(self.ends[tail.segment]), tail.units)
+        self.state[_SURVIVORS] = _NO_SEGMENT
+        self.state[_CHARGED] = self.charged_units.sum()
+        self.moved_units = 0
         self._freed: deque[tuple[int, U64]] = deque()
 
     def allow(self, size_max: int) -> None:
-        """Have a place for the segments of a larger heap; before native code knows the address of `live_units`."""
-        segments = len(self.live_units)
-        if self._segments_of(size_max) > len(self._live_units):
+        """Have a place for the segments of a larger heap; before native code knows the addresses of the columns."""
+        self.bytes_max = max(size_max, self.bytes)
+        if self._segments_of(size_max) > len(self._columns[0]):
             # What nobody touches takes no memory.
-            self._live_units = np.zeros(self._segments_of(size_max), np.uint64)
-            self._live_units[:segments] = self.live_units
-            self.live_units = self._live_units[:segments]
+            columns = tuple(np.zeros(self._segments_of(size_max), np.uint64) for _ in self._columns)
+            for column, old in zip(columns, self._columns, strict=True):
+                column[: len(old)] = old
+            self._columns = columns
+        self._take(self.bytes)
 
     def _segments_of(self, size: int) -> int:
         return -(-size // (self.segment_units * UNIT_BYTES))
 
     def grow(self, size: int) -> None:
-        """Take more space into use, which the file has; cannot fail. The address of `live_units` stays."""
+        """Take more space into use, which the file has; cannot fail. The addresses of the columns stay."""
         assert size >= self.bytes
+        self._take(size)
+
+    def _take(self, size: int) -> None:
+        segments = self._segments_of(size)
         self.bytes = size
-        self.live_units = self._live_units[: self._segments_of(size)]
+        self.live_units, self.charged_units, self.ends, self.stamps = (column[:segments] for column in self._columns)
+        self.state[_RESERVE] = reserve_of(segments)
+        # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
+        sizes = (size // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
+        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
+        self.state[_UNITS] = size // UNIT_BYTES
 
     def end_of(self, segment: int) -> int:
         """Return the units of a segment that there are."""
         return min(self.segment_units, self.bytes // UNIT_BYTES - segment * self.segment_units)
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return len(self.live_units)
+
+    @property
+    def total_bytes(self) -> int:
+        """Its size."""
+        return self.bytes
+
+    @property
+    def reserve(self) -> int:
+        """Free segments that only compaction takes."""
+        return int(self.state[_RESERVE])
+
+    @property
+    def charged(self) -> int:
+        """Units that all records are charged."""
+        return int(self.state[_CHARGED])
+
+    @property
+    def charged_max(self) -> int:
+        """With more units charged, only writes are accepted that do not raise it."""
+        return int(self.state[_CHARGED_MAX])
+
+    @property
+    def clock(self) -> int:
+        """Units that users' records have taken so far."""
+        return int(self.state[_CLOCK])
+
+    @property
+    def survivors(self) -> int | None:
+        """The segment that compaction appends to, if there is one."""
+        segment = int(self.state[_SURVIVORS])
+        return None if segment == _NO_SEGMENT else segment
+
+    @survivors.setter
+    def survivors(self, segment: int | None) -> None:
+        self.state[_SURVIVORS] = _NO_SEGMENT if segment is None else segment
 
     @property
     def live_bytes(self) -> int:
@@ -84,23 +209,54 @@ class Heap:
         return (int(self.live_units.sum()) - freed) * UNIT_BYTES
 
     @property
+    def free_segments(self) -> int:
+        """Segments in which nothing is live, but for the tails."""
+        return self._count_free(self.live_units)
+
+    @property
+    def emptied_segments(self) -> int:
+        """The same, and those that wait until a journal may store over them (W6)."""
+        return self._count_free(self.charged_units)
+
+    def _count_free(self, units: U64) -> int:
+        tails = {self.tail.segment, self.survivors} - {None}
+        return len(units) - int(np.count_nonzero(units)) - sum(not units[segment] for segment in tails)
+
+    @property
     def free_units(self) -> int:
-        """Units that records could still be appended to."""
-        last = len(self.live_units) - 1
-        free = int((self.live_units == 0).sum()) * self.segment_units
-        if self.live_units[last] == 0:
+        """Units that users' records could still be appended to."""
+        return self._units_in(self.free_segments, self.live_units)
+
+    @property
+    def emptied_units(self) -> int:
+        """The same, and those that wait."""
+        return self._units_in(self.emptied_segments, self.charged_units)
+
+    def _units_in(self, free_segments: int, units: U64) -> int:
+        last, start = self.segments - 1, self.start
+        free = max(free_segments - self.reserve, 0) * self.segment_units
+        if free and not units[last] and last not in (start.segment, self.survivors):
             free -= self.segment_units - self.end_of(last)
-        start = self.start
-        return free + (self.end_of(start.segment) - start.units if start.units else 0)
+        return free + self.end_of(start.segment) - start.units
 
     @property
     def start(self) -> Tail:
         """Where the next record goes: a tail segment in which nothing is live begins again."""
         return self.tail if self.live_units[self.tail.segment] else Tail(self.tail.segment, 0)
 
-    def release(self, units: U64) -> None:
-        """Count units of each segment as no longer live; cannot fail."""
-        live_units = self.live_units[: len(units)]  # the heap may have grown since they were counted
+    def release(self, counts: SegmentCounts) -> None:
+        """Count records of each segment as no longer live; cannot fail."""
+        self._release_units(counts.live)
+        self.discharge(counts.charged)
+
+    def discharge(self, units: U64) -> None:
+        """Take back what records of each segment are charged."""
+        charged_units = self.charged_units[: len(units)]  # the heap may have grown since they were counted
+        np.subtract(charged_units, units, out=charged_units)
+        self.state[_CHARGED] -= units.sum(dtype=np.uint64)
+
+    def _release_units(self, units: U64) -> None:
+        live_units = self.live_units[: len(units)]
         np.subtract(live_units, units, out=live_units)
 
     def release_later(self, epoch: int, units: U64) -> None:
@@ -118,7 +274,7 @@ class Heap:
         """Free what was noted of the epochs up to one; return whether there was something."""
         before = len(self._freed)
         while self._freed and self._freed[0][0] <= epoch:
-            self.release(self._freed.popleft()[1])
+            self._release_units(self._freed.popleft()[1])
         return len(self._freed) < before
 
     @property

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
-from gpkvs.engine.heap import Heap
+from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
@@ -33,16 +33,18 @@ _STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
 _AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
-# With more than this share live, or with few segments, a heap had better grow than be compacted.
-_LIVE_SHARE, _FEW_SEGMENTS = 0.70, 8
+# With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
+_CHARGED_SHARE = 0.70 / 0.85
+# With more than this share, it grows although there are free segments.
+_NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
 _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(live_bytes: int, heap_bytes: int, segments: int) -> bool:
-    """Whether a heap that is short of space had better grow than free space in what it has."""
-    return live_bytes > _LIVE_SHARE * heap_bytes or segments < _FEW_SEGMENTS
+def prefers_growth(charged: int, charged_max: int, segments: int) -> bool:
+    """Whether a heap that is short of space had better grow than be compacted."""
+    return charged > _CHARGED_SHARE * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
 def step_bytes(heap_bytes: int) -> int:
@@ -88,11 +90,23 @@ class HeapGrowth:
         if heap.bytes == self._size_max:
             self._look_units = heap.segment_units + 1
             return
-        free = heap.free_units
         ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
-        if free < ahead and prefers_growth(heap.live_bytes, heap.bytes, len(heap.live_units)):
+        # What may come before space is short, or before more is charged than may be.
+        left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
+        if left < 0 and self.is_preferred:
             self._begin_ahead()
-        self._look_units = heap.tail.units + max(free - ahead, ahead // _LOOKS_AHEAD)
+        self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether the heap may grow, and nothing is in the way."""
+        return self._heap.bytes < self._size_max and not self._heap.growth_waits
+
+    @property
+    def is_preferred(self) -> bool:
+        """Whether the heap can grow and had better do so than be compacted."""
+        heap = self._heap
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments)
 
     def _next_size(self, needed_bytes: int) -> int:
         wanted = max(needed_bytes, step_bytes(self._heap.bytes))

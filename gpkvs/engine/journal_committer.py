@@ -19,7 +19,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.checkpoint import Checkpointer
-from gpkvs.engine.heap import Heap
+from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import ImageStores
 from gpkvs.engine.table import Table
@@ -75,7 +75,7 @@ class JournalCommitter:
         journal.on_new_memory = backend.attach_memory
         self.ended: Written = journal.last
         self.begun = self.ended.epoch
-        self._stores = ImageStores(backend, files)
+        self._stores = ImageStores(backend, files, heap)
         self._space = ZeroedSpace(files)
         self._appending = threading.Lock()
         self._is_empty = True  # the last frame: then nothing is to be covered
@@ -171,9 +171,10 @@ class JournalCommitter:
         """See `Committer.wait`."""
         self.journal.wait(gate)
 
-    def release(self, units: U64) -> None:
+    def release(self, counts: SegmentCounts) -> None:
         """See `Committer.release`: batches that are not durable yet may still name these records."""
-        self._heap.release_later(self.begun, units)
+        self._heap.release_later(self.begun, counts.live)
+        self._heap.discharge(counts.charged)
 
     def release_waiting(self) -> bool:
         """See `Committer.release_waiting`: a durable frame must say that the epoch is durable (W6)."""

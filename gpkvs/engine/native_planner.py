@@ -19,7 +19,7 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, Batch, BatchPart, BatchResult, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
-from gpkvs.engine.plan import FIRST_REQUEST
+from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
@@ -41,8 +41,9 @@ _OF_BATCH = (
     *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "buckets"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
-# each record there may be a segment and its units.
-_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2, "filled_segment": 2}
+# each record there may be a segment that it fills.
+_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
+_ELEMENTS["filled_segment"] = FILLED_WORDS
 # `Planned` in kernels/native_planner.hpp.
 _PLANNED_COUNT = 6
 _PLANNED_GATE = 6
@@ -164,6 +165,7 @@ class _LayoutPlanner:
             hash_key0=hash_key0,
             hash_key1=hash_key1,
             segment_units=files.segment_units,
+            heap_state=address_of(heap.state),
             result_bytes_max=result_bytes_max,
             writes=self.writes.address,
         )

@@ -16,13 +16,13 @@ import numpy as np
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.allocation import Allocation, allocate
-from gpkvs.engine.capacity import CutError, DoesNotFitError, cut_to, cut_to_tables
-from gpkvs.engine.heap import Heap
+from gpkvs.engine.capacity import CutError, DoesNotFitError, NoRoomError, cut_to, cut_to_tables, heap_too_small
+from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.phases_bytes import BytesPhases
 from gpkvs.engine.phases_u64 import U64Phases
-from gpkvs.engine.plan import FIRST_REQUEST, Plan
+from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST, Plan
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
@@ -71,8 +71,21 @@ class PhasePlanner:
         self._meter = meter
         self._made: dict[int, Phases] = {}  # by table id
 
-    def plan(self, batch: Batch, first_sequence: int) -> Planned:
-        """See `Planner.plan`; the phases run as often as it takes to know which requests fit."""
+    def plan(self, batch: Batch, first_sequence: int, *, makes_do: bool = False) -> Planned:
+        """See `Planner.plan`; the phases run as often as it takes to know which requests fit.
+
+        Parameters
+        ----------
+        batch, first_sequence
+            As there.
+        makes_do
+            Whether to cut the batch, or to refuse its first request, where the heap has no room now.
+
+        Raises
+        ------
+        NoRoomError
+            If the heap has no room now, and this may not make do.
+        """
         with memory_refused():
             requests = cut_to_tables(batch, RUNS_MAX)
             if batch.has_writes:
@@ -96,8 +109,16 @@ class PhasePlanner:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason
                     admitted[numbers[number]] = False
-            except CutError as cut:
-                requests = int(numbers[cut.requests])
+            except (CutError, NoRoomError) as cut:
+                fitting = cut.requests
+                if isinstance(cut, NoRoomError):
+                    if not makes_do:
+                        raise
+                    if fitting == 0:
+                        rejected[int(numbers[0])] = heap_too_small(self._heap, int(cut.units[0]))
+                        admitted[numbers[0]] = False
+                        continue
+                requests = int(numbers[fitting])
                 admitted[requests:] = False
                 rejected = {number: reason for number, reason in rejected.items() if number < requests}
         return Planned(BatchResult((), rejected, requests), None)
@@ -218,7 +239,7 @@ class PhasePlanner:
 
     def _keep_records(self, writes: TableWrites, plan: Plan) -> None:
         download = self._place.download
-        writes.set(first_sequence=plan.first_sequence, filled=len(plan.records.filled_segment) // 2)
+        writes.set(first_sequence=plan.first_sequence, filled=len(plan.records.filled_segment) // FILLED_WORDS)
         writes.keep(
             put_op=plan.records.op,
             put_reference=plan.records.reference,
@@ -241,21 +262,22 @@ class PhasePlanner:
             )
             writes.set(freed=len(freed))
         else:
-            freed_units = self._count_units(freed) if writes.index.has_records else None
-            writes.device = DeviceColumns(plan.changes.slot, plan.changes.contents, digest, freed_units)
+            counts = self._count_freed(freed) if writes.index.has_records else None
+            writes.device = DeviceColumns(plan.changes.slot, plan.changes.contents, digest, counts)
 
-    def _count_units(self, reference: U64) -> U64:
-        """Return how many units of each segment references on a GPU name; on the host."""
-        units = np.zeros(self._files.segments, np.uint64)
+    def _count_freed(self, reference: U64) -> SegmentCounts:
+        """Return what of each segment references on a GPU name; on the host."""
+        counts = SegmentCounts.of(self._files.segments)
         self._place.launch(
             "count_units",
             len(reference),
             reference=reference,
             segment_units=self._files.segment_units,
-            segments=len(units),
-            live_units=units,
+            segments=len(counts.live),
+            live_units=counts.live,
+            charged_units=counts.charged,
         )
-        return units
+        return counts
 
     def _check_log(self, batch: Batch, runs: tuple[LogRun, ...]) -> None:
         """Put off requests if displaced occupants make the batch larger than the log."""

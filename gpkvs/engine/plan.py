@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
 
+FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
 FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
 
 
@@ -89,12 +91,12 @@ class Records:
     op: U32  # the SET of each, in arrival order
     reference: U64
     units: int  # what all of them take
-    filled_segment: U64  # pairs: a segment of the heap, and the units that they take of it
+    filled_segment: U64  # what they take of each segment of the heap, in `FILLED_WORDS` words
 
     @property
     def segments(self) -> list[int]:
         """The segments that they go to."""
-        numbers: list[int] = self.filled_segment[::2].tolist()
+        numbers: list[int] = self.filled_segment[::FILLED_WORDS].tolist()
         return numbers
 
     def __len__(self) -> int:

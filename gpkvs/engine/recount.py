@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U64
+from gpkvs.engine.heap import SegmentCounts
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 
 
-def recount(files: StoreFiles, backend: Backend, index: Index, live_units: U64) -> int:
-    """Stream a whole index; add its live units to those of each heap segment, and return its number of records."""
+def recount(files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts) -> int:
+    """Stream a whole index; add what it has in each heap segment, and return its number of records."""
     index.region.prefetch(0, index.region.bytes)
     if index.layout.has_records:
-        return recount_blocks(files, backend, index, live_units, 0, index.entry.blocks)
+        return recount_blocks(files, backend, index, counts, 0, index.entry.blocks)
     records = np.zeros(index.entry.blocks, np.uint32)
     key0, key1 = index.hash_keys
     backend.launch(
@@ -31,7 +31,9 @@ def recount(files: StoreFiles, backend: Backend, index: Index, live_units: U64) 
     return int(records.sum(dtype=np.uint64))
 
 
-def recount_blocks(files: StoreFiles, backend: Backend, index: Index, live_units: U64, first: int, last: int) -> int:
+def recount_blocks(
+    files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts, first: int, last: int
+) -> int:
     """Do the same for the blocks `first` to `last - 1` of an index of the layout bytes."""
     records = np.zeros(last - first, np.uint32)
     backend.launch(
@@ -41,8 +43,10 @@ def recount_blocks(files: StoreFiles, backend: Backend, index: Index, live_units
         index=index,
         first_block=first,
         segment_units=files.segment_units,
-        segments=len(live_units),
-        live_units=live_units,
+        segments=len(counts.live),
+        live_units=counts.live,
+        charged_units=counts.charged,
+        ends=counts.ends,
         records=records,
     )
     return int(records.sum(dtype=np.uint64))
@@ -70,18 +74,18 @@ class DroppedTable:
         """Whether all of its index is counted."""
         return self._counted_blocks == self.index.entry.blocks
 
-    def step(self, budget_bytes: int) -> U64:
-        """Count the next blocks, as many as a budget of bytes covers, at least one; return their units by segment.
+    def step(self, budget_bytes: int) -> SegmentCounts:
+        """Count the next blocks, as many as a budget of bytes covers, at least one; return what they have by segment.
 
         Raises
         ------
         MemoryError
             If there is no memory for it; nothing was counted.
         """
-        units = np.zeros(self._files.segments, np.uint64)
+        counts = SegmentCounts.of(self._files.segments)
         first = self._counted_blocks
         last = min(first + max(1, budget_bytes // BLOCK_BYTES), self.index.entry.blocks)
         self.index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
-        recount_blocks(self._files, self._backend, self.index, units, first, last)
+        recount_blocks(self._files, self._backend, self.index, counts, first, last)
         self._counted_blocks = last
-        return units
+        return counts

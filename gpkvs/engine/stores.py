@@ -120,17 +120,18 @@ class DeviceStores:
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
         self._host.count_live(writes)
-        freed_units = _device(writes).freed_units
-        assert freed_units is not None
-        self._heap.release(freed_units)
+        freed = _device(writes).freed
+        assert freed is not None
+        self._heap.release(freed)
 
 
 class ImageStores:
     """For a journal: records to the file of the heap, entries to memory, slots to the image."""
 
-    def __init__(self, backend: Backend, files: StoreFiles) -> None:
+    def __init__(self, backend: Backend, files: StoreFiles, heap: Heap) -> None:
         assert files.data
         self._backend = backend
+        self._heap = heap
         self._file = files.data.file
         self._heap_offset = files.root.journal_bytes
         # The largest record, and the page that it begins in.
@@ -188,8 +189,9 @@ class ImageStores:
 
     def count_live(self, writes: TableWrites, freed_units: U64) -> None:
         """Count in the heap what is live now; gather what is free later."""
-        if writes.device and writes.device.freed_units is not None:
-            freed_units += writes.device.freed_units
+        if writes.device and writes.device.freed is not None:
+            freed_units += writes.device.freed.live
+            self._heap.discharge(writes.device.freed.charged)
         writes.keep(freed_units=freed_units)
         self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
 

@@ -16,8 +16,7 @@ from functools import partial
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U64
-from gpkvs.engine.heap import Heap
+from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import DeviceStores, HostStores, Stores
 from gpkvs.engine.table import Table
@@ -90,9 +89,9 @@ class UndoCommitter:
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 
-    def release(self, units: U64) -> None:
+    def release(self, counts: SegmentCounts) -> None:
         """See `Committer.release`."""
-        self._heap.release(units)
+        self._heap.release(counts)
 
     def release_waiting(self) -> bool:
         """See `Committer.release_waiting`: no space waits."""

@@ -18,7 +18,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U64
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
@@ -37,7 +37,7 @@ class DeviceColumns:
     slot: U64
     contents: U64  # (slots, words of a slot)
     digest: U64
-    freed_units: U64 | None  # (segments,), on the host: what each segment of the heap loses; None without records
+    freed: SegmentCounts | None  # on the host: what each segment of the heap loses; None without records
 
 
 class TableWrites:
@@ -89,9 +89,13 @@ class TableWrites:
         self.set(
             pool=backend.host_threads,
             heap=files.heap.address,
-            live_units=address_of(heap.live_units),
-            segments=len(heap.live_units),
+            segments=heap.segments,
             segment_units=heap.segment_units,
+            live_units=address_of(heap.live_units),
+            charged_units=address_of(heap.charged_units),
+            ends=address_of(heap.ends),
+            stamps=address_of(heap.stamps),
+            heap_state=address_of(heap.state),
         )
 
     def set(self, **words: int) -> None:

@@ -66,28 +66,27 @@ GPKVS_DEVICE void admit_all(const Args& a) {
 GPKVS_SERIAL_KERNEL(admit_bytes, ADMIT_BYTES_ARGS) { if (i == 0) admit_all<BytesSlot>(a); }
 GPKVS_SERIAL_KERNEL(admit_u64, ADMIT_U64_ARGS) { if (i == 0) admit_all<U64Slot>(a); }
 
-// admit_records: which requests' records do not fit `budget` units, in arrival order. A record costs what it adds to the one
-// that an accepted request would leave for the same key (`held`, zero at first).
+// admit_records: which requests would raise what all records are charged above the limit, in arrival order. A request may
+// take `room` (of the limit, which is already exceeded if it is negative, in two's complement); one that raises nothing is
+// always accepted. A write costs what it adds to the record that an accepted request, or the table, holds for the key.
 #define ADMIT_RECORDS_ARGS(F)                                                               \
-    F(u64, sets) F(const u32*, set_chain) F(const u32*, set_request) F(const u32*, set_key_bytes)                \
-    F(const u32*, set_value_bytes) F(u64, budget)                                           \
+    F(u64, writes) F(const u32*, write_chain) F(const u32*, write_request) F(const u64*, write_charge) F(u64, room) \
     F(u64*, held) F(u64*, before) F(u8*, refused)
 
 GPKVS_SERIAL_KERNEL(admit_records, ADMIT_RECORDS_ARGS) {
     if (i != 0) return;
-    u64 used = 0;
-    for (u64 first = 0, last; first < a.sets; first = last) {
-        const u64 used_before = used;
-        for (last = first; last < a.sets && a.set_request[last] == a.set_request[first]; last++) {
-            u64& held = a.held[a.set_chain[last]];
+    long long used = 0;
+    for (u64 first = 0, last; first < a.writes; first = last) {
+        const long long used_before = used;
+        for (last = first; last < a.writes && a.write_request[last] == a.write_request[first]; last++) {
+            u64& held = a.held[a.write_chain[last]];
             a.before[last] = held;
-            const u64 units = record_units(a.set_key_bytes[last], a.set_value_bytes[last]);
-            used += units - held;
-            held = units;
+            used += (long long)a.write_charge[last] - (long long)held;
+            held = a.write_charge[last];
         }
-        if (used <= a.budget) continue;
-        a.refused[a.set_request[first]] = 1;
-        for (u64 s = last; s-- > first;) a.held[a.set_chain[s]] = a.before[s];
+        if (used <= (long long)a.room || used <= used_before) continue;
+        a.refused[a.write_request[first]] = 1;
+        for (u64 w = last; w-- > first;) a.held[a.write_chain[w]] = a.before[w];
         used = used_before;
     }
 }

@@ -24,6 +24,7 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "compact.hpp"
 #include "journal.hpp"
 #include "native_planner.hpp"
 #include "write_set.hpp"

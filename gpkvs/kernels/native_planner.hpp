@@ -18,7 +18,7 @@
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
     F(u64, table_id) F(Buckets*, index) F(u64, buckets) F(u8*, out)                         \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
-    F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
+    F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
@@ -163,15 +163,19 @@ static u64 place_keys(const Args& a, u64 chains) {
     return changes;
 }
 
-// Gives each record that is kept its place behind the tail, in arrival order; false if the heap is full.
+// Gives each record that is kept its place behind the tail, in arrival order; false if there is no room, or the records
+// would be charged too much.
 static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     TableWrites& w = *a.writes;
     const u64 kept = ~0ull;  // until it has a reference
+    u64 lost_charge = 0;
     for (u64 op = 0; op < a.n; op++) a.reference[op] = NO_RECORD;
     for (u64 i = 0; i < changes; i++) {
         const u32 chain = a.changed_chain[i];
         if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
-        if (a.found[chain] != NO_SLOT) a.freed_reference[w.freed++] = a.old_word[chain];
+        if (a.found[chain] == NO_SLOT) continue;
+        a.freed_reference[w.freed++] = a.old_word[chain];
+        lost_charge += record_charge(reference_length(a.old_word[chain]), a.segment_units);
     }
     Appender<PlannerBytes> appender(a, tail, a.filled_segment);
     u64 records = 0, heap_units = 0;
@@ -187,8 +191,8 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     tail = appender.end();
     w.records = records;
     w.heap_units = heap_units;
-    w.filled = appender.pairs();
-    return true;
+    w.filled = appender.segments_filled();
+    return is_charge_accepted(a.heap_state, appender.charged(), lost_charge);
 }
 
 // The new contents of every slot that changes; displaced occupants come last.
@@ -222,7 +226,7 @@ template <class Args>
 static bool plan_writes(const Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
     if (changes == NO_SLOT) return false;
-    Tail tail = {a.tail_segment, a.tail_units, a.tail_segment};
+    Tail tail = {a.tail_segment, a.tail_units, a.tail_segment, UNCOUNTED};
     if constexpr (has_records<typename Args::Slot>)
         if (!allocate_records(a, changes, tail)) return false;
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;

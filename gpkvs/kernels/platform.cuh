@@ -47,6 +47,7 @@ GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
 GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
+GPKVS_DEVICE void atomic_max(u64* at, u64 value) { atomicMax(at, value); }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
@@ -149,6 +150,11 @@ GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b
 GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return (u32)__builtin_popcount(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+GPKVS_DEVICE void atomic_max(u64* at, u64 value) {
+    u64 seen = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (seen < value && !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     u64 word;
     memcpy(&word, at, 8);

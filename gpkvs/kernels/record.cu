@@ -49,3 +49,13 @@ GPKVS_PM_KERNEL(record, RECORD_ARGS) {
     while (writer.at < end) put_word(writer, 0);
     pm_store(words, a.table_id << 32 | (u32)~writer.crc);
 }
+
+// move_record: records as they are, damaged ones too, from one place of the heap to another.
+#define MOVE_RECORD_ARGS(F) F(const u64*, moved_from) F(const u64*, reference) F(const u8*, heap) F(u8*, to)
+
+GPKVS_PM_KERNEL(move_record, MOVE_RECORD_ARGS) {
+    const u64* from = (const u64*)(a.heap + reference_offset(a.moved_from[i]) * UNIT_BYTES);
+    u64* to = (u64*)(a.to + reference_offset(a.reference[i]) * UNIT_BYTES);
+    const u64 words = reference_length(a.reference[i]) * (UNIT_BYTES / 8);
+    for (u64 w = 0; w < words; w++) pm_store(to + w, from[w]);
+}

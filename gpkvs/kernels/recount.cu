@@ -2,8 +2,10 @@
 #include "live_units.cuh"
 #include "probe.cuh"
 
-// recount_bytes: live units of each heap segment and the number of records. One item a block, from `first_block` on.
-#define RECOUNT_BYTES_ARGS(F) F(const BytesBucket*, index) F(u64, first_block) SEGMENTS_ARGS(F) F(u32*, records)
+// recount_bytes: of each heap segment live units, what they are charged, and the end of the last record in units of the
+// segment; and the number of records. One item a block, from `first_block` on.
+#define RECOUNT_BYTES_ARGS(F) \
+    F(const BytesBucket*, index) F(u64, first_block) CHARGED_ARGS(F) F(u64*, ends) F(u32*, records)
 
 GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     const u32 in_block = BytesBucket::IN_BLOCK * WAYS;
@@ -14,12 +16,15 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
         if (slot_kind(slot->meta) == KIND_EMPTY) continue;
         records++;
         count_reference(a, slot->reference);
+        const u64 segment = reference_offset(slot->reference) / a.segment_units;
+        const u64 end = reference_offset(slot->reference) % a.segment_units + reference_length(slot->reference);
+        if (segment < a.segments) atomic_max(a.ends + segment, end < a.segment_units ? end : a.segment_units);
     }
     a.records[i] = records;
 }
 
 // count_units: the units of references on a GPU. One item a reference.
-#define COUNT_UNITS_ARGS(F) F(const u64*, reference) SEGMENTS_ARGS(F)
+#define COUNT_UNITS_ARGS(F) F(const u64*, reference) CHARGED_ARGS(F)
 
 GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) { count_reference(a, a.reference[i]); }
 

@@ -47,10 +47,18 @@ GPKVS_PM_KERNEL(replay_u64, REPLAY_U64_ARGS) { replay_entry<U64Slot>(a, i); }
 // What a frame says of a record as it was written: where it lies, and its first word, which holds its CRC and table.
 GPKVS_DEVICE u64 record_digest(u64 reference, u64 first_word) { return mix64(mix64(reference) ^ first_word); }
 
+// The same of a record that was moved: of all its words, for a damaged one moves too, and fails its own check.
+GPKVS_DEVICE u64 moved_digest(u64 reference, const u64* words) {
+    u32 crc = ~0u;
+    for (u64 w = 0; w < reference_length(reference) * (UNIT_BYTES / 8); w++) crc = crc32c_word(crc, words[w]);
+    return mix64(mix64(reference) ^ (u32)~crc);
+}
+
 // verify_records: the digests of the records that a run's batch wrote to a part of the heap; `wrong` where one fails its own
-// check. The other entries (removals, displaced occupants, records elsewhere) count nothing.
+// check. The other entries (removals, displaced occupants, records elsewhere) count nothing. `is_move`: the batch moved
+// records, one for each entry, and gave no versions.
 #define VERIFY_RECORDS_ARGS(F)                                                              \
-    F(const u64*, log) F(u64, first_sequence) F(const u8*, heap) F(u64, first_byte) F(u64, end_byte) \
+    F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, first_byte) F(u64, end_byte) \
     F(u64*, digest) F(u8*, wrong)
 
 GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
@@ -58,9 +66,14 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
     const BytesSlot slot = {entry.words[0], entry.words[1], entry.words[2], entry.words[3]};
     a.digest[i] = 0;
     a.wrong[i] = 0;
-    if (slot_kind(slot.meta) != KIND_RECORD || slot_version(slot.meta) < a.first_sequence) return;
+    if (!a.is_move && (slot_kind(slot.meta) != KIND_RECORD || slot_version(slot.meta) < a.first_sequence)) return;
     const u64 at = reference_offset(slot.reference) * UNIT_BYTES;
     if (at < a.first_byte || at >= a.end_byte) return;
+    if (a.is_move) {
+        if (at + reference_length(slot.reference) * UNIT_BYTES > a.end_byte) a.wrong[i] = 1;
+        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));
+        return;
+    }
     const RecordHeader* record = checked_record(a.heap, a.end_byte, slot.reference);
     if (record) a.digest[i] = record_digest(slot.reference, *(const u64*)record);
     else a.wrong[i] = 1;

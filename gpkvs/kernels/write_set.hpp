@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "fatal_line.hpp"
-#include "live_units.cuh"
+#include "heap_state.hpp"
 #include "pool.hpp"
 #include "record.cuh"
 
@@ -20,8 +20,8 @@
     F(u32*, put_op) F(u64*, put_reference) F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) \
     F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(u64, first_sequence) \
     F(u64*, freed_reference) F(u64*, filled_segment)                                        \
-    F(Pool*, pool) F(u8*, heap) SEGMENTS_ARGS(F)                                            \
-    F(u64*, marks) F(u64*, freed_units) F(u64, records_digest)                              \
+    F(Pool*, pool) F(u8*, heap) HEAP_ARGS(F)                                                \
+    F(u64*, marks) F(u64*, freed_units) F(u64, records_digest) F(u64*, moved_from)          \
     F(u64, file) F(u64, heap_offset) F(u8*, pages)
 
 struct TableWrites {
@@ -31,13 +31,22 @@ struct TableWrites {
 template <class Slot>
 static constexpr bool has_records = std::is_same<Slot, BytesSlot>::value;
 
-// The records `first` to `last - 1`, to the heap.
-static void store_records_run(const void* args, u64 first, u64 last) {
-    const TableWrites& w = *(const TableWrites*)args;
+// The records `first` to `last - 1`, to where the heap begins: new ones, or those that compaction moves.
+static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
+    if (w.moved_from) {
+        const move_record_args taken = {w.moved_from + first, w.put_reference + first, w.heap, heap};
+        w.pool->run(&gpkvs_kernel_move_record, &taken, last - first);
+        return;
+    }
     const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
                                w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
-                               w.first_sequence, w.table_id,              w.heap};
+                               w.first_sequence, w.table_id,              heap};
     w.pool->run(&gpkvs_kernel_record, &taken, last - first);
+}
+
+static void store_records_run(const void* args, u64 first, u64 last) {
+    const TableWrites& w = *(const TableWrites*)args;
+    make_records(w, first, last, w.heap);
 }
 
 // How much is written at once, if no record is larger: it stays in a cache until it is copied.
@@ -62,13 +71,11 @@ static void write_records_run(const void* args, u64 first, u64 last) {
         }
         u8* base = w.pages - page;  // where the heap would begin
         memcpy(w.pages, w.heap + page, at - page);
-        const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
-                                   w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
-                                   w.first_sequence, w.table_id,              base};
-        w.pool->run(&gpkvs_kernel_record, &taken, until - first);
+        make_records(w, first, until, base);
         for (; first < until; first++) {
             const u64 reference = w.put_reference[first];
-            w.records_digest += record_digest(reference, *(const u64*)(base + reference_offset(reference) * UNIT_BYTES));
+            const u64* words = (const u64*)(base + reference_offset(reference) * UNIT_BYTES);
+            w.records_digest += w.moved_from ? moved_digest(reference, words) : record_digest(reference, *words);
         }
         const u64 whole = (end - page + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
         memset(w.pages + (end - page), 0, whole - (end - page));
@@ -126,15 +133,29 @@ static void store_image_run(const void* args, u64 first, u64 last) {
     for (u64 i = first; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);
 }
 
-// After the commit: what each segment's live units gained and lost. A journal may not use again what was freed before
-// it is covered (W6): then the units freed are gathered aside.
+// After the commit: what each segment's live units gained and lost, and what is charged. A journal may not use again what
+// was freed before it is covered (W6): then the units freed are gathered aside. Records that moved keep their age, which
+// the host knows.
 static void count_live_run(const void* args, u64, u64) {
     const TableWrites& w = *(const TableWrites*)args;
-    for (u64 i = 0; i < w.filled; i++) w.live_units[w.filled_segment[2 * i]] += w.filled_segment[2 * i + 1];
+    for (u64 i = 0; i < w.filled; i++) {
+        const u64* filled = w.filled_segment + FILLED_WORDS * i;
+        const u64 segment = filled[0];
+        w.live_units[segment] += filled[1];
+        w.charged_units[segment] += filled[2];
+        w.heap_state[HEAP_CHARGED] += filled[2];
+        w.ends[segment] = filled[3];
+        if (w.moved_from) continue;
+        w.heap_state[HEAP_CLOCK] += filled[1];
+        w.stamps[segment] = w.heap_state[HEAP_CLOCK];
+    }
     for (u64 i = 0; i < w.freed; i++)
         if (u64* live_units = live_units_of(w, w.freed_reference[i])) {
-            const u64 units = reference_length(w.freed_reference[i]);
-            if (w.freed_units) w.freed_units[live_units - w.live_units] += units;
+            const u64 segment = live_units - w.live_units, units = reference_length(w.freed_reference[i]);
+            const u64 charge = record_charge(units, w.segment_units);
+            w.charged_units[segment] -= charge;
+            w.heap_state[HEAP_CHARGED] -= charge;
+            if (w.freed_units) w.freed_units[segment] += units;
             else *live_units -= units;
         }
 }

@@ -18,6 +18,7 @@ from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, Sizes
+from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.recount import recount
 from gpkvs.engine.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
@@ -408,9 +409,9 @@ class _Copy:
                 self.on_progress(f"verifying table {entry.name}", 0.8 + 0.2 * done / self._blocks)
                 done += entry.blocks
                 wanted, found = self._contents[entry.id], _audited_contents(self._backend, written, entry)
-                live_units = np.zeros(written.files.segments, np.uint64)
-                counted = recount(written.files, self._backend, written.files.indexes[entry.id], live_units)
-                if found != wanted or counted != wanted.keys or int(live_units.sum()) != wanted.units:
+                counts = SegmentCounts.of(written.files.segments)
+                counted = recount(written.files, self._backend, written.files.indexes[entry.id], counts)
+                if found != wanted or counted != wanted.keys or int(counts.live.sum()) != wanted.units:
                     raise StoreError(
                         f"table {quoted(entry.name)} was read back from {new} with {found.keys:,} keys, and is not "
                         f"what was written ({wanted.keys:,} keys): check the disk; nothing was kept"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.catalog import TableEntry
@@ -219,9 +220,8 @@ def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport
             offset,
             f"slot {slot} of table {table.name!r} with key {int(index.region.words(offset, 1)[0])}",
         )
-    live_units = np.zeros(0, np.uint64)
     report.slots += table.slots
-    report.records += recount(files, backend, index, live_units)
+    report.records += recount(files, backend, index, SegmentCounts.of(0))
 
 
 def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
@@ -164,10 +164,10 @@ def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Res
 
 def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, int]]:
     """Count the records of every table, and what of the heap is live."""
-    live_units = np.zeros(files.segments, np.uint64)
-    records = {table: recount(files, backend, index, live_units) for table, index in files.indexes.items()}
+    counts = SegmentCounts.of(files.segments)
+    records = {table: recount(files, backend, index, counts) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    return Heap(files.root.segment_bytes, tail, live_units, size=files.root.heap_bytes), records
+    return Heap(files.root.segment_bytes, tail, counts, size=files.root.heap_bytes), records
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:

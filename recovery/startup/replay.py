@@ -305,6 +305,7 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
                 run.count,
                 log=frame.run_address(run),
                 first_sequence=frame.header.descriptor.first_sequence,
+                is_move=int(_is_move(frame)),
                 heap=int(memory.ctypes.data) - first,
                 first_byte=first,
                 end_byte=last,
@@ -325,11 +326,18 @@ def _entries(frame: _Found, run: LogRun) -> NDArray[np.uint64]:
     return stripes.transpose(0, 2, 1).reshape(-1, words)[: run.count]
 
 
+def _is_move(frame: _Found) -> bool:
+    """Whether a batch moved records, one for each entry: it gave no versions."""
+    descriptor = frame.header.descriptor
+    return descriptor.first_sequence == descriptor.next_sequence
+
+
 def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
     """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
     entries = _entries(frame, run)
     versions = entries[:, _META_WORD] & np.uint64(VERSION_MAX)
-    references = entries[versions >= np.uint64(frame.header.descriptor.first_sequence)][:, _REFERENCE_WORD]
+    is_written = (versions >= np.uint64(frame.header.descriptor.first_sequence)) | _is_move(frame)
+    references = entries[is_written][:, _REFERENCE_WORD]
     offsets = reference_offset(references)
     segments = offsets // np.uint64(files.segment_units)
     for segment in np.unique(segments).tolist():

@@ -118,7 +118,9 @@ def test_full_heap(store_path: Path) -> None:
             assert stored < 1000
         with pytest.raises(NoSpaceError, match=r"heap full: .* --heap-bytes"):
             store.set(b"more", value)
-        assert stored > 200
+        info = store.info()
+        assert stored == info.heap_charged_bytes_max // 4048  # of a record
+        assert info.heap_charged_bytes_max == int(0.85 * (16 - 2 - 2) * 4096) * 16  # less the reserve and two tails
         result = run(
             store,
             [(Op.SET, b"big", value)],

@@ -10,12 +10,14 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 
 SEGMENTS = 8
+NO_SEGMENT = (1 << 64) - 1
 SEGMENT_BYTES = 64 << 10
 TINY = {"index_bytes": 64 << 10, "heap_bytes": SEGMENTS * SEGMENT_BYTES, "log_bytes": 256 << 10}
 
@@ -24,10 +26,12 @@ Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
 @pytest.fixture(params=[OPS_MAX, 0], ids=["at-once", "by-phases"])
 def tiny(request: pytest.FixtureRequest, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[gpkvs.Store]:
-    """Return a store of eight segments, with either planner."""
+    """Return a store of eight segments, with either planner; users may fill them all, and nothing is compacted."""
     with gpkvs.open(store_path, backend="cpu", **TINY) as store:
         assert store._files.root.segment_bytes == SEGMENT_BYTES
         monkeypatch.setattr(store._backend, "host_ops_max", request.param)
+        monkeypatch.setattr(Compactor, "step", lambda *_: False)
+        store._engine.heap.state[:4] = 0, NO_SEGMENT, 0, 1 << 40  # no reserve, no limit of the charge
         yield store
 
 
@@ -123,7 +127,7 @@ def test_free_bytes_are_those_that_records_can_take(tiny: gpkvs.Store) -> None:
 
 def test_space_that_waits_is_one_note_for_each_epoch() -> None:
     """A table is dropped in many steps, and no batch may come between: the notes would grow with its index."""
-    heap = Heap(SEGMENT_BYTES, Tail(0, 0), np.array([100, 100], np.uint64))
+    heap = Heap(SEGMENT_BYTES, Tail(0, 0), SegmentCounts(*np.full((3, 2), 100, np.uint64)))
 
     def units(*counts: int) -> np.ndarray:
         return np.array(counts, np.uint64)

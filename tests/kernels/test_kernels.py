@@ -13,7 +13,7 @@ import gpkvs.kernels
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import Op
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.stores import HostStores
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
@@ -148,17 +148,21 @@ def test_units_of_references_are_counted_alike_on_host_and_gpu() -> None:
     assert np.array_equal(layout.reference_offset(reference[1:]), offset[1:])
     assert np.array_equal(layout.reference_length(reference[1:]), length[1:])
     expected = [int(length[1:][offset[1:] // np.uint64(segment_units) == segment].sum()) for segment in range(7)]
-    backend, units = CpuBackend(3), np.zeros(9, np.uint64)
+    backend, units, charged = CpuBackend(3), np.zeros(9, np.uint64), np.zeros(9, np.uint64)
     arguments = {"segment_units": segment_units, "segments": 7}
-    backend.launch("count_units", len(reference), reference=reference, live_units=units, **arguments)
+    backend.launch(
+        "count_units", len(reference), reference=reference, live_units=units, charged_units=charged, **arguments
+    )
+    assert np.array_equal(charged, units)  # they are small
     assert units.tolist() == [*expected, 0, 0]
-    heap = Heap(1 << 20, Tail(0, 0), units[:7].copy())
+    heap = Heap(1 << 20, Tail(0, 0), SegmentCounts(units[:7].copy(), charged[:7].copy(), np.zeros(7, np.uint64)))
     writes = TableWrites(SimpleNamespace(heap=SimpleNamespace(address=0)), backend, heap)  # type: ignore[arg-type]
     writes.index = SimpleNamespace(layout=layout.BYTES_LAYOUT)  # type: ignore[assignment]
     writes.keep(freed_reference=reference)
     writes.set(freed=len(reference))
     HostStores(backend).count_live(writes)
-    assert heap.live_units.tolist() == [0] * 7
+    assert heap.live_units.tolist() == heap.charged_units.tolist() == [0] * 7
+    assert heap.charged == 0
     backend.close()
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, kernels, server, storage
+from tests.mutants import client, compaction, kernels, server, storage
 from tests.mutants.mutant import Mutant
 
-_ALL: tuple[Mutant, ...] = (*server.MUTANTS, *client.MUTANTS, *storage.MUTANTS, *kernels.MUTANTS)
+_ALL: tuple[Mutant, ...] = (
+    *server.MUTANTS,
+    *client.MUTANTS,
+    *storage.MUTANTS,
+    *kernels.MUTANTS,
+    *compaction.MUTANTS,
+)
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 assert len(MUTANTS) == len(_ALL), "two mutants have one name"

@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "free-space-counted-twice",
         _HEAP,
-        "(self.end_of(start.segment) - start.units if start.units else 0)",
-        "self.end_of(start.segment) - start.units",
+        " - sum(not units[segment] for segment in tails)",
+        "",
         "an empty tail segment counts twice as free: more is admitted than fits",
         (f"{_HEAP_TESTS}test_free_bytes_are_those_that_records_can_take",),
     ),

@@ -1,7 +1,7 @@
 """What scripts do in a life: what is held where, and what runs meanwhile (`schedules`).
 
-Heaps have eight segments, and a large record fills most of one, so that a script knows where
-the next record goes: into the next segment in which nothing is live.
+Heaps have seven segments, too few to be compacted, and a large record fills most of one. So a script knows where the
+next record goes: into the next segment in which nothing is live.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Request, Shape
 from gpkvs.recovery.proof.diskfail.stage import DEFAULT, LARGE_BYTES, Stage
 
 _KIB = 1 << 10
-_SEGMENTS = 8
+_SEGMENTS = 7
 SHAPE = replace(
     Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, heap_bytes_max=0, delay_us=0
 )

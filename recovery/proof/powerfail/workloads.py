@@ -17,6 +17,7 @@ states that its last batch may leave. The earlier batches are the last ones of s
     J  a joined batch: six requests that insert, update, delete, repeat and displace, in one transaction
     W  a wide batch: 33 new keys, more than one stripe of the undo log
     L  large values: records of more lines than a thread can note until it writes them back (bytes only)
+    V  a step of compaction: all records of a segment move to another one (bytes only)
     B  a batch over both tables (u64 only: the default table has the layout bytes)
     C  a table is created
     X  a table is dropped
@@ -44,9 +45,9 @@ from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_o
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
-EXTRA = "JWLBCXOIZPK"
+EXTRA = "JWLVBCXOIZPK"
 TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
-_OF_ONE_LAYOUT = {"L": BYTES_LAYOUT.name, "B": U64_LAYOUT.name, "I": BYTES_LAYOUT.name, "Z": BYTES_LAYOUT.name}
+_OF_ONE_LAYOUT = dict.fromkeys("LVIZ", BYTES_LAYOUT.name) | {"B": U64_LAYOUT.name}
 LENGTH_MAX = 3
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 Contents = dict[bytes, bytes]
@@ -131,6 +132,7 @@ class Script:
             "B": self._both,
             "C": self._create,
             "X": self._drop,
+            "V": lambda store: store._engine.compactor.empty(store._engine.heap.tail.segment),
         }
 
     def step(self, letters: str, store: Store) -> None:

@@ -1,0 +1,351 @@
+"""Compaction of the heap: what is live of a victim segment moves elsewhere, step by step, until the segment is free.
+
+A step is a transaction like any other: this planner makes a write set, and the committer stores it. Records move as
+they are, damaged ones too. Their slots keep fingerprint, kind and version, so a step gives no versions.
+``kernels/compact.hpp`` finds the records and their new places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Backend
+from gpkvs.batch import U32, U64
+from gpkvs.engine.committer import Committer
+from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, charge_of
+from gpkvs.engine.plan import FILLED_WORDS
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import RUNS_MAX, UNIT_BYTES, reference_length, reference_offset
+
+VICTIM_SHARE_MAX: Final = 0.95  # of a segment: with more charged, a victim frees too little for what it moves
+IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
+
+_STEP_UNITS = (1 << 20) // UNIT_BYTES
+_STEP_MOVES: Final = 4096
+_SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
+_NO_SEGMENT: Final = (1 << 64) - 1
+_COUNT, _CHARGE, _LACKS_ROOM, _AT = range(4)  # `Moves` in kernels/compact.hpp
+
+
+class Compactor:
+    """Plans steps of compaction and has them committed.
+
+    Parameters
+    ----------
+    files, backend, tables, heap
+        Of the store; the host's threads compact.
+    committer
+        Stores the steps.
+
+    Attributes
+    ----------
+    freed_units
+        What was emptied, less what was moved elsewhere; only grows.
+    """
+
+    def __init__(
+        self, files: StoreFiles, backend: Backend, tables: dict[int, Table], heap: Heap, committer: Committer
+    ) -> None:
+        self._files = files
+        self._backend = backend.host
+        self._tables = tables
+        self._heap = heap
+        self._committer = committer
+        self._victim: int | None = None
+        self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
+        self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
+        self.freed_units = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether users' records may soon find no free segment."""
+        heap = self._heap
+        return heap.segments >= COMPACTED_SEGMENTS_MIN and heap.emptied_segments <= heap.reserve + 1
+
+    def step(self, share_max: float = VICTIM_SHARE_MAX) -> bool:
+        """Move the live records of the next part of a victim; return whether there was one.
+
+        Parameters
+        ----------
+        share_max
+            Of a segment, that a new victim may be charged.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for it; nothing was moved.
+        """
+        if self._heap.segments < COMPACTED_SEGMENTS_MIN or not self._find_victim(share_max):
+            return False
+        self._step()
+        return True
+
+    def empty(self, victim: int) -> None:
+        """Move all that is live of a segment, whichever it is: a proof looks at the step."""
+        self._begin_victim(victim)
+        while self._victim is not None:
+            self._step()
+
+    def _step(self) -> None:
+        moves = _Moves(self._files, self._heap, self._tables)
+        if self._swept is None:
+            self._walk(moves)
+        else:
+            self._sweep(moves)
+        if moves.count:
+            self._commit(moves)
+        elif moves.lacks_room and not self._committer.release_waiting():
+            self._too_large.add(self._give_up())
+        self._end_victim()
+
+    def idle_step(self) -> bool:
+        """Do the same while there is nothing else to do: only where two segments become one."""
+        if self._victim is None:
+            victims = self._candidates(IDLE_SHARE_MAX)
+            survivors, heap = self._heap.survivors, self._heap
+            if len(victims) < 2 and not (len(victims) and survivors is not None and self._fits(victims[0], survivors)):
+                return False
+            assert heap.segments >= COMPACTED_SEGMENTS_MIN
+        return self.step(IDLE_SHARE_MAX)
+
+    def _fits(self, victim: int, survivors: int) -> bool:
+        heap = self._heap
+        used = int(heap.ends[survivors]) if heap.live_units[survivors] else 0
+        return used + int(heap.charged_units[victim]) <= heap.end_of(survivors)
+
+    def _candidates(self, share_max: float) -> list[int]:
+        """Return the segments that may be emptied."""
+        heap = self._heap
+        if heap.segments < COMPACTED_SEGMENTS_MIN:
+            return []
+        charged = heap.charged_units
+        found = np.flatnonzero((charged > 0) & (charged <= int(share_max * heap.segment_units))).tolist()
+        others = {heap.tail.segment, heap.survivors} | self._damaged | self._too_large
+        return [segment for segment in found if segment not in others]
+
+    def _find_victim(self, share_max: float) -> bool:
+        heap = self._heap
+        self._end_victim()
+        if self._victim == heap.tail.segment:  # users emptied it and took it
+            self._victim = None
+        if self._victim is None:
+            candidates = np.array(self._candidates(share_max), np.int64)
+            if not len(candidates):
+                return False
+            self._begin_victim(self._best_of(candidates))
+        return True
+
+    def _best_of(self, candidates: NDArray[np.int64]) -> int:
+        """Choose by cost and benefit: (1 - u) * age / (1 + u); by emptiness alone while there is little room."""
+        heap = self._heap
+        share = heap.charged_units[candidates] / heap.segment_units
+        if heap.emptied_segments < heap.reserve:
+            return int(candidates[share.argmin()])
+        age = (heap.clock - heap.stamps[candidates]).astype(np.float64) + 1
+        return int(candidates[((1 - share) * age / (1 + share)).argmax()])
+
+    def _begin_victim(self, victim: int) -> None:
+        self._victim, self._at = victim, 0
+        self._swept: int | None = None  # the table that is swept; None while the victim is walked
+        self._moved_units = 0
+        self._counted_units = 0  # of the victim, in `freed_units`
+
+    def _give_up(self) -> int:
+        victim, self._victim = self._victim, None
+        assert victim is not None
+        return victim
+
+    def _end_victim(self) -> None:
+        """Count what is emptied; let go of a victim in which nothing is live any more."""
+        if self._victim is None:
+            return
+        is_empty = not self._heap.charged_units[self._victim]
+        emptied = (
+            self._heap.end_of(self._victim) if is_empty else self._at if self._swept is None else self._counted_units
+        )
+        self.freed_units += emptied - self._counted_units
+        self._counted_units = emptied
+        if is_empty:
+            self._victim = None
+            self._too_large.clear()
+
+    def _walk(self, moves: _Moves) -> None:
+        """Walk the next records of the victim; where it ends and records are missing, rot hides them: sweep."""
+        assert self._victim is not None
+        end = int(self._heap.ends[self._victim])
+        if self._at >= end:
+            self._swept, self._at = 0, 0
+            return
+        hash_key0, hash_key1 = self._files.root.hash_keys
+        moves.launch(
+            self._backend, "walk_victim", self._victim, self._at, end=end, hash_key0=hash_key0, hash_key1=hash_key1
+        )
+        self._at = moves.at
+
+    def _sweep(self, moves: _Moves) -> None:
+        """Look at the next slots of all tables."""
+        assert self._victim is not None
+        assert self._swept is not None
+        if self._swept == len(moves.tables):
+            self._damaged.add(self._give_up())
+            return
+        slots = moves.tables[self._swept].entry.slots
+        end = min(self._at + _SWEPT_SLOTS, slots)
+        moves.launch(self._backend, "sweep_index", self._victim, self._at, end=end, swept=self._swept)
+        self._at = moves.at
+        if self._at == slots:
+            self._swept, self._at = self._swept + 1, 0
+
+    def _commit(self, moves: _Moves) -> None:
+        """Store a step, and count it."""
+        heap, victim = self._heap, self._victim
+        assert victim is not None
+        tables = [self._writes(moves, number) for number in np.unique(moves.table).tolist()]
+        write_set = WriteSet(tables, 0, log_runs(tables, self._files.run_kind), heap.tail, ())
+        stamp = float(heap.stamps[victim])
+        self._committer.commit(write_set)
+        heap.survivors = moves.survivors
+        units = int(reference_length(moves.moved_to).sum())
+        heap.moved_units += units
+        self.freed_units -= units
+        segments, _, taken, _ = moves.filled(np.arange(moves.count))
+        for segment, new in zip(segments.tolist(), taken.tolist(), strict=True):  # records keep their age
+            live = max(int(heap.live_units[segment]), new)
+            heap.stamps[segment] = int((float(heap.stamps[segment]) * (live - new) + stamp * new) / live)
+
+    def _writes(self, moves: _Moves, number: int) -> TableWrites:
+        """Return what a step stores of one table."""
+        part = np.flatnonzero(moves.table == number)
+        index = moves.tables[number].index
+        slot, moved_from, moved_to = moves.slot[part], moves.moved_from[part], moves.moved_to[part]
+        contents = np.empty((len(part), 4), np.uint64)
+        self._backend.launch("load_slots_bytes", len(part), slot=slot, index=index, contents=contents)
+        contents[:, 2] = moved_to
+        segments, ends, units, charges = moves.filled(part)
+        filled = np.stack([segments, units, charges, ends], axis=1)
+        assert filled.shape[1] == FILLED_WORDS
+        writes = TableWrites(self._files, self._backend, self._heap)
+        writes.index, writes.operations, writes.changed_slot = index, 0, slot
+        writes.set(
+            slots=len(part),
+            records=len(part),
+            heap_units=int(units.sum()),
+            freed=len(part),
+            filled=len(segments),
+            index=index.address,
+            table_id=index.entry.id,
+        )
+        writes.keep(
+            changed_slot=slot,
+            contents=contents,
+            digest=np.empty(len(part), np.uint64),
+            freed_reference=moved_from,
+            put_reference=moved_to,
+            moved_from=moved_from,
+            filled_segment=np.ascontiguousarray(filled),
+        )
+        writes.read_counters()
+        return writes
+
+
+class _Moves:
+    """The moves of a step, as columns: one item a record.
+
+    Parameters
+    ----------
+    files, heap, tables
+        Of the store.
+    """
+
+    table: U32  # its number in `tables`
+    slot: U64
+    moved_from: U64  # references
+    moved_to: U64
+
+    def __init__(self, files: StoreFiles, heap: Heap, tables: dict[int, Table]) -> None:
+        self._files = files
+        self._heap = heap
+        self.tables: Sequence[Table] = [table for table in tables.values() if table.index.has_records]
+        # Each table takes a run of its own.
+        most = _STEP_MOVES if len(self.tables) <= RUNS_MAX else RUNS_MAX
+        self._moves_max = min(most, files.log_entries_max)
+        self._counts = np.zeros(4, np.uint64)
+        self._survivors = np.array([_NO_SEGMENT if heap.survivors is None else heap.survivors], np.uint64)
+        self._set_moves(np.empty(0, np.uint32), *np.empty((3, 0), np.uint64))
+
+    def _set_moves(self, table: U32, slot: U64, moved_from: U64, moved_to: U64) -> None:
+        self.table, self.slot, self.moved_from, self.moved_to = table, slot, moved_from, moved_to
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.slot)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the step ended because a record found no room."""
+        return bool(self._counts[_LACKS_ROOM])
+
+    @property
+    def at(self) -> int:
+        """Where the step ended: a unit of the victim, or a slot."""
+        return int(self._counts[_AT])
+
+    @property
+    def survivors(self) -> int | None:
+        """The segment that the next records go to."""
+        segment = int(self._survivors[0])
+        return None if segment == _NO_SEGMENT else segment
+
+    def launch(self, backend: Backend, kernel: str, victim: int, at: int, **arguments: int) -> None:
+        """Have a kernel find moves."""
+        heap, entries = self._heap, [table.index for table in self.tables]
+        table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
+        self._counts[_AT] = at
+        backend.launch(
+            kernel,
+            1,
+            heap=self._files.heap.address,
+            heap_units=heap.bytes // UNIT_BYTES,
+            segment_units=heap.segment_units,
+            segments=heap.segments,
+            live_units=heap.live_units,
+            ends=np.where(heap.live_units > 0, heap.ends, np.uint64(0)),
+            survivors=self._survivors,
+            victim=victim,
+            user_tail=heap.tail.segment,
+            tables=len(entries),
+            table_ids=np.array([index.entry.id for index in entries], np.uint64),
+            table_index=np.array([index.image for index in entries], np.uint64),
+            table_buckets=np.array([index.buckets for index in entries], np.uint64),
+            charge_left=int(heap.charged_units[victim]),
+            moves_max=self._moves_max,
+            units_max=_STEP_UNITS,
+            moves=self._counts,
+            table=table,
+            slot=columns[0],
+            moved_from=columns[1],
+            moved_to=columns[2],
+            **arguments,
+        )
+        count = int(self._counts[_COUNT])
+        self._set_moves(table[:count], *columns[:, :count])
+
+    def filled(self, part: NDArray[np.int64]) -> tuple[U64, U64, U64, U64]:
+        """Return what a part of the moves fills: segments, the end of each step's last record, units, and charges."""
+        units = self._heap.segment_units
+        of_all = reference_offset(self.moved_to) // np.uint64(units)
+        ends = (reference_offset(self.moved_to) % np.uint64(units)) + reference_length(self.moved_to)
+        lengths = reference_length(self.moved_to[part])
+        segments, inverse = np.unique(of_all[part], return_inverse=True)
+        taken, charges = np.zeros((2, len(segments)), np.uint64)
+        np.add.at(taken, inverse, lengths)
+        np.add.at(charges, inverse, charge_of(lengths, units))
+        last = np.array([ends[of_all == segment].max() for segment in segments.tolist()], np.uint64)
+        return segments, last, taken, charges

@@ -1,0 +1,140 @@
+// A step of compaction: the live records of a victim segment, and where they go. It only reads.
+//
+// A record is live only if its slot holds exactly this reference. `walk_victim` goes from header to header, and looks each
+// key up. Rot may hide a record from it, so `sweep_index` looks for what is left: slots that refer to the victim.
+//
+// Records that survive are appended to a segment of their own, behind the last one, so that those of one age stay
+// together. When it is full, the segment with most room above its last record is the next one, else a free one. A large
+// record goes where least room is left.
+#pragma once
+#include "hash.cuh"
+#include "heap_state.hpp"
+#include "probe.cuh"
+#include "record.cuh"
+
+// Of each table with records: its id, where its index begins, and the buckets. `user_tail`: the segment that users' records
+// are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `moves`: the
+// number of moves so far, to which the call adds; what they are charged; and whether the call ended for want of room.
+#define MOVES_ARGS(F)                                                                       \
+    F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
+    F(u64, victim) F(u64, user_tail)                                                        \
+    F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_buckets) \
+    F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
+    F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
+
+enum Moves { MOVES_COUNT, MOVES_CHARGE, MOVES_LACK_ROOM, MOVES_AT, MOVES_WORDS };
+
+// A segment with less room than this part of it is not worth filling up.
+static const u64 ROOM_SHARE_MIN = 8;
+
+template <class Args>
+class Mover {
+  public:
+    explicit Mover(const Args& args) : a(args), survivors_(args.survivors[0]) {}
+
+    // Whether the step may go on.
+    bool goes_on() const {
+        const bool is_full = a.moves[MOVES_COUNT] == a.moves_max || units_ >= a.units_max;
+        return !is_full && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
+    }
+
+    // Moves the record of a slot; false if there is no room for it.
+    bool move(u32 table, u64 slot, u64 reference) {
+        const u64 units = reference_length(reference), segment = place(units);
+        if (segment == NO_SEGMENT) {
+            a.moves[MOVES_LACK_ROOM] = 1;
+            return false;
+        }
+        const u64 i = a.moves[MOVES_COUNT]++;
+        a.table[i] = table;
+        a.slot[i] = slot;
+        a.moved_from[i] = reference;
+        a.moved_to[i] = make_reference(segment * a.segment_units + a.ends[segment], units);
+        a.ends[segment] += units;
+        a.moves[MOVES_CHARGE] += record_charge(units, a.segment_units);
+        units_ += units;
+        return true;
+    }
+
+    void end() const { a.survivors[0] = survivors_; }
+
+  private:
+    u64 room(u64 segment) const { return segment_end(segment, a.segment_units, a.heap_units) - a.ends[segment]; }
+    bool is_free(u64 segment) const { return !a.ends[segment] && !a.live_units[segment]; }
+
+    u64 place(u64 units) {
+        if (survivors_ != NO_SEGMENT && room(survivors_) >= units) return survivors_;
+        u64 fullest = NO_SEGMENT, emptiest = NO_SEGMENT, free = NO_SEGMENT;
+        for (u64 segment = 0; segment < a.segments; segment++) {
+            if (segment == a.victim || segment == a.user_tail) continue;
+            if (is_free(segment)) {
+                if (free == NO_SEGMENT && room(segment) >= units) free = segment;
+            } else if (room(segment) >= units) {
+                if (fullest == NO_SEGMENT || room(segment) < room(fullest)) fullest = segment;
+                if (emptiest == NO_SEGMENT || room(segment) > room(emptiest)) emptiest = segment;
+            }
+        }
+        if (units * CHARGED_AS_IT_IS > a.segment_units && fullest != NO_SEGMENT) return fullest;
+        // After a crash it is the segment that was filled before: its number is stored nowhere.
+        if (emptiest != NO_SEGMENT && room(emptiest) * ROOM_SHARE_MIN >= a.segment_units) return survivors_ = emptiest;
+        if (free == NO_SEGMENT) return fullest;
+        if (survivors_ == NO_SEGMENT || room(survivors_) < a.segment_units - units) survivors_ = free;
+        return free;
+    }
+
+    const Args& a;
+    u64 survivors_, units_ = 0;
+};
+
+// walk_victim: the records from `moves[MOVES_AT]` on, in units of the segment, to `end`. It ends there, too, where no record
+// can be.
+#define WALK_VICTIM_ARGS(F) MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end)
+
+GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
+    if (i != 0) return;
+    Mover<walk_victim_args> mover(a);
+    const u64 begin = a.victim * a.segment_units, started = a.moves[MOVES_AT];
+    u64& at = a.moves[MOVES_AT];
+    while (at < a.end && at - started < a.units_max && mover.goes_on()) {
+        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + at) * UNIT_BYTES);
+        const u64 units = record_units(header->key_bytes, header->value_bytes);
+        if (at + units > a.end) {
+            at = a.end;
+            break;
+        }
+        const u64 reference = make_reference(begin + at, units);
+        for (u32 table = 0; table < a.tables; table++) {
+            if (a.table_ids[table] != header->table_id) continue;
+            const Hash128 fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+            const BytesBucket* index = (const BytesBucket*)a.table_index[table];
+            const BytesSlot key = {fingerprint.low, fingerprint.high, 0, 0};
+            const u64 slot = find_slot(index, a.table_buckets[table], fingerprint, key);
+            if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;
+            if (!mover.move(table, slot, reference)) {
+                mover.end();
+                return;
+            }
+            break;
+        }
+        at += units;
+    }
+    mover.end();
+}
+
+// sweep_index: the slots of one table from `moves[MOVES_AT]` on to `end` that refer to the victim.
+#define SWEEP_INDEX_ARGS(F) MOVES_ARGS(F) F(u64, swept) F(u64, end)
+
+GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
+    if (i != 0) return;
+    Mover<sweep_index_args> mover(a);
+    const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
+    u64& at = a.moves[MOVES_AT];
+    for (; at < a.end && mover.goes_on(); at++) {
+        const BytesSlot& slot = index[at / WAYS].ways[at % WAYS];
+        if (slot_kind(slot.meta) == KIND_EMPTY) continue;
+        const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
+        if (offset / a.segment_units != a.victim || offset % a.segment_units + units > a.segment_units || !units) continue;
+        if (!mover.move((u32)a.swept, at, slot.reference)) break;
+    }
+    mover.end();
+}

@@ -1,0 +1,80 @@
+"""Mistakes in compaction."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_STEP, _FIND = "gpkvs/engine/compaction.py", "gpkvs/kernels/compact.hpp"
+_TESTS = "engine/test_compaction.py::"
+_LIMIT, _ROT = f"{_TESTS}test_any_write_is_accepted_below_the_limit", f"{_TESTS}test_what_rot_hides_moves_too"
+_KILLS = f"{_TESTS}test_kills_inside_steps_lose_nothing_and_wedge_nothing"
+
+MUTANTS = (
+    Mutant(
+        "record-matched-by-key",
+        _FIND,
+        "if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;",
+        "if (slot == NO_SLOT) break;",
+        "an old record of a key takes the place of the new one",
+        (_LIMIT,),
+    ),
+    Mutant(
+        "users-take-the-reserve",
+        "gpkvs/engine/heap.py",
+        "self.state[_RESERVE] = reserve_of(segments)",
+        "self.state[_RESERVE] = 0",
+        "compaction finds no room, and writes are refused for ever",
+        (_LIMIT, _KILLS),
+    ),
+    Mutant(
+        "walk-stops-at-rot",
+        _STEP,
+        "            self._swept, self._at = 0, 0\n",
+        "            self._damaged.add(self._give_up())\n",
+        "segments with a damaged header are never empty again",
+        (_ROT,),
+    ),
+    Mutant(
+        "survivors-start-fresh",
+        _FIND,
+        "        if (emptiest != NO_SEGMENT && room(emptiest) * ROOM_SHARE_MIN >= a.segment_units) "
+        "return survivors_ = emptiest;\n"
+        "        if (free == NO_SEGMENT) return fullest;\n",
+        "        if (free == NO_SEGMENT) return NO_SEGMENT;\n",
+        "a few kills in a row leave no free segment, and a small heap is wedged",
+        (_KILLS,),
+    ),
+    Mutant(
+        "victim-stored-over",
+        _FIND,
+        "explicit Mover(const Args& args) : a(args), survivors_(args.survivors[0]) {}",
+        "explicit Mover(const Args& args) : a(args), survivors_(args.victim) { a.ends[a.victim] = 0; }",
+        "records are stored over those that they came from, before the batch is durable (I7)",
+        (_LIMIT,),
+    ),
+    Mutant(
+        "moved-records-unverified",
+        "recovery/startup/replay.py",
+        " | _is_move(frame)\n",
+        "\n",
+        "a step that a crash left uncovered is cut, and what was acknowledged after it",
+        (f"{_KILLS}[8-journal]",),
+    ),
+    Mutant(
+        "moved-records-must-be-whole",
+        "gpkvs/kernels/redo.cu",
+        "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
+        "        else if (!checked_record(a.heap, a.end_byte, slot.reference)) a.wrong[i] = 1;\n"
+        "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
+        "a step that moved a damaged record is taken for one that was never written, and the store is refused or cut",
+        (f"{_ROT}[journal]",),
+    ),
+    Mutant(
+        "idle-compaction-does-not-end",
+        _STEP,
+        "if len(victims) < 2 and not",
+        "if not victims and not",
+        "an idle store writes for ever",
+        (f"{_TESTS}test_an_idle_store_compacts_what_is_worth_it_and_ends",),
+    ),
+)
