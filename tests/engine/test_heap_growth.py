@@ -346,3 +346,35 @@ def test_a_store_of_no_given_size_is_small_and_takes_the_largest_value(tmp_path:
             assert store.get(b"%d" % number * 4096) == value
         assert store.info().heap_bytes < 128 * MIB
     assert_clean(path)
+
+
+def test_a_heap_that_is_overwritten_grows_no_further_than_compaction_needs(
+    store_path: Path, commit: CommitName, host_ops_max: int
+) -> None:
+    """It grows while little is overwritten, and is compacted where that frees enough."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    choose = random.Random(seed)
+    expected: dict[bytes, bytes] = {}
+    settings = {**SMALL, "heap_bytes_max": 16 * MIB, "commit": commit}
+    store = opened(store_path, host_ops_max, **settings)
+    try:
+        assert store._files.root.segment_bytes == 1 * MIB
+        for number in range(400):
+            keys = [b"%d" % choose.randrange(800) for _ in range(20)]
+            values = [choose.randbytes(1) * choose.choice((500, 5000, 9000)) for _ in keys]
+            store.execute(Batch.of([(Op.SET, key, value) for key, value in zip(keys, values, strict=True)]))
+            expected.update(zip(keys, values, strict=True))
+            if number % 100 == 50:
+                store.close()
+                store = opened(store_path, host_ops_max)
+        require_heap_end(store)
+        info = store.info()
+        assert store._engine.heap.segments >= 8
+        written = sum(len(value) for value in expected.values())
+        assert info.heap_bytes < 3 * written, "it grew where compaction would have done"
+        assert store._engine.heap.moved_units, "nothing was compacted"
+        for key, value in expected.items():
+            assert store.get(key) == value
+    finally:
+        store.close()
