@@ -414,7 +414,7 @@ class Store:
             heap_live_bytes=live,
             heap_free_bytes=heap.free_units * UNIT_BYTES,
             heap_charged_bytes=heap.charged * UNIT_BYTES,
-            heap_charged_bytes_max=heap.charged_max * UNIT_BYTES,
+            heap_charged_bytes_max=min(heap.charged_max * UNIT_BYTES, heap.total_bytes),
             heap_segments=heap.segments,
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,

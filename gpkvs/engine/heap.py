@@ -25,6 +25,7 @@ COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most o
 _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 _TAILS: Final = 2
+_UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
 _CHARGED_SHARE: Final = 0.85
 _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
@@ -76,10 +77,13 @@ def reserve_of(segments: int) -> int:
 
 
 def charged_units_max(units: int, segment_units: int) -> int:
-    """Return up to which charge any write is accepted, in a heap of so many units."""
+    """Return up to which charge any write is accepted, in a heap of so many units.
+
+    Without compaction the charge says nothing, and there is no limit.
+    """
     segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
-        return units
+        return _UNLIMITED
     return int(_CHARGED_SHARE * (units - (reserve_of(segments) + _TAILS) * segment_units))
 
 

@@ -58,7 +58,7 @@ MUTANTS = (
         " | _is_move(frame)\n",
         "\n",
         "a step that a crash left uncovered is cut, and what was acknowledged after it",
-        (f"{_KILLS}[8-journal]",),
+        (f"{_ROT}[journal]",),
     ),
     Mutant(
         "moved-records-must-be-whole",
@@ -70,11 +70,11 @@ MUTANTS = (
         (f"{_ROT}[journal]",),
     ),
     Mutant(
-        "idle-compaction-does-not-end",
+        "idle-store-compacts-everything",
         _STEP,
-        "if len(victims) < 2 and not",
-        "if not victims and not",
-        "an idle store writes for ever",
+        "IDLE_SHARE_MAX: Final = 0.5",
+        "IDLE_SHARE_MAX: Final = 0.95",
+        "an idle store that is nearly full writes again and again",
         (f"{_TESTS}test_an_idle_store_compacts_what_is_worth_it_and_ends",),
     ),
 )

@@ -206,8 +206,8 @@ MUTANTS = (
     _one(
         "dropped-space-at-once",
         _COMMITTER,
-        "        self._heap.release_later(self.begun, units)",
-        "        self._heap.release(units)",
+        "        self._heap.release_later(self.begun, counts.live)\n        self._heap.discharge(counts.charged)",
+        "        self._heap.release(counts)",
         "W6: space of a dropped table is used while batches that name it are verified",
     ),
     _one(
@@ -315,8 +315,8 @@ MUTANTS = (
     _one(
         "read-gate-0",
         _ENGINE,
-        "if planned.write_set else self._read_gate(batch)",
-        "if planned.write_set else 0",
+        "return planned.result, self._read_gate(batch)",
+        "return planned.result, 0",
         "a reader sees what a crash takes back",
     ),
     _one(
