@@ -27,6 +27,10 @@ VICTIM_SHARE_MAX: Final = 0.95  # of a segment: with more charged, a victim free
 IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
 
 _STEP_UNITS = (1 << 20) // UNIT_BYTES
+# A smaller step costs more than it moves.
+_STEP_UNITS_MIN = (128 << 10) // UNIT_BYTES
+# What a step looks at for each unit that it is to free: it ends early enough for the batch that waits.
+_LOOKED_AT: Final = 4
 _STEP_MOVES: Final = 4096
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NO_SEGMENT: Final = (1 << 64) - 1
@@ -68,13 +72,15 @@ class Compactor:
         heap = self._heap
         return heap.segments >= COMPACTED_SEGMENTS_MIN and heap.emptied_segments <= heap.reserve + 1
 
-    def step(self, share_max: float = VICTIM_SHARE_MAX) -> bool:
+    def step(self, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = _STEP_UNITS) -> bool:
         """Move the live records of the next part of a victim; return whether there was one.
 
         Parameters
         ----------
         share_max
             Of a segment, that a new victim may be charged.
+        wanted_units
+            That it is to free: a step for few of them is short.
 
         Raises
         ------
@@ -83,17 +89,17 @@ class Compactor:
         """
         if self._heap.segments < COMPACTED_SEGMENTS_MIN or not self._find_victim(share_max):
             return False
-        self._step()
+        self._step(min(max(_LOOKED_AT * wanted_units, _STEP_UNITS_MIN), _STEP_UNITS))
         return True
 
     def empty(self, victim: int) -> None:
         """Move all that is live of a segment, whichever it is: a proof looks at the step."""
         self._begin_victim(victim)
         while self._victim is not None:
-            self._step()
+            self._step(_STEP_UNITS)
 
-    def _step(self) -> None:
-        moves = _Moves(self._files, self._heap, self._tables)
+    def _step(self, units_max: int) -> None:
+        moves = _Moves(self._files, self._heap, self._tables, units_max)
         if self._swept is None:
             self._walk(moves)
         else:
@@ -261,6 +267,8 @@ class _Moves:
     ----------
     files, heap, tables
         Of the store.
+    units_max
+        That the step looks at.
     """
 
     table: U32  # its number in `tables`
@@ -268,9 +276,10 @@ class _Moves:
     moved_from: U64  # references
     moved_to: U64
 
-    def __init__(self, files: StoreFiles, heap: Heap, tables: dict[int, Table]) -> None:
+    def __init__(self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int) -> None:
         self._files = files
         self._heap = heap
+        self._units_max = units_max
         self.tables: Sequence[Table] = [table for table in tables.values() if table.index.has_records]
         # Each table takes a run of its own.
         most = _STEP_MOVES if len(self.tables) <= RUNS_MAX else RUNS_MAX
@@ -326,7 +335,7 @@ class _Moves:
             table_buckets=np.array([index.buckets for index in entries], np.uint64),
             charge_left=int(heap.charged_units[victim]),
             moves_max=self._moves_max,
-            units_max=_STEP_UNITS,
+            units_max=self._units_max,
             moves=self._counts,
             table=table,
             slot=columns[0],

@@ -233,7 +233,7 @@ class Engine:
         try:
             while self._debt > 0:
                 freed = self.compactor.freed_units
-                if not self.compactor.step():
+                if not self.compactor.step(wanted_units=self._debt):
                     self._debt = 0
                     return
                 self._debt -= self.compactor.freed_units - freed

@@ -30,7 +30,7 @@ def tiny(request: pytest.FixtureRequest, store_path: Path, monkeypatch: pytest.M
     with gpkvs.open(store_path, backend="cpu", **TINY) as store:
         assert store._files.root.segment_bytes == SEGMENT_BYTES
         monkeypatch.setattr(store._backend, "host_ops_max", request.param)
-        monkeypatch.setattr(Compactor, "step", lambda *_: False)
+        monkeypatch.setattr(Compactor, "step", lambda *_, **__: False)
         store._engine.heap.state[:4] = 0, NO_SEGMENT, 0, 1 << 40  # no reserve, no limit of the charge
         yield store
 
