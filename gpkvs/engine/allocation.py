@@ -87,7 +87,6 @@ def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: U64) -> tuple[
         segments=heap.segments,
         live_units=heap.live_units,
         heap_state=heap.state,
-        heap_bytes=heap.bytes,
         records=len(op),
         put_op=op,
         key_lengths=plan.host_key_lengths,

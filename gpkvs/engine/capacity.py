@@ -102,7 +102,7 @@ def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
     return NoSpaceError(
         "heap",
         f"one request takes {units * UNIT_BYTES:,} bytes, and {heap.free_units * UNIT_BYTES:,} are free to be written "
-        f"at once: send smaller requests, or {_way_out(heap)}",
+        f"at once: send smaller requests; {_way_out(heap)}",
     )
 
 

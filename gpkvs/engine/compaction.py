@@ -123,7 +123,7 @@ class Compactor:
     def _fits(self, victim: int, survivors: int) -> bool:
         heap = self._heap
         used = int(heap.ends[survivors]) if heap.live_units[survivors] else 0
-        return used + int(heap.charged_units[victim]) <= heap.segment_units
+        return used + int(heap.charged_units[victim]) <= heap.end_of(survivors)
 
     def _candidates(self, share_max: float) -> list[int]:
         """Return the segments that may be emptied."""
@@ -172,7 +172,9 @@ class Compactor:
         if self._victim is None:
             return
         is_empty = not self._heap.charged_units[self._victim]
-        emptied = self._heap.segment_units if is_empty else self._at if self._swept is None else self._counted_units
+        emptied = (
+            self._heap.end_of(self._victim) if is_empty else self._at if self._swept is None else self._counted_units
+        )
         self.freed_units += emptied - self._counted_units
         self._counted_units = emptied
         if is_empty:
@@ -319,6 +321,7 @@ class _Moves:
             kernel,
             1,
             heap=self._files.heap.address,
+            heap_units=heap.bytes // UNIT_BYTES,
             segment_units=heap.segment_units,
             segments=heap.segments,
             live_units=heap.live_units,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import UNIT_BYTES
 
 _log = logging.getLogger("gpkvs")
 
@@ -191,15 +191,23 @@ class Engine:
         try:
             return self._plan_by_phases(batch)
         except NoRoomError as lacking:
+            return self._plan_with_room(batch, lacking)
+
+    def _plan_with_room(self, batch: Batch, lacking: NoRoomError) -> Planned:
+        """Plan a batch again, in a heap that has grown or was compacted for it."""
+        growth, needed_bytes = self._heap_growth, record_bytes_max(batch)
+        if not (growth.is_preferred and growth.make_room(needed_bytes)):
             self._make_room(lacking)
-            return self._plan_by_phases(batch, makes_do=True)
+            if growth.can_grow:
+                with suppress(NoRoomError):
+                    return self._plan_by_phases(batch)
+                growth.make_room(needed_bytes)
+        return self._plan_by_phases(batch, makes_do=True)
 
     def _make_room(self, lacking: NoRoomError) -> None:
-        """Make room for a batch, or for its first request and a bit more: the heap grows, or is compacted."""
+        """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
         heap, first = self.heap, int(lacking.units[np.flatnonzero(lacking.units)[0]])
         wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
-        if self._heap_growth.is_preferred and self._heap_growth.make_room(wanted * UNIT_BYTES):
-            return
         try:
             while self._dropped:
                 self._count_dropped(_DROPPED_STEP_BYTES)
@@ -207,8 +215,6 @@ class Engine:
         except (MemoryError, OSError) as error:
             _log.warning("the heap could not be compacted: %r", error)
         self.committer.release_waiting()
-        if heap.free_units < wanted:
-            self._heap_growth.make_room(wanted * UNIT_BYTES)
 
     def _free(self, wanted_units: int) -> None:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""

@@ -1,8 +1,8 @@
 """The heap: where the next record goes, how much of each segment is live, and what its records are charged.
 
-A segment is free when nothing in it is live. The heap may end inside its last segment: while it is small, it grows in
-smaller steps. What is counted of segments is volatile. An opening recounts it from the index, and each committed batch
-keeps it up. ``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
+A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. What
+is counted of segments is volatile. An opening recounts it from the index; each committed batch keeps it up.
+``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpkvs.batch import U64
 from gpkvs.media.layout import RECORD_UNITS_MAX, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
-_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK = range(5)
-_STATE_WORDS: Final = 5
+_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS = range(6)
+_STATE_WORDS: Final = 6
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
@@ -76,11 +76,15 @@ def reserve_of(segments: int) -> int:
     return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) if segments >= COMPACTED_SEGMENTS_MIN else 0
 
 
-def charged_units_max(segments: int, segment_units: int) -> int:
-    """Return up to which charge any write is accepted; without compaction it says nothing, and there is no limit."""
+def charged_units_max(units: int, segment_units: int) -> int:
+    """Return up to which charge any write is accepted, in a heap of so many units.
+
+    Without compaction the charge says nothing, and there is no limit.
+    """
+    segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
         return _UNLIMITED
-    return int(_CHARGED_SHARE * (segments - reserve_of(segments) - _TAILS) * segment_units)
+    return int(_CHARGED_SHARE * (units - (reserve_of(segments) + _TAILS) * segment_units))
 
 
 class Heap:
@@ -101,6 +105,8 @@ class Heap:
     ----------
     bytes
         The size that it has.
+    bytes_max
+        The size that it may have.
     growth_waits
         Why it cannot grow now, where it should; else nothing.
     stamps : (segments,) uint64
@@ -115,55 +121,46 @@ class Heap:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
         self.tail = tail
-        self.bytes = len(counts.live) * segment_bytes if size is None else size
+        self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""
-        # Above the tail nothing was appended, whatever of it is live.
-        counts.ends[tail.segment] = max(int(counts.ends[tail.segment]), tail.units)
-        self._columns = np.stack([*counts, np.zeros(len(counts.live), np.uint64)])  # as long as the heap may become
-        self._take_columns()
+        self._columns: tuple[U64, ...] = (*counts, np.zeros(len(counts.live), np.uint64))
         self.state = np.zeros(_STATE_WORDS, np.uint64)
+        self._take(self.bytes)
+        # Above the tail nothing was appended, whatever of it is live.
+        self.ends[tail.segment] = max(int(self.ends[tail.segment]), tail.units)
         self.state[_SURVIVORS] = _NO_SEGMENT
         self.state[_CHARGED] = self.charged_units.sum()
-        self._take_limits()
         self.moved_units = 0
         self._freed: deque[tuple[int, U64]] = deque()
 
     def allow(self, size_max: int) -> None:
         """Have a place for the segments of a larger heap; before native code knows the addresses of the columns."""
-        segments = self.segments
-        if self._segments_of(size_max) > segments:
+        self.bytes_max = max(size_max, self.bytes)
+        if self._segments_of(size_max) > len(self._columns[0]):
             # What nobody touches takes no memory.
-            columns = np.zeros((len(self._columns), self._segments_of(size_max)), np.uint64)
-            columns[:, :segments] = self._columns[:, :segments]
+            columns = tuple(np.zeros(self._segments_of(size_max), np.uint64) for _ in self._columns)
+            for column, old in zip(columns, self._columns, strict=True):
+                column[: len(old)] = old
             self._columns = columns
-            self._take_columns()
+        self._take(self.bytes)
 
     def _segments_of(self, size: int) -> int:
         return -(-size // (self.segment_units * UNIT_BYTES))
 
-    def _take_columns(self) -> None:
-        columns = self._columns[:, : self._segments_of(self.bytes)]
-        self.live_units, self.charged_units, self.ends, self.stamps = columns
-
-    def _take_limits(self) -> None:
-        whole = self.bytes // (self.segment_units * UNIT_BYTES)
-        self.state[_RESERVE] = reserve_of(whole)
-        compacted = whole >= COMPACTED_SEGMENTS_MIN
-        self.state[_CHARGED_MAX] = (
-            charged_units_max(whole, self.segment_units) if compacted else self.bytes // UNIT_BYTES
-        )
-
     def grow(self, size: int) -> None:
         """Take more space into use, which the file has; cannot fail. The addresses of the columns stay."""
         assert size >= self.bytes
-        self.bytes = size
-        self._take_columns()
-        self._take_limits()
+        self._take(size)
 
-    @property
-    def is_compacted(self) -> bool:
-        """Whether it has enough segments to be compacted; all of them are whole then."""
-        return self.bytes >= COMPACTED_SEGMENTS_MIN * self.segment_units * UNIT_BYTES
+    def _take(self, size: int) -> None:
+        segments = self._segments_of(size)
+        self.bytes = size
+        self.live_units, self.charged_units, self.ends, self.stamps = (column[:segments] for column in self._columns)
+        self.state[_RESERVE] = reserve_of(segments)
+        # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
+        sizes = (size // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
+        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
+        self.state[_UNITS] = size // UNIT_BYTES
 
     def end_of(self, segment: int) -> int:
         """Return the units of a segment that there are."""
@@ -173,6 +170,11 @@ class Heap:
     def segments(self) -> int:
         """How many there are."""
         return len(self.live_units)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether it has enough segments to be compacted."""
+        return self.segments >= COMPACTED_SEGMENTS_MIN
 
     @property
     def reserve(self) -> int:
@@ -227,20 +229,19 @@ class Heap:
     @property
     def free_units(self) -> int:
         """Units that users' records could still be appended to."""
-        return self._units_in(self.free_segments)
+        return self._units_in(self.free_segments, self.live_units)
 
     @property
     def emptied_units(self) -> int:
         """The same, and those that wait."""
-        return self._units_in(self.emptied_segments)
+        return self._units_in(self.emptied_segments, self.charged_units)
 
-    def _units_in(self, free_segments: int) -> int:
-        start = self.start
-        units = max(free_segments - self.reserve, 0) * self.segment_units + self.end_of(start.segment) - start.units
-        last = self.segments - 1
-        if not self.live_units[last] and start.segment != last:
-            units -= self.segment_units - self.end_of(last)
-        return max(units, 0)
+    def _units_in(self, free_segments: int, units: U64) -> int:
+        last, start = self.segments - 1, self.start
+        free = max(free_segments - self.reserve, 0) * self.segment_units
+        if free and not units[last] and last not in (start.segment, self.survivors):
+            free -= self.segment_units - self.end_of(last)
+        return free + self.end_of(start.segment) - start.units
 
     @property
     def start(self) -> Tail:

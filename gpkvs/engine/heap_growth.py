@@ -33,16 +33,18 @@ _STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
 _AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
-# With more than this share live, or with few segments, a heap had better grow than be compacted.
-_LIVE_SHARE, _FEW_SEGMENTS = 0.70, 8
+# With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
+_CHARGED_SHARE = 0.70 / 0.85
+# With more than this share, it grows although there are free segments.
+_NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
 _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(live_bytes: int, heap_bytes: int, segments: int) -> bool:
-    """Whether a heap that is short of space had better grow than free space in what it has."""
-    return live_bytes > _LIVE_SHARE * heap_bytes or segments < _FEW_SEGMENTS
+def prefers_growth(charged: int, charged_max: int, segments: int) -> bool:
+    """Whether a heap that is short of space had better grow than be compacted."""
+    return charged > _CHARGED_SHARE * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
 def step_bytes(heap_bytes: int) -> int:
@@ -64,9 +66,8 @@ class HeapGrowth:
     def __init__(self, files: StoreFiles, heap: Heap, on_grown: Callable[[], None]) -> None:
         self._files = files
         self._heap = heap
-        self._segment_bytes = files.root.segment_bytes
         self._on_grown = on_grown
-        self._size_max = max(self._allowed(files.root.heap_bytes_max), heap.bytes)
+        self._size_max = max(files.root.heap_bytes_max, heap.bytes)
         self._extended = heap.bytes  # what the file has, durably
         self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
@@ -89,29 +90,27 @@ class HeapGrowth:
         if heap.bytes == self._size_max:
             self._look_units = heap.segment_units + 1
             return
-        free = heap.free_units
         ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
-        if free < ahead and self.is_preferred:
+        # What may come before space is short, or before more is charged than may be.
+        left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
+        if left < 0 and self.is_preferred:
             self._begin_ahead()
-        self._look_units = heap.tail.units + max(free - ahead, ahead // _LOOKS_AHEAD)
+        self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether the heap may grow, and nothing is in the way."""
+        return self._heap.bytes < self._size_max and not self._heap.growth_waits
 
     @property
     def is_preferred(self) -> bool:
-        """Whether the heap, when it is short of space, had better grow than be compacted, and may."""
+        """Whether the heap can grow and had better do so than be compacted."""
         heap = self._heap
-        may_grow = heap.bytes < self._size_max and not heap.growth_waits
-        return may_grow and prefers_growth(heap.live_bytes, heap.bytes, heap.segments)
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments)
 
     def _next_size(self, needed_bytes: int) -> int:
-        wanted = self._heap.bytes + round_up(max(needed_bytes, step_bytes(self._heap.bytes)), HEAP_STEP_BYTES)
-        if wanted >= COMPACTED_SEGMENTS_MIN * self._segment_bytes:
-            wanted = round_up(wanted, self._segment_bytes)
-        return min(wanted, self._size_max)
-
-    def _allowed(self, size: int) -> int:
-        """Return the largest size up to one: a heap that is compacted has whole segments only."""
-        whole = size // self._segment_bytes * self._segment_bytes
-        return whole if whole >= COMPACTED_SEGMENTS_MIN * self._segment_bytes else size
+        wanted = max(needed_bytes, step_bytes(self._heap.bytes))
+        return min(self._heap.bytes + round_up(wanted, HEAP_STEP_BYTES), self._size_max)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
@@ -162,16 +161,17 @@ class HeapGrowth:
             if self._extended > self._heap.bytes:
                 return True
             before = self._extended
-            while refusal := self._refusal(before, size - before):
-                step = max(round_up((size - before) // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
-                smaller = self._allowed(before + step)
-                if not before < smaller < size:
+            wanted = size - before
+            step = wanted
+            while True:
+                refusal = self._refusal(before, step)
+                if not refusal:
+                    self._extended = before + step
+                    self._heap.growth_waits = ""
+                    return True
+                if step <= _REFUSED_STEP_BYTES_MIN:
                     break
-                size = smaller
-            else:
-                self._extended = size
-                self._heap.growth_waits = ""
-                return True
+                step = max(round_up(step // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
             self._refused_at = time.monotonic()
             if not self._heap.growth_waits:
                 _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})

@@ -65,11 +65,7 @@ class Appender {
         return true;
     }
 
-    // Units of a segment that there are.
-    u64 end_of(u64 segment) const {
-        const u64 rest = a.heap_bytes / UNIT_BYTES - segment * a.segment_units;
-        return rest < a.segment_units ? rest : a.segment_units;
-    }
+    u64 end_of(u64 segment) const { return segment_end(segment, a.segment_units, a.heap_state[HEAP_UNITS]); }
 
     void fill() {
         if (tail_.units == from_) return;
@@ -94,7 +90,7 @@ class Appender {
 // allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of
 // them, the number of segments filled, and what is charged.
 #define ALLOCATE_ARGS(F)                                                                    \
-    SEGMENTS_ARGS(F) F(u64, heap_bytes) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op) \
+    SEGMENTS_ARGS(F) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op)        \
     F(const u32*, key_lengths) F(const u32*, value_lengths)                                 \
     F(u64*, tail) F(u64*, reference) F(u64*, filled) F(u64*, placed)
 

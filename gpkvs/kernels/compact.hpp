@@ -16,7 +16,7 @@
 // are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `moves`: the
 // number of moves so far, to which the call adds; what they are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
-    F(const u8*, heap) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
+    F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
     F(u64, victim) F(u64, user_tail)                                                        \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
@@ -59,7 +59,7 @@ class Mover {
     void end() const { a.survivors[0] = survivors_; }
 
   private:
-    u64 room(u64 segment) const { return a.segment_units - a.ends[segment]; }
+    u64 room(u64 segment) const { return segment_end(segment, a.segment_units, a.heap_units) - a.ends[segment]; }
     bool is_free(u64 segment) const { return !a.ends[segment] && !a.live_units[segment]; }
 
     u64 place(u64 units) {
@@ -68,7 +68,7 @@ class Mover {
         for (u64 segment = 0; segment < a.segments; segment++) {
             if (segment == a.victim || segment == a.user_tail) continue;
             if (is_free(segment)) {
-                if (free == NO_SEGMENT) free = segment;
+                if (free == NO_SEGMENT && room(segment) >= units) free = segment;
             } else if (room(segment) >= units) {
                 if (fullest == NO_SEGMENT || room(segment) < room(fullest)) fullest = segment;
                 if (emptiest == NO_SEGMENT || room(segment) > room(emptiest)) emptiest = segment;

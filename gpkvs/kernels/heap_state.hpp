@@ -11,6 +11,7 @@ enum HeapState {
     HEAP_CHARGED,        // units that all records are charged
     HEAP_CHARGED_MAX,    // with more, only writes are accepted that do not raise it
     HEAP_CLOCK,          // units that users' records have taken so far
+    HEAP_UNITS,          // of the heap, which may end inside its last segment
     HEAP_STATE_WORDS
 };
 
@@ -18,6 +19,12 @@ enum HeapState {
 
 // What a table's records take of a segment: the segment, units, what is charged, and the end of the last one.
 static const u64 FILLED_WORDS = 4;
+
+// Units of a segment that there are.
+static inline u64 segment_end(u64 segment, u64 segment_units, u64 heap_units) {
+    const u64 rest = heap_units - segment * segment_units;
+    return rest < segment_units ? rest : segment_units;
+}
 
 static inline bool is_charge_accepted(const u64* heap_state, u64 gained, u64 lost) {
     return gained <= lost || heap_state[HEAP_CHARGED] + (gained - lost) <= heap_state[HEAP_CHARGED_MAX];

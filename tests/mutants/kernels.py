@@ -56,9 +56,9 @@ MUTANTS = (
     ),
     Mutant(
         "heap-has-no-end",
-        _HEAP,
-        "return rest < a.segment_units ? rest : a.segment_units;",
-        "return a.segment_units;",
+        "gpkvs/kernels/heap_state.hpp",
+        "return rest < segment_units ? rest : segment_units;",
+        "return segment_units;",
         "records go behind the end of a heap that ends inside its last segment",
         ("engine/test_heap_growth.py::test_any_batches_while_it_grows",),
     ),

@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         "salvage-old-tail",
         _SALVAGE,
-        "        tail_bytes=files.root.segment_bytes,\n",
+        "        tail_bytes=min(files.root.segment_bytes, files.root.heap_bytes - tail * files.root.segment_bytes),\n",
         "",
         "after an accepted loss, new records are stored over those that were kept",
         (f"{_UNSAFE}test_new_records_do_not_lie_over_those_that_were_kept",),
@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         "salvage-version-of-the-last-table",
         _SALVAGE,
-        "highest = max(highest, int((metas & np.uint64(VERSION_MAX)).max()))",
-        "highest = int((metas & np.uint64(VERSION_MAX)).max())",
+        "highest = max(highest, int(slot_versions(words).max()))",
+        "highest = int(slot_versions(words).max())",
         "after an accepted loss, versions of other tables are given again",
         (f"{_UNSAFE}test_versions_go_on_above_the_highest_of_all_tables",),
     ),
