@@ -86,7 +86,7 @@ def run_growth(options: GrowthOptions, progress: Progress) -> dict[str, Any]:
     workload = Workload(options.shape, options.records, options.batch)
     contenders: dict[str, dict[str, Any]] = {}
     lines = [
-        _gpkvs(options, workload, OWN, options.index_bytes, progress, contenders),
+        _gpkvs(options, workload, OWN, options.index_bytes, progress, contenders, grows=True),
         _gpkvs(options, workload, LARGE, index_bytes(options.shape, options.records), progress, contenders),
     ]
     if options.peers:
@@ -117,11 +117,13 @@ def _gpkvs(
     index: int,
     progress: Progress,
     contenders: dict[str, dict[str, Any]],
+    *,
+    grows: bool = False,
 ) -> Timeline:
     progress(f"inserting {workload.records:,} keys into {name}")
     line = Timeline(name)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as path:
-        store = EmbeddedGpkvs(Path(path), workload, options.promise, 0, index=index)
+        store = EmbeddedGpkvs(Path(path), workload, options.promise, 0, index=index, grows=grows)
         try:
             contenders[name] = {"version": store.version, "settings": f"{store.settings}, index {index:,} B at first"}
             watched = _Watched(store, DEFAULT_TABLE if not options.shape.is_numbers else TABLE)

@@ -63,6 +63,8 @@ class EmbeddedGpkvs:
     index, heap, journal
         Sizes; 0 for an index that the records fill to `LOAD_FACTOR`, for a heap with room for all SETs, and for a
         journal of the usual size.
+    grows
+        Whether the heap begins small instead, and grows as it needs to.
     """
 
     name = "gpkvs"
@@ -77,6 +79,7 @@ class EmbeddedGpkvs:
         index: int = 0,
         heap: int = 0,
         journal: int = 0,
+        grows: bool = False,
     ) -> None:
         self.version = package_version()
         self._shape = shape = workload.shape
@@ -84,7 +87,7 @@ class EmbeddedGpkvs:
         heap = heap or (0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max))
         config = StoreConfig(
             index_bytes=MIB if shape.is_numbers else index,
-            heap_bytes=heap or 64 * MIB,
+            heap_bytes=None if grows else heap or 64 * MIB,
             log_bytes=max(16 * MIB, workload.batch * _LOG_BYTES_PER_CHANGE),
             journal_bytes=journal or usual_journal_bytes(index),
         )

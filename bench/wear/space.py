@@ -17,7 +17,6 @@ from gpkvs.bench.wear.zipfian import overwrites
 
 SHAPE = Shape("kilobyte", 16, 1008)
 _AIM = 1.5
-_HEAP_OVER_LIVE = 1.5  # of a store whose heap cannot grow
 _BATCH = 1024
 
 
@@ -68,10 +67,8 @@ def heap_file_bytes(path: Path, journal_bytes: int) -> int:
 
 
 def _gpkvs(options: WearOptions, workload: Workload, path: Path) -> Contender:
-    record = SHAPE.key_bytes + SHAPE.value_bytes + 32
-    heap = int(_HEAP_OVER_LIVE * workload.records * record)
     index = index_bytes(SHAPE, int(1.3 * workload.records))
-    return EmbeddedGpkvs(path, workload, options.promise, 0, index=index, heap=heap)
+    return EmbeddedGpkvs(path, workload, options.promise, 0, index=index, grows=True)
 
 
 def _peer(options: WearOptions, workload: Workload, peer: str, path: Path) -> Contender:

@@ -122,6 +122,7 @@ def holds_files(folder: Path) -> bool:
         (["drill", "--rounds=1000"], 1),
         (["consistency", "--operations=10000000"], 1),
         (["bitflip"], 1),
+        (["soak"], 1),
         (["demo", "--seconds=1000"], 2),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
