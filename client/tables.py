@@ -16,4 +16,7 @@ def table_info(message: admin_pb2.TableInfo) -> TableInfo:
         index_bytes=message.index_bytes,
         load_factor=message.load_factor,
         bytes_per_key=message.bytes_per_key,
+        growing_blocks=message.growing_blocks,
+        moved_blocks=message.moved_blocks,
+        growth_waits=message.growth_waits,
     )

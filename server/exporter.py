@@ -195,11 +195,21 @@ class _StoreCollector(Collector):
             ("index_bytes", "Size of a table's index"),
             ("load_factor", "Records over slots"),
             ("bytes_per_key", "Bytes of its slot and of the heap that a record takes"),
+            ("growing_blocks", "Blocks that a table had before it began to grow; 0: it does not grow"),
+            ("moved_blocks", "Of these blocks, those that are two now"),
         ):
             family = GaugeMetricFamily(f"gpkvs_table_{name}", text, labels=["table"])
             for table in info.tables:
                 family.add_metric([table.name], getattr(table, name))
             yield family
+        waiting = GaugeMetricFamily(
+            "gpkvs_table_growth_waits",
+            "1 while a table should grow and cannot, for want of disk or memory, or by a limit",
+            labels=["table"],
+        )
+        for table in info.tables:
+            waiting.add_metric([table.name], int(bool(table.growth_waits)))
+        yield waiting
         recoveries = CounterMetricFamily(
             "gpkvs_recoveries", "Recoveries by this process, by whether a batch was undone", labels=["outcome"]
         )

@@ -166,6 +166,7 @@ def _written(interval: Interval) -> dict[str, object]:
         "user_bytes": user / seconds,
         "written_bytes": stored / seconds,
         "write_amplification": _ratio(stored, user),
+        "moved_bytes": interval.growth("gpkvs_heap_moved_bytes_total") / seconds,
         "device_written_bytes": None if device is None else device / seconds,
         "device_amplification": None if device is None else _ratio(device, user),
     }
@@ -180,6 +181,8 @@ def _sizes(now: Scrape) -> dict[str, object]:
         "heap_bytes": int(now.value("gpkvs_heap_bytes")),
         "heap_live_bytes": int(now.value("gpkvs_heap_live_bytes")),
         "heap_free_bytes": int(now.value("gpkvs_heap_free_bytes")),
+        "heap_charged_bytes": int(now.value("gpkvs_heap_charged_bytes")),
+        "heap_charged_bytes_max": int(now.value("gpkvs_heap_charged_bytes_max")),
         "resident_bytes": int(now.value("process_resident_memory_bytes")),
     }
 
@@ -202,6 +205,7 @@ def _journal(interval: Interval) -> dict[str, float] | None:
 def _tables(now: Scrape) -> list[dict[str, object]]:
     slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
     bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
+    growing, moved = now.by("gpkvs_table_growing_blocks", "table"), now.by("gpkvs_table_moved_blocks", "table")
     return [
         {
             "name": name,
@@ -209,6 +213,7 @@ def _tables(now: Scrape) -> list[dict[str, object]]:
             "slots": int(slots[name]),
             "load_factor": load[name],
             "bytes_per_key": bytes_per_key[name],
+            "moved_share": moved[name] / growing[name] if growing[name] else None,
         }
         for name, records in now.by("gpkvs_table_records", "table").items()
     ]

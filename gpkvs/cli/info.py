@@ -66,6 +66,9 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         facts.add_row(f"[bold]{name}[/bold]", text)
     console.print(facts)
     console.print(tables_view(info.tables))
+    for table in info.tables:
+        if table.growth_waits:
+            console.print(f"growth of table {table.name} waits: {table.growth_waits}", markup=False)
 
 
 def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
@@ -73,6 +76,7 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
     view = Table("table", "layout")
     for heading in ("records", "slots", "load", "index", "bytes per key"):
         view.add_column(heading, justify="right")
+    view.add_column("growth", justify="right")
     for table in tables:
         view.add_row(
             table.name,
@@ -82,12 +86,21 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{100 * table.load_factor:.1f} %",
             _mib(table.index_bytes),
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
+            _growth(table),
         )
     return view
 
 
+def _growth(table: admin_pb2.TableInfo) -> str:
+    if table.growth_waits:
+        return "waits"
+    return f"{table.moved_blocks / table.growing_blocks:.0%}" if table.growing_blocks else "-"
+
+
 def _heap(info: admin_pb2.InfoResponse) -> str:
     text = f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"
+    if info.heap_charged_bytes_max < info.heap_bytes:
+        text += f", {_mib(info.heap_charged_bytes)} charged of {_mib(info.heap_charged_bytes_max)} that may be"
     if info.heap_bytes < info.heap_bytes_max:
         text += f", which may grow to {_mib(info.heap_bytes_max)}"
     return f"{text}; growth waits: {info.heap_growth_waits}" if info.heap_growth_waits else text

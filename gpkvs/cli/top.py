@@ -147,9 +147,12 @@ def _phases(summary: dict[str, Any]) -> Table:
 
 def _tables(summary: dict[str, Any]) -> Table:
     live, free, total = (summary[f"heap_{which}bytes"] for which in ("live_", "free_", ""))
-    tables = Table("table", caption=f"heap: {_bytes(live)} live, {_bytes(free)} free of {_bytes(total)}")
+    moved = summary["moved_bytes"]
+    compaction = f"; compaction moves {_bytes(moved)} a second" if moved else ""
+    caption = f"heap: {_bytes(live)} live, {_bytes(free)} free of {_bytes(total)}{compaction}"
+    tables = Table("table", caption=caption)
     tables.caption_justify = "left"
-    for heading in ("records", "slots", "load", "bytes per key"):
+    for heading in ("records", "slots", "load", "bytes per key", "moved"):
         tables.add_column(heading, justify="right")
     for table in summary["tables"]:
         load = 100 * table["load_factor"]
@@ -160,6 +163,7 @@ def _tables(summary: dict[str, Any]) -> Table:
             f"{table['slots']:,}",
             f"[{style}]{load:.1f} %[/]",
             f"{table['bytes_per_key']:,.0f}" if table["records"] else "-",
+            _known(table["moved_share"], lambda share: f"{100 * share:.0f} %"),
         )
     return tables
 

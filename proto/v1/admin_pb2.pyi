@@ -11,7 +11,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TableInfo(_message.Message):
-    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key")
+    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,9 @@ class TableInfo(_message.Message):
     INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOAD_FACTOR_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_KEY_FIELD_NUMBER: _ClassVar[int]
+    GROWING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_WAITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     records: int
@@ -26,7 +29,10 @@ class TableInfo(_message.Message):
     index_bytes: int
     load_factor: float
     bytes_per_key: float
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ...) -> None: ...
+    growing_blocks: int
+    moved_blocks: int
+    growth_waits: str
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ...) -> None: ...
 
 class RecoveryInfo(_message.Message):
     __slots__ = ("undone", "undone_entries", "seconds", "report", "replayed_batches", "replayed_slots", "cut_batches")
@@ -69,7 +75,7 @@ class JournalInfo(_message.Message):
     def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ..., flushes: _Optional[int] = ..., flush_seconds: _Optional[float] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits")
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits", "heap_charged_bytes", "heap_charged_bytes_max", "heap_segments", "heap_free_segments", "heap_moved_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +99,11 @@ class InfoResponse(_message.Message):
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     HEAP_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     HEAP_GROWTH_WAITS_FIELD_NUMBER: _ClassVar[int]
+    HEAP_CHARGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEAP_CHARGED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    HEAP_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    HEAP_FREE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    HEAP_MOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     backend: str
     path: str
@@ -116,7 +127,12 @@ class InfoResponse(_message.Message):
     journal: JournalInfo
     heap_bytes_max: int
     heap_growth_waits: str
-    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ...) -> None: ...
+    heap_charged_bytes: int
+    heap_charged_bytes_max: int
+    heap_segments: int
+    heap_free_segments: int
+    heap_moved_bytes: int
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "layout", "index_bytes")

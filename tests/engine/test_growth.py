@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
@@ -345,6 +346,7 @@ def test_an_opening_maps_a_growing_index_before_a_backend_takes_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     """A GPU registers the address, and makes a mirror of the size."""
+    monkeypatch.setenv(VARIABLE, "cpu")  # whose method stands for a GPU's here
     grown = Grown(tmp_path / "store", layout, 3, commit="undo")
     grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(2000)])
     rng = random.Random(2)

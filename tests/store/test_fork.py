@@ -32,6 +32,7 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "create_table": lambda store: store.create_table("more", index_bytes=1 << 16),
     "drop_table": lambda store: store.drop_table("numbers"),
     "info": lambda store: store.info(),
+    "maintain": lambda store: store.maintain(),
     "close": lambda store: store.close(),
     "__enter__": lambda store: store.__enter__(),
     "__exit__": lambda store: store.__exit__(None, None, None),

@@ -67,7 +67,7 @@ class Life:
 
     def run(self, path: Path, first: int, last: int) -> Iterator[int]:
         """Run batches; yield the number of each that is acknowledged."""
-        with gpkvs.open(path, threads=1) as store:
+        with gpkvs.open(path, threads=1, backend="cpu") as store:  # a forked process has no GPU
             for number in range(first, last):
                 store.execute(Batch.of(self.batch(number)), table="t")
                 yield number

@@ -1,0 +1,56 @@
+"""A table that grows under clients: what the server says of it, and when its growth waits."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import pytest
+
+from gpkvs.proto.v1 import admin_pb2
+from tests.server.wire import SET, batch
+from tests.serving import Server, StartServer, run_gpkvs
+
+BLOCK_SLOTS = 2048
+INDEX = ("--index-bytes", "512KiB")  # eight blocks
+
+
+def write(server: Server, first: int, last: int) -> None:
+    server.kv.Batch(batch([(SET, b"%d" % i, b"value") for i in range(first, last)]))
+
+
+def told(server: Server) -> dict[str, str]:
+    """Return what `gpkvs info` and `gpkvs top` print."""
+    return {
+        "info": run_gpkvs("info", "--target", server.target).stdout.decode(),
+        "top": run_gpkvs("top", "--once", "--interval", "0.05", "--metrics", server.metrics_address).stdout.decode(),
+    }
+
+
+def test_growth_is_told_everywhere(start_server: StartServer) -> None:
+    server = start_server(*INDEX)
+    write(server, 0, int(0.66 * 8 * BLOCK_SLOTS))
+    for first in range(int(0.66 * 8 * BLOCK_SLOTS), int(0.72 * 8 * BLOCK_SLOTS), 100):
+        write(server, first, first + 100)
+    (table,) = server.admin.ListTables(admin_pb2.ListTablesRequest()).tables
+    assert table.growing_blocks == 8
+    assert 0 < table.moved_blocks < 8
+    assert table.slots == (8 + table.moved_blocks) * BLOCK_SLOTS
+    assert server.metric("gpkvs_table_moved_blocks", table="default") == table.moved_blocks
+    assert server.metric("gpkvs_table_growth_waits", table="default") == 0
+    shown = told(server)
+    assert f"{table.moved_blocks / 8:.0%}" in shown["info"]
+    assert f"{100 * table.moved_blocks / 8:.0f} %" in shown["top"]
+
+
+def test_growth_that_waits_is_told_and_named(start_server: StartServer) -> None:
+    server = start_server(*INDEX, "--index-bytes-max", "512KiB")
+    write(server, 0, 8 * BLOCK_SLOTS * 7 // 10)
+    with pytest.raises(grpc.RpcError) as refused:
+        write(server, 100_000, 100_000 + 8 * BLOCK_SLOTS)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "--index-bytes-max" in refused.value.details()
+    assert server.metric("gpkvs_table_growth_waits", table="default") == 1
+    assert "growth of table default waits: twice its 524,288 bytes" in told(server)["info"]
+    info = json.loads(run_gpkvs("info", "--target", server.target, "--json").stdout)
+    assert "--index-bytes-max" in info["tables"][0]["growth_waits"]
