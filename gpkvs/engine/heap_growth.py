@@ -168,6 +168,7 @@ class HeapGrowth:
                 if not refusal:
                     self._extended = before + step
                     self._heap.growth_waits = ""
+                    self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
                 if step <= _REFUSED_STEP_BYTES_MIN:
                     break

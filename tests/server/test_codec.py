@@ -84,8 +84,8 @@ def test_split_gives_each_request_its_own_results(requests: list[list[Operation]
 
 
 def test_split_puts_rejections_in_their_places(store: gpkvs.Store) -> None:
-    def large(name: str) -> list[Operation]:  # 12 MB: the heap of 16 MiB holds one of them
-        return [(2, b"%s-%d" % (name.encode(), i), bytes(200_000)) for i in range(60)]
+    def large(name: str) -> list[Operation]:  # 8 MB: the heap of 16 MiB holds one of them
+        return [(2, b"%s-%d" % (name.encode(), i), bytes(200_000)) for i in range(40)]
 
     requests = [
         codec.decode(batch(operations), Limits())

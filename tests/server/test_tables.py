@@ -43,7 +43,7 @@ def test_tables_are_apart_and_survive_a_restart(start_server: StartServer) -> No
 
 def test_the_default_size(server: Server) -> None:
     made = server.admin.CreateTable(admin_pb2.CreateTableRequest(name="a.b_c-1")).table
-    assert (made.name, made.layout, made.index_bytes) == ("a.b_c-1", "bytes", 64 << 20)
+    assert (made.name, made.layout, made.index_bytes) == ("a.b_c-1", "bytes", 4 << 20)
 
 
 @pytest.mark.parametrize(

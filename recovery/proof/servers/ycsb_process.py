@@ -84,7 +84,7 @@ class YcsbProcess:
         wrong += [f"{kind}: {text}" for kind, text in _FIRST_ERROR.findall(errors) if kind not in _WHILE_AWAY]
         if wrong:
             raise YcsbError("\n  ".join(["YCSB found something wrong:", *wrong]))
-        done = [groups[name] for name in ("INSERT", "READ", "UPDATE") if name in groups]
+        done = [groups[name] for name in ("INSERT", "READ", "UPDATE") if groups.get(name, {}).get("Operations")]
         return YcsbReport(
             operations=sum(group["Operations"] for group in done),
             failed=sum(group["Operations"] for name, group in groups.items() if name.endswith("-FAILED")),
