@@ -49,7 +49,7 @@ class Gpkvs(LazyGroup):
         ),
         "soak": (
             "gpkvs.cli.soak:soak_command",
-            "Keep a real server nearly full for a long time, and see that it loses nothing, leaks nothing and refuses nothing.",
+            "Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.",
         ),
         "bitflip": (
             "gpkvs.cli.bitflip:bitflip_command",

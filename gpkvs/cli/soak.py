@@ -54,7 +54,7 @@ def soak_command(
     commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
-    """Keep a real server nearly full for a long time, and see that it loses nothing, leaks nothing and refuses nothing.
+    """Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.
 
     Clients write, overwrite, read and delete records of 8 bytes to large ones, in tables of both layouts, and make and
     drop tables. They keep the heap 80 to 85 % full and remember what was acknowledged. In the first half of the time
