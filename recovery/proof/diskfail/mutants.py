@@ -266,8 +266,8 @@ MUTANTS = (
         _COMMITTER,
         (
             (
-                '        durable = self.journal.durable\n        self.begun = epoch\n        failpoint.hit("before_frame")',
-                '        durable = epoch - 1\n        self.begun = epoch\n        failpoint.hit("before_frame")',
+                'durable = self.journal.durable\n        self.begun = epoch\n        failpoint.hit("before_frame',
+                'durable = epoch - 1\n        self.begun = epoch\n        failpoint.hit("before_frame',
             ),
         ),
         "a frame says that one is durable which is not",
