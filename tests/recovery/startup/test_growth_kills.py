@@ -124,8 +124,11 @@ def contents(path: Path, life: Life, batches: int) -> Model:
     """Open a store; return what its table holds of all keys that there may be."""
     keys = [_key(number) for number in range(life.first + batches * life.more)]
     with gpkvs.open(path, threads=1) as store:
-        result = store.execute(Batch.of([(Op.GET, key) for key in keys]), table="t")
-        held = {key: value for key, value in zip(keys, result.value_list(), strict=True) if value}
+        held = {}
+        for first in range(0, len(keys), 4096):
+            part = keys[first : first + 4096]
+            values = store.execute(Batch.of([(Op.GET, key) for key in part]), table="t").value_list()
+            held |= {key: value for key, value in zip(part, values, strict=True) if value}
         assert store.info().tables[1].records == len(held)
     return held
 
