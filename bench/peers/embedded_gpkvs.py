@@ -23,6 +23,7 @@ LOAD_FACTOR = 0.7
 _SLOT_BYTES = {True: 16, False: 32}
 _LOG_BYTES_PER_CHANGE = 64  # 48, and room
 _BLOCK_BYTES = 1 << 16
+_LIVE_SHARE_MAX = 0.6  # of a heap that does not grow: compaction keeps the rest
 
 
 def index_bytes(shape: Shape, records: int) -> int:
@@ -32,11 +33,12 @@ def index_bytes(shape: Shape, records: int) -> int:
     return max(blocks * _BLOCK_BYTES, MIB)
 
 
-def heap_bytes(shape: Shape, records: int) -> int:
-    """Return the size of a heap for so many appended records, none of which is reclaimed."""
+def heap_bytes(shape: Shape, records: int, sets_max: int) -> int:
+    """Return the size of a heap of records that are overwritten so often, without compaction."""
     record = RECORD_HEADER_BYTES + shape.key_bytes + shape.value_bytes
     units = -(-record // UNIT_BYTES)
-    return int(records * units * UNIT_BYTES * 1.1) + 64 * MIB
+    appended = 1.1 * (records + sets_max)
+    return int(max(appended, records / _LIVE_SHARE_MAX) * units * UNIT_BYTES) + 64 * MIB
 
 
 def usual_journal_bytes(index: int) -> int:
@@ -84,7 +86,7 @@ class EmbeddedGpkvs:
         self.version = package_version()
         self._shape = shape = workload.shape
         index = index or index_bytes(shape, workload.records)
-        heap = heap or (0 if shape.is_numbers else heap_bytes(shape, workload.records + sets_max))
+        heap = heap or (0 if shape.is_numbers else heap_bytes(shape, workload.records, sets_max))
         config = StoreConfig(
             index_bytes=MIB if shape.is_numbers else index,
             heap_bytes=None if grows else heap or 64 * MIB,

@@ -77,7 +77,7 @@ def server_options(options: ServerBenchOptions, shape: Shape, records: int, sets
     return ServerOptions(
         durability="auto",
         index=str(MIB if shape.is_numbers else index),
-        heap=str(64 * MIB if shape.is_numbers else heap_bytes(shape, records + sets_max)),
+        heap=str(64 * MIB if shape.is_numbers else heap_bytes(shape, records, sets_max)),
         log=str(64 * MIB),
         commit="auto",
         journal=str(usual_journal_bytes(index)),
