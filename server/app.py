@@ -267,6 +267,7 @@ class _Server:
 
         await stop.wait()
         gate.close()
+        batcher.stop_maintenance()
         receives.stop(NotServingError(gate.refusal))
         if self._options.ready_file:
             self._options.ready_file.unlink(missing_ok=True)

@@ -142,6 +142,7 @@ class Batcher:
         self._observer = observer
         self._maintain = maintain
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[_Waiting] = FairQueue()
         self._busy = False  # the engine's thread has a batch, or gets one in this turn of the loop
@@ -203,12 +204,23 @@ class Batcher:
         if not batch.waiting or not self._count_working(batch):
             self._busy = False
             if self._idle_timer is None:
-                self._idle_timer = self._loop.call_later(_IDLE_SECONDS, self._maintain_if_idle)
+                self._maintain_later(_IDLE_SECONDS)
             return
         job = self._loop.run_in_executor(
             self._engine_thread, self._transact, [waiting.request for waiting in batch.waiting]
         )
         job.add_done_callback(partial(self._on_stored, batch))
+
+    def _maintain_later(self, seconds: float) -> None:
+        if not self._is_stopping:
+            self._idle_timer = self._loop.call_later(seconds, self._maintain_if_idle)
+
+    def stop_maintenance(self) -> None:
+        """Begin no step of maintenance any more; the engine's thread may end when its last batch has."""
+        self._is_stopping = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _maintain_if_idle(self) -> None:
         """Have the engine's thread do a step of maintenance, unless there are requests."""
@@ -228,7 +240,7 @@ class Batcher:
         if self._queue:
             self._start_soon()
         elif error is None and job.result():
-            self._idle_timer = self._loop.call_later(0, self._maintain_if_idle)
+            self._maintain_later(0)
 
     def _may_start(self) -> bool:
         """Whether to form a batch now."""

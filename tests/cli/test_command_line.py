@@ -55,7 +55,7 @@ def test_info_says_what_a_record_takes(server: Server) -> None:
     def shown() -> tuple[float, str]:
         table = json.loads(run_gpkvs("info", "--json", "--target", server.target).stdout)["tables"][0]
         line = run_gpkvs("table", "list", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
-        return table["bytes_per_key"], next(row for row in line.splitlines() if "default" in row).split()[-2]
+        return table["bytes_per_key"], next(row for row in line.splitlines() if "default" in row).split()[-4]
 
     assert shown() == (0, "-")
     server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))

@@ -34,6 +34,9 @@ def set_one(key: bytes, value: bytes = b"") -> codec.Request:
     return codec.single(Op.SET, key, value, LIMITS)
 
 
+MAINTENANCE_STEPS = 3
+
+
 @dataclass
 class Watched:
     """A store whose engine can be held, and what the batcher did with it."""
@@ -46,6 +49,11 @@ class Watched:
     holds_flushes: bool = False
     flushes: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     held: deque[BegunBatch] = field(default_factory=deque)
+    steps: int = 0
+
+    def maintain(self) -> bool:
+        self.steps += 1
+        return self.steps < MAINTENANCE_STEPS
 
     def begin(self, batch: Batch) -> BegunBatch:
         ends = batch.key_lengths.cumsum().tolist()
@@ -95,7 +103,7 @@ async def running(
     memory = memory or Memory(1 << 40, 1)
     bounds = bounds_of(ServerConfig(**config), LIMITS, 64 << 20, 16 << 30)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
-        batcher = OneConnection(watched.begin, engine, flush, bounds, memory, watched)
+        batcher = OneConnection(watched.begin, engine, flush, bounds, memory, watched, watched.maintain)
         batcher.account = Account(memory.connection("one"))
         try:
             yield batcher, watched
@@ -140,6 +148,23 @@ async def test_what_comes_after_an_idle_moment_starts_a_batch(store: gpkvs.Store
             await asyncio.wait_for(batcher.submit(set_one(b"%d" % i)), 30)
             await asyncio.sleep(0.01)  # nothing waits
     assert watched.batches == [[b"0"], [b"1"], [b"2"]]
+
+
+@asynchronous
+async def test_maintenance_runs_when_idle_and_not_after_the_stop(store: gpkvs.Store) -> None:
+    async with running(store) as (batcher, watched):
+        watched.go.set()
+        assert watched.steps == 0
+        await asyncio.wait_for(batcher.submit(set_one(b"a")), 30)
+        assert watched.steps == 0
+        await asyncio.sleep(0.3)
+        assert watched.steps == MAINTENANCE_STEPS  # as long as there is more to do
+        await asyncio.wait_for(batcher.submit(set_one(b"b")), 30)
+        batcher.stop_maintenance()  # its timer is set
+        await asyncio.sleep(0.2)
+        await asyncio.wait_for(batcher.submit(set_one(b"c")), 30)
+        await asyncio.sleep(0.2)
+        assert watched.steps == MAINTENANCE_STEPS
 
 
 @asynchronous
