@@ -306,7 +306,7 @@ def test_each_call_keeps_its_own_deadline(run: Run) -> None:
             await server.arrived.wait()
             queued = asyncio.create_task(client.set(b"queued", b"v", timeout=0.1))
             read, write, unsent = await outcomes(*(_await(task) for task in (*sent[:2], queued)))
-            assert 0.2 <= time.monotonic() - start < 5
+            assert 0.19 < time.monotonic() - start < 5  # gRPC counts from the beginning of its millisecond
             assert isinstance(read, DeadlineError)
             assert isinstance(read, TimeoutError)
             assert isinstance(write, OutcomeUnknownError)
