@@ -129,15 +129,4 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
 
 
 def _table(table: TableInfo) -> admin_pb2.TableInfo:
-    return admin_pb2.TableInfo(
-        name=table.name,
-        layout=table.layout,
-        records=table.records,
-        slots=table.slots,
-        index_bytes=table.index_bytes,
-        load_factor=table.load_factor,
-        bytes_per_key=table.bytes_per_key,
-        growing_blocks=table.growing_blocks,
-        moved_blocks=table.moved_blocks,
-        growth_waits=table.growth_waits,
-    )
+    return admin_pb2.TableInfo(**asdict(table))

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress, gpkvs_on_disk, opened
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found, gpkvs_on_disk, opened
 from gpkvs.bench.disk.rounds import Turns, in_turn
 from gpkvs.bench.engine.workload import SHAPES, Order, Shape, Workload
-from gpkvs.bench.peers.contender import Contender
+from gpkvs.bench.peers.contender import Contender, Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.peers.rocksdb_peer import RocksDb

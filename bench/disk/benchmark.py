@@ -13,11 +13,11 @@ from gpkvs.bench.disk.batches import measure_batches
 from gpkvs.bench.disk.device_writes import measure_device_writes
 from gpkvs.bench.disk.one_set import measure_one_set
 from gpkvs.bench.disk.opening import measure_opening
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found
 from gpkvs.bench.disk.reads_beside_sets import measure_reads_beside_sets
 from gpkvs.bench.disk.tails import measure_tails
 from gpkvs.bench.engine.workload import SHAPES
-from gpkvs.bench.peers.contender import require_promise
+from gpkvs.bench.peers.contender import Progress, require_promise
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 

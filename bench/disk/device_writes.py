@@ -13,9 +13,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress, gpkvs_on_disk, opened
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found, gpkvs_on_disk, opened
 from gpkvs.bench.engine.workload import SHAPES, Workload
-from gpkvs.bench.peers.contender import BenchError, Contender
+from gpkvs.bench.peers.contender import BenchError, Contender, Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.peers.rocksdb_peer import RocksDb

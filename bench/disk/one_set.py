@@ -8,9 +8,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress, gpkvs_on_disk, opened
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found, gpkvs_on_disk, opened
 from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.engine.workload import SHAPES, Shape, Workload
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.results import latencies_ms
 

@@ -10,10 +10,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found
 from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.engine.workload import SHAPES, Shape
-from gpkvs.bench.peers.contender import BenchError
+from gpkvs.bench.peers.contender import BenchError, Progress
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.server.measured_server import python_program
 from gpkvs.media.data_file import DataFile

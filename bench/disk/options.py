@@ -19,9 +19,6 @@ from gpkvs.config import MIB
 
 OWN = EmbeddedGpkvs.name
 
-Progress = Callable[[str], None]
-"""It is told each step that begins."""
-
 
 @dataclass(frozen=True)
 class DiskOptions:

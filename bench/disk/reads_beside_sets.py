@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.bench.disk.options import OWN, DiskOptions, Found, Progress, gpkvs_on_disk, opened
+from gpkvs.bench.disk.options import OWN, DiskOptions, Found, gpkvs_on_disk, opened
 from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.engine.workload import SHAPES, Workload, mixed
-from gpkvs.bench.peers.contender import Contender
+from gpkvs.bench.peers.contender import Contender, Progress
 from gpkvs.bench.report.comparison import Comparison
 
 _READ_KEYS = 1024  # the first ones, which no SET has

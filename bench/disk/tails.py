@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.bench.disk.options import DiskOptions, Found, Progress, gpkvs_on_disk, opened
+from gpkvs.bench.disk.options import DiskOptions, Found, gpkvs_on_disk, opened
 from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.engine.workload import SHAPES, Workload
-from gpkvs.bench.peers.contender import BenchError, Contender
+from gpkvs.bench.peers.contender import BenchError, Contender, Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.rocksdb_peer import RocksDb
 from gpkvs.bench.report.comparison import Comparison

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
-from gpkvs.bench.peers.contender import BenchError, Contender, Promise, require_promise
+from gpkvs.bench.peers.contender import BenchError, Contender, Progress, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.embedded_stores import PEERS, PeerName
 from gpkvs.bench.peers.lmdb_peer import Lmdb
@@ -67,10 +67,6 @@ class EngineOptions:
     def sets_max(self) -> int:
         """How many SETs come after loading, at most."""
         return len(ORDERS) * (self.runs * max(self.batches_max, _BATCHES_MIN) + _WARM_UP_BATCHES) * self.batch
-
-
-Progress = Callable[[str], None]
-"""It is told each step that begins, `steps` times in all."""
 
 
 def steps(options: EngineOptions) -> int:

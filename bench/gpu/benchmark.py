@@ -23,6 +23,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.bench.gpu.records import measure_records
 from gpkvs.bench.gpu.server import measure_server
 from gpkvs.bench.gpu.start import measure_start
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run, latencies_ms
 from gpkvs.bench.report.tables import Rows
@@ -36,8 +37,6 @@ _TABLE = "numbers"
 _SMALL = (1, 32, 1024, 16_384, 131_072)
 _SMALL_RUNS = 200
 _SMALL_WARM_UP = 3  # CuPy compiles for a size that it meets for the first time
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)

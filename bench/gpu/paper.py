@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions, Progress
+from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.tables import Rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Shape, Workload
 from gpkvs.bench.growth.timeline import Timeline
-from gpkvs.bench.peers.contender import BenchError, Promise, require_promise
+from gpkvs.bench.peers.contender import BenchError, Progress, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import TABLE, EmbeddedGpkvs, index_bytes
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis, require_redis
@@ -32,8 +32,6 @@ OWN, LARGE = EmbeddedGpkvs.name, f"{EmbeddedGpkvs.name}, made large"
 GrowthPeer = Literal["redis"]
 GROWTH_PEERS: tuple[GrowthPeer, ...] = get_args(GrowthPeer)
 
-Progress = Callable[[str], None]
-"""It is told each step that begins."""
 
 _WARM_UP_BATCHES = 8  # of the first, which load code and touch fresh memory: shown, and not compared
 _P99_AIM, _LONGEST_MS_AIM, _RATE_AIM = 2.0, 20.0, 0.7

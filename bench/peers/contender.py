@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -16,6 +17,10 @@ _LOOK_SECONDS, _QUIET_SECONDS, _SETTLE_SECONDS_MAX = 0.01, 0.15, 180.0
 
 Promise = Literal["process", "msync"]
 """What an acknowledged batch survives: only the death of the process, or also a loss of power."""
+
+
+Progress = Callable[[str], None]
+"""It is told each step that begins."""
 
 
 class BenchError(GpkvsError):

@@ -8,13 +8,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, get_args
 
-from gpkvs.bench.peers.contender import require_promise
+from gpkvs.bench.peers.contender import Progress, require_promise
 from gpkvs.bench.peers.redis_peer import require_redis
 from gpkvs.bench.report.comparison import Comparison, aimed
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.server.call_counts import count_calls
-from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions
+from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.server.memory_and_start import measure_memory, measure_start
 from gpkvs.bench.server.metrics_cost import measure_metrics_cost
 from gpkvs.bench.server.reads_beside_sets import measure_reads

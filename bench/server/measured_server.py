@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,6 @@ from gpkvs.config import MIB
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
 
 START_SECONDS_MAX = 300.0
-
-Progress = Callable[[str], None]
-"""It is told each step that begins."""
 
 
 @dataclass(frozen=True)

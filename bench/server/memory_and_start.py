@@ -14,12 +14,12 @@ from typing import Any
 
 from gpkvs.batch import Batch, Op
 from gpkvs.bench.engine.workload import SHAPES, Shape, Workload
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.peers.embedded_gpkvs import TABLE, batch_of, index_bytes
 from gpkvs.bench.server.load import all_records, fill
 from gpkvs.bench.server.measured_server import (
     LARGE,
     START_SECONDS_MAX,
-    Progress,
     ServerBenchOptions,
     serve,
     server_options,

@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.results import Run
 from gpkvs.bench.server.load import DrawnKeys, gathered_calls, stream
-from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.measured_server import ServerBenchOptions, python_program, serve_numbers
 from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from gpkvs.bench.peers.contender import BenchError
+from gpkvs.bench.peers.contender import BenchError, Progress
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.server.load import DrawnKeys, single_calls
-from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, python_program, serve_numbers
+from gpkvs.bench.server.measured_server import ServerBenchOptions, python_program, serve_numbers
 
 _AIM = 1.5
 

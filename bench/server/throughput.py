@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from gpkvs.bench.peers.contender import Promise
+from gpkvs.bench.peers.contender import Progress, Promise
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis
@@ -18,7 +18,7 @@ from gpkvs.bench.report.results import Aim, Measurement, Run
 from gpkvs.bench.server.empty_server import NAME as EMPTY
 from gpkvs.bench.server.empty_server import empty_server
 from gpkvs.bench.server.load import DrawnKeys, gathered_calls, single_calls, stream
-from gpkvs.bench.server.measured_server import Progress, ServerBenchOptions, serve_numbers
+from gpkvs.bench.server.measured_server import ServerBenchOptions, serve_numbers
 from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 from gpkvs.info import package_version

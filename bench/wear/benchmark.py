@@ -10,11 +10,11 @@ from time import perf_counter
 from typing import Any
 
 from gpkvs.bench.engine.workload import SHAPES
-from gpkvs.bench.peers.contender import require_promise
+from gpkvs.bench.peers.contender import Progress, require_promise
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.wear.deleted import measure_deleted
-from gpkvs.bench.wear.options import Found, Progress, WearOptions, WearPart
+from gpkvs.bench.wear.options import Found, WearOptions, WearPart
 from gpkvs.bench.wear.overwrites import OWN, measure_overwrites
 from gpkvs.bench.wear.space import SHAPE, measure_space
 

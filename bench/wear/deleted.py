@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 
 from gpkvs.batch import Op
 from gpkvs.bench.engine.workload import Columns, Workload
+from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs, batch_of, index_bytes
 from gpkvs.bench.report.comparison import Comparison
-from gpkvs.bench.wear.options import WEAR_PEERS, Found, Progress, WearOptions, WearPeer, stored_bytes
+from gpkvs.bench.wear.options import WEAR_PEERS, Found, WearOptions, WearPeer, stored_bytes
 from gpkvs.bench.wear.space import SHAPE, heap_file_bytes
 from gpkvs.client.sync import Client
 from gpkvs.proto.v1 import admin_pb2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,9 +22,6 @@ WEAR_PEERS: dict[WearPeer, type[BlobDb | Lmdb]] = {"blobdb": BlobDb, "lmdb": Lmd
 
 Distribution = Literal["uniform", "zipfian"]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
-
-Progress = Callable[[str], None]
-"""It is told each step that begins."""
 
 
 @dataclass(frozen=True)

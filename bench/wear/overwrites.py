@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpkvs.bench.engine.workload import SHAPES, Workload
-from gpkvs.bench.peers.contender import BenchError, Contender
+from gpkvs.bench.peers.contender import BenchError, Contender, Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs, index_bytes
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.results import Measurement
-from gpkvs.bench.wear.options import DISTRIBUTIONS, WEAR_PEERS, Distribution, Found, Progress, WearOptions
+from gpkvs.bench.wear.options import DISTRIBUTIONS, WEAR_PEERS, Distribution, Found, WearOptions
 from gpkvs.bench.wear.worn_store import Worn, wear
 from gpkvs.bench.wear.zipfian import overwrites
 from gpkvs.info import StoreInfo

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpkvs.bench.engine.workload import Shape, Workload
-from gpkvs.bench.peers.contender import Contender
+from gpkvs.bench.peers.contender import Contender, Progress
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs, index_bytes
 from gpkvs.bench.report.comparison import Comparison
-from gpkvs.bench.wear.options import WEAR_PEERS, Found, Progress, WearOptions, stored_bytes
+from gpkvs.bench.wear.options import WEAR_PEERS, Found, WearOptions, stored_bytes
 from gpkvs.bench.wear.worn_store import wear
 from gpkvs.bench.wear.zipfian import overwrites
 

@@ -61,10 +61,10 @@ class Engine:
         Values that one request, and one transaction, may read; the second is not below the first.
     meter
         Told what each phase took, and what was written.
-    log_bytes_max
-        How large the undo log may become, if there is one.
     growth_limits
         How large indexes may become.
+    log_bytes_max
+        How large the undo log may become, if there is one.
     """
 
     def __init__(

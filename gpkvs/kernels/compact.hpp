@@ -128,12 +128,11 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
     if (i != 0) return;
     Mover<sweep_index_args> mover(a);
     const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
-    const u64 blocks = a.table_blocks[a.swept], unmoved = a.table_unmoved[a.swept];
+    const Geometry geometry = {a.table_blocks[a.swept], a.table_unmoved[a.swept]};
     u64& at = a.moves[MOVES_AT];
     for (; at < a.end && mover.goes_on(); at++) {
-        const u64 block = at / WAYS / BytesBucket::IN_BLOCK;
         // A dead block of an index that grows still has the slots that moved from it.
-        if (block >= unmoved && (block < 2 * unmoved || block >= 2 * blocks)) continue;
+        if (!is_live_block(at / WAYS / BytesBucket::IN_BLOCK, geometry)) continue;
         const BytesSlot& slot = index[at / WAYS].ways[at % WAYS];
         if (slot_kind(slot.meta) == KIND_EMPTY) continue;
         const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);

@@ -2,6 +2,7 @@
 //
 // fingerprint1 alone chooses a slot's place in its block, so a slot keeps its bucket and its way: moving a block is a filter,
 // and it cannot fail. A damaged slot, whose key belongs to neither block, goes to the lower one as it is.
+#include "entry.cuh"
 #include "probe.cuh"
 
 enum Side { SIDE_EMPTY = 0, SIDE_LOWER = 1, SIDE_UPPER = 2 };
@@ -15,8 +16,7 @@ GPKVS_DEVICE u8 side_of(const TableKey& table, const Slot& slot, u64 bucket, u64
 
 template <class Slot>
 GPKVS_DEVICE void store_way(Bucket<Slot>* index, u64 bucket, u32 way, const Slot& slot) {
-    for (u32 w = 0; w < sizeof(Slot) / 8; w += 2)
-        pm_store_pair((u64*)&index[bucket].ways[way] + w, (const u64*)&slot + w);
+    store_slot(index->ways, bucket * WAYS + way, (const u64*)&slot);
 }
 
 // split: both targets of every block, from the block `first` on, all of their slots; with `upper_only`, only the upper one.

@@ -30,6 +30,11 @@ GPKVS_DEVICE u64 block_of(Hash128 fingerprint, const Geometry& geometry) {
     return block < geometry.unmoved ? block : mul_high(fingerprint.low, 2 * geometry.blocks);
 }
 
+// Whether a block holds keys: not those that have moved, nor those that none has moved to.
+GPKVS_DEVICE bool is_live_block(u64 block, const Geometry& geometry) {
+    return block < geometry.unmoved || (block >= 2 * geometry.unmoved && block < 2 * geometry.blocks);
+}
+
 // The two buckets of a key, counted from the first one of its block.
 template <class Slot>
 GPKVS_DEVICE Candidates candidates_in_block(Hash128 fingerprint) {
