@@ -27,6 +27,7 @@ from gpkvs.engine.schema import double_table
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoMemoryError, NoSpaceError
+from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes, extend_file, sync_path
 from gpkvs.media.files import StoreFiles
@@ -330,9 +331,13 @@ class _Reservation:
     def _run(self) -> None:
         try:
             extend_file(self.path, self.size // 2, self.size)
-            sync_path(self.path)
         except OSError as error:
             self.error = error
+        else:
+            try:
+                sync_path(self.path)
+            except OSError as error:  # a second try might seem to succeed
+                stop_process("the file of a growing table could not be synced", error)
         self.is_over = True
 
     def join(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -362,3 +364,23 @@ def test_an_opening_maps_a_growing_index_before_a_backend_takes_its_address(
     assert attached[1] == (grown.index.address, grown.index.region.bytes)
     grown.verify()
     grown.store.close()
+
+
+def test_a_failed_sync_of_a_longer_file_ends_the_process(tmp_path: Path) -> None:
+    """As any other: the system may take for written what it could not write."""
+    program = f"""
+import errno
+import gpkvs
+from gpkvs.batch import Batch, Op
+from gpkvs.engine import growth
+
+def refuse(path):
+    raise OSError(errno.EIO, "no")
+
+growth.sync_path = refuse
+with gpkvs.open({str(tmp_path / "store")!r}, index_bytes=64 << 10) as store:
+    store.execute(Batch.of([(Op.SET, b"%d" % key, b"v") for key in range(1500)]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 70
+    assert b"the file of a growing table could not be synced" in done.stderr
