@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.batch import U64
 from gpkvs.media.layout import RECORD_UNITS_MAX, UNIT_BYTES
@@ -29,6 +30,8 @@ _UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
 _CHARGED_SHARE: Final = 0.85
 _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
+# What the live units of an absent segment have in addition, so that no allocator takes it: no segment has so many.
+_ABSENT_UNITS: Final = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class SegmentCounts(NamedTuple):
     Attributes
     ----------
     live : (segments,) uint64
-        Units of live records, and of those that a journal may not store over yet (W6).
+        Units of live records, and of those that a journal may not store over yet (W6). Never 0 where the segment is
+        absent (`Heap.leave`).
     charged : (segments,) uint64
         Units that live records are charged.
     ends : (segments,) uint64
@@ -113,6 +117,8 @@ class Heap:
         How old the records of a segment are: the clock when they were appended.
     state : uint64
         What native code must know of the heap.
+    absent
+        How many segments are not the heap's now.
     moved_units
         That compaction has moved.
     """
@@ -125,6 +131,7 @@ class Heap:
         self.growth_waits = ""
         self._columns: tuple[U64, ...] = (*counts, np.zeros(len(counts.live), np.uint64))
         self.state = np.zeros(_STATE_WORDS, np.uint64)
+        self.absent = 0
         self._take(self.bytes)
         # Above the tail nothing was appended, whatever of it is live.
         self.ends[tail.segment] = max(int(self.ends[tail.segment]), tail.units)
@@ -156,11 +163,41 @@ class Heap:
         segments = self._segments_of(size)
         self.bytes = size
         self.live_units, self.charged_units, self.ends, self.stamps = (column[:segments] for column in self._columns)
-        self.state[_RESERVE] = reserve_of(segments)
-        # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
-        sizes = (size // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
-        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
         self.state[_UNITS] = size // UNIT_BYTES
+        self._limit()
+
+    def _limit(self) -> None:
+        """Say what of the segments that are the heap's now must stay free."""
+        self.state[_RESERVE] = reserve_of(self.segments - self.absent)
+        # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
+        sizes = (self.present_bytes // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
+        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
+
+    @property
+    def present_bytes(self) -> int:
+        """The size that it has, without the segments that are absent."""
+        return self.bytes - self.absent * self.segment_units * UNIT_BYTES
+
+    def leave(self, segments: NDArray[np.int64]) -> None:
+        """Take whole segments, in which nothing is live, out of use: their space is not the heap's now."""
+        assert not self.live_units[segments].any()
+        assert all(self.end_of(segment) == self.segment_units for segment in segments.tolist())
+        self.live_units[segments] = _ABSENT_UNITS
+        self.ends[segments] = self.segment_units  # compaction finds no room in them
+        self.absent += len(segments)
+        self._limit()
+
+    def take_back(self, segments: NDArray[np.int64]) -> None:
+        """Take absent segments, whose space is there again, into use."""
+        assert (self.live_units[segments] == _ABSENT_UNITS).all()
+        self.live_units[segments] = 0
+        self.absent -= len(segments)
+        self._limit()
+
+    @property
+    def is_absent(self) -> NDArray[np.bool_]:
+        """Of each segment, whether it is not the heap's now."""
+        return self.live_units >= np.uint64(_ABSENT_UNITS)
 
     def end_of(self, segment: int) -> int:
         """Return the units of a segment that there are."""
@@ -174,7 +211,7 @@ class Heap:
     @property
     def is_compacted(self) -> bool:
         """Whether it has enough segments to be compacted."""
-        return self.segments >= COMPACTED_SEGMENTS_MIN
+        return self.segments - self.absent >= COMPACTED_SEGMENTS_MIN
 
     @property
     def reserve(self) -> int:
@@ -210,7 +247,7 @@ class Heap:
     def live_bytes(self) -> int:
         """Bytes of all live records."""
         freed = sum(int(units.sum()) for _, units in list(self._freed))
-        return (int(self.live_units.sum()) - freed) * UNIT_BYTES
+        return (int(self.live_units.sum()) - self.absent * _ABSENT_UNITS - freed) * UNIT_BYTES
 
     @property
     def free_segments(self) -> int:
@@ -220,7 +257,7 @@ class Heap:
     @property
     def emptied_segments(self) -> int:
         """The same, and those that wait until a journal may store over them (W6)."""
-        return self._count_free(self.charged_units)
+        return self._count_free(self.charged_units) - self.absent
 
     def _count_free(self, units: U64) -> int:
         tails = {self.tail.segment, self.survivors} - {None}

@@ -148,3 +148,20 @@ def test_space_that_waits_is_one_note_for_each_epoch() -> None:
     assert heap.live_units.tolist() == [86, 73]
     assert heap.freed_epoch == 0
     assert heap.live_bytes == (86 + 73) * UNIT_BYTES
+
+
+def test_absent_segments_are_not_free_until_they_are_back() -> None:
+    counts = SegmentCounts.of(32)
+    heap = Heap(SEGMENT_BYTES, Tail(0, 0), counts)
+    whole = heap.free_segments, heap.free_units, heap.emptied_units, heap.reserve, heap.charged_max
+    absent = np.arange(20, 26)
+    heap.leave(absent)
+    assert heap.free_segments == whole[0] - 6
+    assert heap.emptied_segments == heap.free_segments
+    assert heap.reserve == 3
+    assert heap.charged_max < whole[4]
+    assert heap.present_bytes == 26 * SEGMENT_BYTES
+    assert heap.live_bytes == 0
+    assert np.flatnonzero(heap.is_absent).tolist() == absent.tolist()
+    heap.take_back(absent)
+    assert (heap.free_segments, heap.free_units, heap.emptied_units, heap.reserve, heap.charged_max) == whole
