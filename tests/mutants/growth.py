@@ -70,6 +70,22 @@ MUTANTS = (
         (_STEPS,),
     ),
     Mutant(
+        "moved-slots-logged-in-the-other-block",
+        "gpkvs/kernels/grow.cu",
+        "(side[slot] == SIDE_UPPER)) * slots",
+        "(side[slot] == SIDE_LOWER)) * slots",
+        "after a replay, keys are in the block that they do not belong to",
+        (_STEPS,),
+    ),
+    Mutant(
+        "pages-of-targets-not-marked",
+        "gpkvs/engine/growth_steps.py",
+        "    _mark_blocks(index, 2 * first, 2 * last, epoch)\n",
+        "",
+        "a checkpoint does not write what moved, and the journal forgets it",
+        ("engine/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
+    ),
+    Mutant(
         "catalogue-before-the-last-step",
         _GROWTH,
         "        self._committer.wait(self._committer.read_gate())\n",
