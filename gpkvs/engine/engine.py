@@ -32,6 +32,7 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES
 
 _log = logging.getLogger("gpkvs")
 
@@ -311,10 +312,10 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
-        if not self._dropped:
-            return self._compact_idle()
-        self._count_dropped(budget_bytes)
-        return True
+        if self._dropped:
+            self._count_dropped(budget_bytes)
+            return True
+        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self._compact_idle()
 
     @property
     def is_counting(self) -> bool:

@@ -299,7 +299,7 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
 def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     extend_file, asked = heap_growth.extend_file, list[int]()
 
-    def refuse(path: Path, size: int, longer: int) -> None:
+    def refuse(path: Path, size: int, longer: int, pause: object) -> None:
         asked.append(longer - size)
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 

@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "catalogue-before-the-last-step",
         _GROWTH,
-        "        self._committer.wait(self._committer.read_gate())\n",
+        "        self._committer.wait(self._last_gate)\n",
         "",
         "a crash leaves a catalogue of twice the blocks beside blocks that have not moved: the store is refused (W7)",
         ("engine/test_growth.py::test_the_last_step_is_durable_before_the_catalogue",),
