@@ -372,7 +372,8 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It moves blocks of a table that grows, and empties segments of the heap that are mostly garbage. It need never be called: batches do what they need.
+        It moves blocks of a table that grows, and empties segments of the heap that are mostly garbage. It need never
+        be called: batches do what they need.
         """
         self._origin.require()
         with self._mutex:
