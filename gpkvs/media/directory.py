@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpkvs import failpoint
-from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, KIB, MIB, Sizes
+from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, JOURNAL_BYTES_USUAL, KIB, MIB, Sizes
 from gpkvs.errors import (
     InvalidArgumentError,
     NoSpaceError,
@@ -80,8 +80,8 @@ JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40
-JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a block
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
+_EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
 _ZEROS = bytes(1 * MIB)
 INDEX_BYTES_MAX = 1 << 44
 
@@ -434,8 +434,19 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
         os.close(file)
 
 
-def extend_file(path: Path, size: int, longer: int) -> None:
+def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int], bool] | None = None) -> int:
     """Reserve more space at the end of a file; not durable before a sync.
+
+    Parameters
+    ----------
+    pause
+        Whoever writes to the file meanwhile waits for it. So it is done in pieces, and this is called after each of
+        them, with the seconds that it took and the end that is reached; it returns whether that is enough.
+
+    Returns
+    -------
+    int
+        The size that the file has.
 
     Raises
     ------
@@ -444,13 +455,20 @@ def extend_file(path: Path, size: int, longer: int) -> None:
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.posix_fallocate(file, size, longer - size)
+        end, piece = size, _EXTENDED_AT_ONCE if pause else longer
+        while end < longer:
+            began, step = time.perf_counter(), min(piece, longer - end)
+            os.posix_fallocate(file, end, step)
+            end += step
+            if pause and end < longer and pause(time.perf_counter() - began, end):
+                break
     except OSError:
         with suppress(OSError):  # what was reserved by then goes back
             os.ftruncate(file, size)
         raise
     finally:
         os.close(file)
+    return end
 
 
 def write_file(path: Path, data: bytes) -> None:

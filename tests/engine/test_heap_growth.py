@@ -299,7 +299,7 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
 def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     extend_file, asked = heap_growth.extend_file, list[int]()
 
-    def refuse(path: Path, size: int, longer: int) -> None:
+    def refuse(path: Path, size: int, longer: int, pause: object) -> None:
         asked.append(longer - size)
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
@@ -313,7 +313,7 @@ def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.Mon
         store.execute(sets_of(range(28)))
         with pytest.raises(NoSpaceError, match=r"heap full.*the heap asked for 131,072 bytes more, the disk has"):
             store.execute(sets_of(range(28, 40)))
-        assert asked[:3] == [512 * KIB, 256 * KIB, 128 * KIB]
+        assert set(asked) == {512 * KIB, 256 * KIB, 128 * KIB}  # the helper may have begun, too
         assert store.get(b"28") is None
         deadline = time.monotonic() + 10
         while who == "helper" and len(asked) < 9:  # the batch's three, and two rounds of the helper

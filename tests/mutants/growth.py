@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_GROWTH, _UNDO, _JOURNAL = (
-    "gpkvs/engine/growth.py",
-    "gpkvs/engine/undo_committer.py",
-    "gpkvs/engine/journal_committer.py",
-)
+_GROWTH, _UNDO = "gpkvs/engine/growth.py", "gpkvs/engine/undo_committer.py"
 _STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
 _KILLS = "recovery/startup/test_growth_kills.py"
 
@@ -18,14 +14,6 @@ MUTANTS = (
         _UNDO,
         "            log_digest=digest,\n            growth=self._files.growth,\n",
         "            log_digest=digest,\n",
-        "after a batch and a restart, keys are looked for where they were before the table grew",
-        (_STEPS,),
-    ),
-    Mutant(
-        "geometry-missing-from-a-frame",
-        _JOURNAL,
-        "            growth=self._files.growth,\n            runs=write_set.runs,\n",
-        "            growth=type(before.growth)(0, 0, 0),\n            runs=write_set.runs,\n",
         "after a batch and a restart, keys are looked for where they were before the table grew",
         (_STEPS,),
     ),
@@ -70,9 +58,25 @@ MUTANTS = (
         (_STEPS,),
     ),
     Mutant(
+        "moved-slots-logged-in-the-other-block",
+        "gpkvs/kernels/grow.cu",
+        "(side[slot] == SIDE_UPPER)) * slots",
+        "(side[slot] == SIDE_LOWER)) * slots",
+        "after a replay, keys are in the block that they do not belong to",
+        (_STEPS,),
+    ),
+    Mutant(
+        "pages-of-targets-not-marked",
+        "gpkvs/engine/growth_steps.py",
+        "    _mark_blocks(index, 2 * first, 2 * last, epoch)\n",
+        "",
+        "a checkpoint does not write what moved, and the journal forgets it",
+        ("engine/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
+    ),
+    Mutant(
         "catalogue-before-the-last-step",
         _GROWTH,
-        "        self._committer.wait(self._committer.read_gate())\n",
+        "        self._committer.wait(self._last_gate)\n",
         "",
         "a crash leaves a catalogue of twice the blocks beside blocks that have not moved: the store is refused (W7)",
         ("engine/test_growth.py::test_the_last_step_is_durable_before_the_catalogue",),
