@@ -123,6 +123,8 @@ class Compactor:
     def _clear(self, step: Step) -> bool:
         """Empty a segment; return whether it is empty."""
         heap = self._heap
+        if step.run is not None:  # the record must not be stored over itself, nor over another one
+            assert heap.is_free[step.run : step.run + step.segments].all()
         if step.victim == heap.survivors:
             heap.survivors = None
         self._spared, self._run = step.spared, step.run

@@ -30,12 +30,15 @@ class Step(NamedTuple):
         The segment to empty.
     run
         Where its long record goes; `None` if it has none.
+    segments
+        That the long record takes.
     """
 
     cost: int
     spared: Run
     victim: int
     run: int | None
+    segments: int = 0
 
 
 def next_step(heap: Heap, segments: int, stuck: set[int]) -> Step | None:
@@ -102,26 +105,25 @@ class _Map:
         """Return the first step to make a run so long in one direction; it passes the long records that it meets."""
         low, high = run
         cost = moved = 0
-        first: tuple[int, int | None] | None = None
+        first: tuple[int, int | None, int] | None = None
         while high - low < count:
             segment = high if upwards else low - 1
             if not 0 <= segment < self._heap.segments or self._fixed[segment]:
                 return None
             if not is_kept and self._kept.first <= segment < self._kept.end:
                 return None
-            length = 0
             if self._part[segment] >= 0:
                 begin = segment - int(self._part[segment])
                 length = self._length(begin)
                 # A long record may have a segment that cannot move.
                 if length > high - low or self._fixed[begin : begin + length].any():
                     return None
-                first = first or (begin, low if upwards else high - length)
+                first = first or (begin, low if upwards else high - length, length)
                 cost += length * self._units
                 low, high = (low + length, high + length) if upwards else (low - length, high - length)
             else:
                 if not self._free[segment]:
-                    first = first or (segment, None)
+                    first = first or (segment, None, 0)
                     moved += int(self._charged[segment])
                 low, high = (low, high + 1) if upwards else (low - 1, high)
         spared = Run(min(low, run.first), max(high, run.end))

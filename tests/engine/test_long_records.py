@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine.compaction import Compactor
-from gpkvs.engine.heap import Heap, Run, SegmentCounts, Tail, charged_units_max
+from gpkvs.engine.heap import Heap, Run, SegmentCounts, Tail, charged_units_max, run_of
 from gpkvs.engine.neighbours import Step, next_step
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media import directory
@@ -28,11 +30,14 @@ __all__ = ["rng"]  # a fixture
 
 KEY_BYTES_MAX = 4096
 COMMITS: tuple[CommitName, ...] = ("undo", "journal")
+_ALL_HEAPS = "GPKVS_ALL_HEAPS" in os.environ  # minutes: `make nightly` does
+HEAPS = list(product((8, 16, 33, 64, 100, 128, 512), COMMITS)) if _ALL_HEAPS else [(36, "undo"), (100, "journal")]
 
 
 def longest(segments: int) -> int:
     """Return the length of the longest value of a heap."""
-    return (1 << (segments // 16).bit_length() - 1) * SEGMENT_BYTES - RECORD_HEADER_BYTES - KEY_BYTES_MAX
+    share = 1 << max(segments // 16, 1).bit_length() - 1
+    return share * SEGMENT_BYTES - RECORD_HEADER_BYTES - KEY_BYTES_MAX
 
 
 def value_of(segments: float) -> bytes:
@@ -45,6 +50,7 @@ def mixes(segments: int) -> dict[str, ValueBytes]:
     most = longest(segments)
     return {
         "one in ten": lambda rng: rng.randrange(8, SEGMENT_BYTES // 5 if rng.random() < 0.9 else most),
+        "all the longest": lambda _: most,
         "any": lambda rng: rng.randrange(8, most),
         "each order": lambda rng: int(8 * (most / 8) ** rng.random()),
         "wasteful": lambda rng: min(most, rng.choice([5000, *(int(SEGMENT_BYTES * by) for by in (0.51, 1.1, 2, 9))])),
@@ -52,12 +58,18 @@ def mixes(segments: int) -> dict[str, ValueBytes]:
 
 
 @pytest.mark.parametrize("values", mixes(100))
-@pytest.mark.parametrize(("segments", "commit"), [(36, "undo"), (100, "journal")])
+@pytest.mark.parametrize(("segments", "commit"), HEAPS)
 def test_any_length_is_accepted(
-    tmp_path: Path, segments: int, commit: CommitName, values: str, rng: random.Random
+    tmp_path: Path,
+    segments: int,
+    commit: CommitName,
+    values: str,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Any write is accepted below the limit, which is met again and again; the driver compares."""
-    churn(HeapDriver(tmp_path / "store", segments, rng, commit=commit), mixes(segments)[values], 0.5)
+    monkeypatch.setattr(directory, "_SEGMENT_SHARE", 1 << 20)  # the smallest segments
+    churn(HeapDriver(tmp_path / "store", segments, rng, commit=commit), mixes(segments)[values], 0.3)
 
 
 def churn(driver: HeapDriver, value_bytes: ValueBytes, heaps: float) -> None:
@@ -73,7 +85,7 @@ def churn(driver: HeapDriver, value_bytes: ValueBytes, heaps: float) -> None:
         while refusals < 5:
             key = b"new%06d" % rng.randrange(1_000_000)
             refusals += not driver.write(key, rng.randbytes(value_bytes(rng)))
-        assert driver.heap.kept_run.segments() == segments // 16
+        assert driver.heap.kept_run.segments() == run_of(segments, SEGMENT_UNITS)
     driver.check()
     driver.store.close()
 
