@@ -7,6 +7,8 @@
 // together. When it is full, the segment with most room above its last record is the next one, else a free one. A large
 // record goes where least room is left. A long record, which has its own segments, moves only where it is told to.
 #pragma once
+#include <algorithm>
+
 #include "hash.cuh"
 #include "heap_state.hpp"
 #include "probe.cuh"
@@ -24,6 +26,11 @@
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
 
 enum Moves { MOVES_COUNT, MOVES_CHARGE, MOVES_LACK_ROOM, MOVES_AT, MOVES_WORDS };
+
+template <class Args>
+GPKVS_DEVICE Geometry geometry_of_table(const Args& a, u64 table) {
+    return {a.table_blocks[table], a.table_unmoved[table]};
+}
 
 // A segment with less room than this part of it is not worth filling up.
 static const u64 ROOM_SHARE_MIN = 8;
@@ -99,34 +106,69 @@ class Mover {
 // can be.
 #define WALK_VICTIM_ARGS(F) MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end)
 
+// A record on the way, and the key to look up.
+struct Walked {
+    u64 at, reference;
+    u32 table;  // `tables` if it is of none that has records
+    Hash128 fingerprint;
+};
+
+// So many are looked up together: their cache lines come at the same time. One by one, a step would wait for each.
+static const u32 WALKED_AT_ONCE = 32;
+
+// Reads the next records up to the unit `until`; returns how many, and sets `next` to where the walk goes on.
+template <class Args>
+GPKVS_DEVICE u32 read_ahead(const Args& a, u64& next, u64 until, Walked* walked) {
+    const u64 begin = a.victim * a.segment_units;
+    u32 count = 0;
+    while (count < WALKED_AT_ONCE && next < until) {
+        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + next) * UNIT_BYTES);
+        const u64 units = record_units(header->key_bytes, header->value_bytes);
+        const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
+        if (next + units > a.end && !(is_long && begin + units <= a.heap_units)) {
+            next = a.end;
+            break;
+        }
+        Walked& record = walked[count++];
+        record.at = next;
+        record.reference = make_reference(begin + next, units);
+        for (record.table = 0; record.table < a.tables; record.table++)
+            if (a.table_ids[record.table] == header->table_id) break;
+        if (record.table < a.tables) {
+            record.fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+            prefetch_candidates((const BytesBucket*)a.table_index[record.table], geometry_of_table(a, record.table),
+                                record.fingerprint);
+        }
+        next += units;
+    }
+    return count;
+}
+
+// The slot that holds exactly this reference, or NO_SLOT.
+template <class Args>
+GPKVS_DEVICE u64 find_referring_slot(const Args& a, const Walked& record) {
+    if (record.table == a.tables) return NO_SLOT;
+    const BytesBucket* index = (const BytesBucket*)a.table_index[record.table];
+    const BytesSlot key = {record.fingerprint.low, record.fingerprint.high, 0, 0};
+    const u64 slot = find_slot(index, geometry_of_table(a, record.table), record.fingerprint, key);
+    if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) return NO_SLOT;
+    return slot;
+}
+
 GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
     if (i != 0) return;
     Mover<walk_victim_args> mover(a);
-    const u64 begin = a.victim * a.segment_units, started = a.moves[MOVES_AT];
     u64& at = a.moves[MOVES_AT];
-    while (at < a.end && at - started < a.units_max && mover.goes_on()) {
-        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + at) * UNIT_BYTES);
-        const u64 units = record_units(header->key_bytes, header->value_bytes);
-        const bool is_long = at == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
-        if (at + units > a.end && !(is_long && begin + units <= a.heap_units)) {
-            at = a.end;
-            break;
+    const u64 until = std::min(a.end, at + a.units_max);
+    Walked walked[WALKED_AT_ONCE];
+    for (u64 next = at; at < until; at = next) {
+        const u32 count = read_ahead(a, next, until, walked);
+        for (u32 k = 0; k < count; k++) {
+            at = walked[k].at;
+            if (!mover.goes_on()) return mover.end();
+            const u64 slot = find_referring_slot(a, walked[k]);
+            if (slot != NO_SLOT && !mover.move(walked[k].table, slot, walked[k].reference)) return mover.end();
         }
-        const u64 reference = make_reference(begin + at, units);
-        for (u32 table = 0; table < a.tables; table++) {
-            if (a.table_ids[table] != header->table_id) continue;
-            const Hash128 fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
-            const BytesBucket* index = (const BytesBucket*)a.table_index[table];
-            const BytesSlot key = {fingerprint.low, fingerprint.high, 0, 0};
-            const u64 slot = find_slot(index, {a.table_blocks[table], a.table_unmoved[table]}, fingerprint, key);
-            if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;
-            if (!mover.move(table, slot, reference)) {
-                mover.end();
-                return;
-            }
-            break;
-        }
-        at += units;
     }
     mover.end();
 }
@@ -138,7 +180,7 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
     if (i != 0) return;
     Mover<sweep_index_args> mover(a);
     const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
-    const Geometry geometry = {a.table_blocks[a.swept], a.table_unmoved[a.swept]};
+    const Geometry geometry = geometry_of_table(a, a.swept);
     u64& at = a.moves[MOVES_AT];
     for (; at < a.end && mover.goes_on(); at++) {
         // A dead block of an index that grows still has the slots that moved from it.
