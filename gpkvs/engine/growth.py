@@ -26,7 +26,7 @@ from gpkvs.engine.committer import Committer
 from gpkvs.engine.schema import double_table
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import NoMemoryError, NoSpaceError
+from gpkvs.errors import NoSpaceError
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes, extend_file, sync_path
@@ -125,6 +125,8 @@ class Growing:
             return
         if not self.is_reserved(table, waits=False):
             return
+        with suppress(OSError):  # it is tried again when the growth begins
+            self._backend.prepare_growth(table.index)
         if table.records > _BEGIN_LOAD * slots:
             self.begin(table)
         else:
@@ -273,8 +275,9 @@ class Growing:
             # No block may move to the place of one that moves with it.
             first = max(unmoved, (last + 1) // 2, last - at_once) if last > 1 else 0
             try:
+                self._backend.reach_blocks(index, 2 * first)
                 self._committer.move_blocks(index, first, last)
-            except NoMemoryError as error:
+            except NoSpaceError as error:
                 raise _WaitsError(str(error)) from error
 
     def finish(self, table: Table) -> None:
