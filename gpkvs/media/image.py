@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
-from gpkvs.pm.mapping import grow_mapping, map_memory, map_memory_into_room, reserve_room, room_of, take_room
+from gpkvs.pm.mapping import (
+    grow_mapping,
+    map_memory,
+    map_memory_into_room,
+    reserve_room,
+    room_of,
+    take_room,
+    touch_pages,
+)
 
 _READ_BYTES = 8 << 20
 
@@ -50,6 +58,7 @@ class Image:
     """
 
     is_paged = False
+    is_memory = True
     takes_gpu_stores = True  # it is ordinary memory
     needs_ddio_off = False
 
@@ -107,6 +116,11 @@ class Image:
         self.address = int(self._view.ctypes.data)
         self.bytes, self.marks, self.copied = size, marks, copied
         self._mapped_bytes = max(size, self._mapped_bytes)
+
+    def touch(self, offset: int, count: int) -> bool:
+        """Have pages in memory that stores will come to; see `gpkvs.pm.region.Region.touch`."""
+        view = self._view
+        return view is not None and touch_pages(view, offset, count)
 
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""

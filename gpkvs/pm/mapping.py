@@ -22,7 +22,7 @@ _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctyp
 _libc.mremap.restype = ctypes.c_void_p
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14; not in Python's mmap module
 
 _unmappings: dict[int, weakref.finalize[[int, int], Any]] = {}  # by address
 _rooms: dict[int, int] = {}  # by address: bytes that are kept free for a mapping and what it grows by
@@ -159,9 +159,15 @@ def map_memory_into_room(mapped: NDArray[np.uint8], first: int, last: int) -> No
     _libc.madvise(mapped.ctypes.data + first, last - first, mmap.MADV_HUGEPAGE)
 
 
-def populate(address: int, count: int) -> None:
-    """Have mapped pages in memory before somebody needs them; the system may not be able to."""
-    _libc.madvise(address, count, _MADV_POPULATE_WRITE)
+def touch(address: int, count: int) -> bool:
+    """Have mapped pages in memory, to be stored to; return whether the system did it."""
+    refused: int = _libc.madvise(address, count, _MADV_POPULATE_WRITE)
+    return not refused
+
+
+def touch_pages(mapped: NDArray[np.uint8], first: int, count: int) -> bool:
+    """Do the same to pages of a mapping."""
+    return touch(int(mapped.ctypes.data) + first, count)
 
 
 def advise(mapped: NDArray[np.uint8], advice: int) -> None:

@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "users-take-the-reserve",
         "gpkvs/engine/heap.py",
-        "self.state[_RESERVE] = reserve_of(segments)",
+        "self.state[_RESERVE] = reserve_of(self.segments - self.absent)",
         "self.state[_RESERVE] = 0",
         "compaction finds no room, and writes are refused for ever",
         (_LIMIT, _KILLS),

@@ -209,8 +209,8 @@ MUTANTS = (
     Mutant(
         "failed-table-stays",
         "gpkvs/engine/schema.py",
-        "        _remove(path)\n        raise",
-        "        raise",
+        "        _remove(path)\n        if isinstance",
+        "        if isinstance",
         "a table that did not fit the disk keeps what it had got of it",
         ("engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",),
     ),

@@ -16,7 +16,7 @@ from cupy_backends.cuda.api.runtime import CUDARuntimeError
 
 from gpkvs.config import MIB
 from gpkvs.errors import BackendError
-from gpkvs.pm.mapping import populate
+from gpkvs.pm.mapping import touch
 
 _PIECE_BYTES = 32 * MIB  # so much is registered at once
 _PIECES_AHEAD_MIN = 2  # a thread begins with so many
@@ -147,7 +147,7 @@ class GrowingHostMemory:
 
     def _touch(self, piece: tuple[int, int]) -> None:
         if not self._is_ending:
-            populate(self.address + piece[0], piece[1] - piece[0])
+            touch(self.address + piece[0], piece[1] - piece[0])
 
     def parts(self, first: int, last: int) -> list[tuple[int, int]]:
         """Cut a range of bytes where pieces meet: CUDA refuses a copy of memory that was registered in several."""
