@@ -79,6 +79,7 @@ class StoreInfo:
     heap_segments: int
     heap_free_segments: int  # in which nothing is live
     heap_moved_bytes: int  # by compaction, since the store was opened
+    heap_given_bytes: int  # of the heap, whose space the file system has now
     commit: str  # ``undo`` or ``journal``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one

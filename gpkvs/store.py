@@ -134,6 +134,7 @@ class Store:
                 self.meter,
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
+                config.heap_bytes or 0,
             )
         except BaseException:
             committer.close()
@@ -372,7 +373,9 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It empties segments of the heap that are mostly garbage. It need never be called: batches do what they need.
+        It empties segments of the heap that are mostly garbage, and gives space back that was not needed for a minute.
+        It need never be called: batches do what they need, and they give space back too. A process that has nothing to
+        do for long calls it each few seconds; a server does.
         """
         self._origin.require()
         with self._mutex:
@@ -421,6 +424,7 @@ class Store:
             heap_segments=heap.segments,
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
+            heap_given_bytes=self._engine.heap_bytes_given,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes,

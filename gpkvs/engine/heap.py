@@ -181,7 +181,7 @@ class Heap:
     def leave(self, segments: NDArray[np.int64]) -> None:
         """Take whole segments, in which nothing is live, out of use: their space is not the heap's now."""
         assert not self.live_units[segments].any()
-        assert all(self.end_of(segment) == self.segment_units for segment in segments.tolist())
+        assert not len(segments) or self.end_of(int(segments.max())) == self.segment_units
         self.live_units[segments] = _ABSENT_UNITS
         self.ends[segments] = self.segment_units  # compaction finds no room in them
         self.absent += len(segments)

@@ -8,6 +8,9 @@ never meets a hole.
 
 A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
 store goes on with what it has, and the thread tries again each second.
+
+What a heap does not need for a minute goes back to the file system (``given_space.py``), and is reserved again, in the
+same way, before the file is extended.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Callable
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
+from gpkvs.engine.given_space import NO_SEGMENTS, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
@@ -61,17 +65,37 @@ class HeapGrowth:
         Of the store.
     on_grown
         Called between two batches when the heap is larger: its address and its segments are others now.
+    wait
+        Returns when all batches up to a gate are durable (`Committer.wait`).
+    kept_bytes
+        What the heap keeps of its space in any case.
+
+    Raises
+    ------
+    NoSpaceError
+        If the heap has holes where records are, and the disk is full.
     """
 
-    def __init__(self, files: StoreFiles, heap: Heap, on_grown: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        heap: Heap,
+        on_grown: Callable[[], None],
+        wait: Callable[[int], None],
+        kept_bytes: int = 0,
+    ) -> None:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
+        self._wait = wait
+        self._given = GivenSpace(files, heap)
+        self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
+        self._spare = SpareSegments(heap, kept_bytes)
         self._size_max = max(files.root.heap_bytes_max, heap.bytes)
         self._extended = heap.bytes  # what the file has, durably
-        self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
-        self._is_ending = threading.Event()
+        self._may_end = threading.Event()
+        self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -79,18 +103,23 @@ class HeapGrowth:
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
         tail = self._heap.tail
-        if tail.segment == self._segment and tail.units < self._look_units and self._extended == self._heap.bytes:
+        if tail.segment == self._segment and tail.units < self._look_units and not self._has_more:
             return
         self._look()
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is space that the heap has not taken over."""
+        return self._extended != self._heap.bytes or len(self._reserved) > 0
 
     def _look(self) -> None:
         self._take_over()
         heap = self._heap
         self._segment = heap.tail.segment
-        if heap.bytes == self._size_max:
+        if self._is_largest:
             self._look_units = heap.segment_units + 1
             return
-        ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
+        ahead = min(heap.present_bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
         # What may come before space is short, or before more is charged than may be.
         left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
         if left < 0 and self.is_preferred:
@@ -100,33 +129,43 @@ class HeapGrowth:
     @property
     def can_grow(self) -> bool:
         """Whether the heap may grow, and nothing is in the way."""
-        return self._heap.bytes < self._size_max and not self._heap.growth_waits
+        return not self._is_largest and not self._heap.growth_waits
+
+    @property
+    def _is_largest(self) -> bool:
+        """Whether nothing can be added to the heap."""
+        return self._heap.bytes == self._size_max and not len(self._given.segments)
+
+    @property
+    def given_bytes(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._given.bytes
 
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
         heap = self._heap
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments)
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent)
 
-    def _next_size(self, needed_bytes: int) -> int:
-        wanted = max(needed_bytes, step_bytes(self._heap.bytes))
-        return min(self._heap.bytes + round_up(wanted, HEAP_STEP_BYTES), self._size_max)
+    def _wanted_bytes(self, needed_bytes: int) -> int:
+        return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
-        if self._extended > self._heap.bytes or (self._helper and self._helper.is_alive()):
+        if self._has_more or (self._helper and self._helper.is_alive()):
             return
+        self._may_end.clear()
         self._helper = threading.Thread(
-            target=self._extend_ahead, args=(self._next_size(0),), name="gpkvs-heap", daemon=True
+            target=self._extend_ahead, args=(self._wanted_bytes(0),), name="gpkvs-heap", daemon=True
         )
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self, size: int) -> None:
+    def _extend_ahead(self, wanted: int) -> None:
         try:
-            while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):
+            while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -148,47 +187,68 @@ class HeapGrowth:
         """
         if self._take_over():
             return True
-        if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
+        if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
-        if not self._extend(self._next_size(needed_bytes)):
+        if not self._extend(self._wanted_bytes(needed_bytes)):
             self._begin_ahead()  # it tries again, whether a batch comes or not
         return self._take_over() or not was_named
 
-    def _extend(self, size: int) -> bool:
-        """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
-        with self._extending:
-            if self._extended > self._heap.bytes:
+    def _extend(self, wanted: int) -> bool:
+        """Get more space, as far as the disk lets it; return whether there is more than the heap has now."""
+        with self._given.changing:
+            if self._has_more or self._is_largest:
                 return True
-            before = self._extended
-            wanted = size - before
-            step = wanted
+            is_given = len(self._given.segments) > 0  # what was given back comes first
+            unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
+            most = self._given.bytes if is_given else self._size_max - self._extended
+            step = min(round_up(wanted, unit), most)
             while True:
-                refusal = self._refusal(before, step)
+                refusal = self._take_back(step) if is_given else self._refusal(step)
                 if not refusal:
-                    self._extended = before + step
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
-                if step <= _REFUSED_STEP_BYTES_MIN:
+                if step <= max(_REFUSED_STEP_BYTES_MIN, unit):
                     break
-                step = max(round_up(step // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
+                step = max(round_up(step // 2, unit), min(_REFUSED_STEP_BYTES_MIN, most))
             self._refused_at = time.monotonic()
             if not self._heap.growth_waits:
                 _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})
             self._heap.growth_waits = refusal
             return False
 
-    def _refusal(self, before: int, step: int) -> str:
+    @property
+    def _segment_bytes(self) -> int:
+        return self._files.root.segment_bytes
+
+    def _refusal(self, step: int) -> str:
         """Extend the file by a step; return why it cannot be, or nothing."""
-        path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"the heap asked for {step:,} bytes more"
+        before, offset = self._extended, self._files.root.journal_bytes
+        path = self._files.heap.path
+        refusal = self._reserve(step, lambda: extend_file(path, offset + before, offset + before + step))
+        if not refusal:
+            self._extended = before + step
+        return refusal
+
+    def _take_back(self, step: int) -> str:
+        """Reserve the space of some segments that were given back; return why it cannot be, or nothing."""
+        segments = self._given.segments[: step // self._segment_bytes]
+        refusal = self._reserve(step, lambda: self._given.reserve(segments))
+        if not refusal:
+            self._given.forget(segments)
+            self._reserved = segments
+        return refusal
+
+    def _reserve(self, step: int, reserve: Callable[[], None]) -> str:
+        """Have space reserved, durably; return why it cannot be, or nothing."""
+        path, asked = self._files.heap.path, f"the heap asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
                 return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
         try:
-            extend_file(path, offset + before, offset + before + step)
+            reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
                 return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
@@ -200,8 +260,54 @@ class HeapGrowth:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
         return ""
 
+    def give_back(self, gate: int) -> None:
+        """Have a thread give space back that nobody needs; between two batches.
+
+        Parameters
+        ----------
+        gate
+            Of the newest batch: what it says is durable before space goes.
+        """
+        if len(self._reserved):  # also what a file system did not take
+            self._take_over()
+        if not self._given.can_punch or (self._giver and self._giver.is_alive()):
+            return
+        segments = self._spare.find()
+        if not len(segments):
+            return
+        if self._has_more:
+            self._take_over()
+            return
+        if self._helper and self._helper.is_alive():  # it still tries to get more
+            self._may_end.set()
+            return
+        self._giver = threading.Thread(target=self._give, args=(segments, gate), name="gpkvs-give", daemon=True)
+        self._heap.leave(segments)
+        self._heap.growth_waits = ""
+        self._segment = -1
+        try:
+            self._giver.start()
+        except RuntimeError:  # the system gives no thread
+            self._giver = None
+            self._heap.take_back(segments)
+
+    def _give(self, segments: Segments, gate: int) -> None:
+        try:
+            self._wait(gate)
+            self._given.give(segments)
+            if not self._given.can_punch:
+                self._extend(self._given.bytes)
+        except BaseException as error:  # noqa: BLE001 - nobody knows which space is there
+            stop_process("space of the heap could not be given back", error)
+
     def _take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
+        if len(self._reserved):
+            failpoint.hit("before_heap_back")
+            self._heap.take_back(self._reserved)
+            self._reserved = NO_SEGMENTS
+            self._segment = -1
+            return True
         size = self._extended
         if size == self._heap.bytes:
             return False
@@ -225,7 +331,9 @@ class HeapGrowth:
         return True
 
     def close(self) -> None:
-        """End the thread, if there is one."""
-        self._is_ending.set()
-        if self._helper:
-            self._helper.join()
+        """End the threads, if there are any."""
+        self._may_end.set()
+        self._given.is_ending = True
+        for thread in (self._helper, self._giver):
+            if thread:
+                thread.join()
