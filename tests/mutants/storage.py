@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "helper-gives-up",
         "gpkvs/engine/heap_growth.py",
-        "while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):",
-        "if not self._extend(size):",
+        "while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):",
+        "if not self._extend(wanted):",
         "a store that nobody writes to says for ever that its heap waits for the disk",
         (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[helper]",),
     ),
