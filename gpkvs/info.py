@@ -42,6 +42,7 @@ class TableInfo:
     growing_blocks: int = 0  # blocks of the index before its growth; 0: it does not grow
     moved_blocks: int = 0  # of them, those that are two now
     growth_waits: str = ""  # for what, and what to do
+    index_bytes_max: int = 0  # to which the index may grow; 0: no limit of its own
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,12 @@ class Store:
         )
 
     def create_table(
-        self, name: str, *, layout: str = BYTES_LAYOUT.name, index_bytes: int = Sizes.index_bytes
+        self,
+        name: str,
+        *,
+        layout: str = BYTES_LAYOUT.name,
+        index_bytes: int = Sizes.index_bytes,
+        index_bytes_max: int = 0,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; batches run while its space is reserved.
 
@@ -296,6 +301,8 @@ class Store:
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
             Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
+        index_bytes_max
+            Size to which its index may grow, for good; 0: no limit of its own. That of the store holds too.
 
         Raises
         ------
@@ -307,12 +314,12 @@ class Store:
         """
         with self._schema_mutex:
             self._require_open()
-            check_new_table(self._files.catalog, name, layout, index_bytes)
+            check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
                 unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - anonymous_bytes()
                 require_memory(index_bytes + max(unfilled, 0))
-            entry = new_entry(self._files.catalog, name, layout, index_bytes)
+            entry = new_entry(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
             with self._mutex, self._files.changing, access_errors(self.path):
@@ -478,6 +485,7 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
         growing_blocks=index.blocks if index.is_growing else 0,
         moved_blocks=index.blocks - index.unmoved,
         growth_waits=table.waits,
+        index_bytes_max=entry.index_bytes_max,
     )
 
 

@@ -48,6 +48,7 @@ class AdminService:
             message.name,
             layout=message.layout or BYTES_LAYOUT.name,
             index_bytes=message.index_bytes or Sizes.index_bytes,
+            index_bytes_max=message.index_bytes_max,
         )
         made = await self._change(create, call)
         return admin_pb2.CreateTableResponse(table=_table(made))

@@ -84,11 +84,15 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{table.records:,}",
             f"{table.slots:,}",
             f"{100 * table.load_factor:.1f} %",
-            _mib(table.index_bytes),
+            _index(table),
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
             _growth(table),
         )
     return view
+
+
+def _index(table: admin_pb2.TableInfo) -> str:
+    return _mib(table.index_bytes) + (f" of {_mib(table.index_bytes_max)}" if table.index_bytes_max else "")
 
 
 def _growth(table: admin_pb2.TableInfo) -> str:

@@ -11,7 +11,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TableInfo(_message.Message):
-    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits")
+    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits", "index_bytes_max")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class TableInfo(_message.Message):
     GROWING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MOVED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GROWTH_WAITS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     records: int
@@ -32,7 +33,8 @@ class TableInfo(_message.Message):
     growing_blocks: int
     moved_blocks: int
     growth_waits: str
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ...) -> None: ...
+    index_bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class RecoveryInfo(_message.Message):
     __slots__ = ("undone", "undone_entries", "seconds", "report", "replayed_batches", "replayed_slots", "cut_batches")
@@ -137,14 +139,16 @@ class InfoResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ..., heap_given_back_bytes: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("name", "layout", "index_bytes")
+    __slots__ = ("name", "layout", "index_bytes", "index_bytes_max")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     index_bytes: int
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., index_bytes: _Optional[int] = ...) -> None: ...
+    index_bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., index_bytes: _Optional[int] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class CreateTableResponse(_message.Message):
     __slots__ = ("table",)
