@@ -30,7 +30,7 @@ heap_growth._STEP_BYTES_MIN = heap_growth._STEP_BYTES_MAX = 256 << 10
 clock = [1000.0]
 given_space.now = lambda: clock[0]
 path, filler, commit = sys.argv[1] + "/store", sys.argv[1] + "/filler", sys.argv[2]
-SIZES = dict(index_bytes=256 << 10, heap_bytes=128 << 10, heap_bytes_max=1 << 20, log_bytes=1 << 20, journal_bytes=2 << 20)
+SIZES = dict(index_bytes=256 << 10, heap_bytes=128 << 10, heap_bytes_max=1 << 20, log_bytes=1 << 20)
 COUNT = 1600
 
 
@@ -111,7 +111,7 @@ def on_the_full_disk(store, generation):
 
 
 def first_life():
-    gpkvs.open(path, commit=commit, durability="msync", **SIZES).close()
+    gpkvs.open(path, commit=commit, durability="msync", journal_bytes=2 << 20, **SIZES).close()
     store = gpkvs.open(path, durability="msync", heap_bytes_max=1 << 30)
     for generation in (1, 20):
         store.create_table("extra%d" % generation, index_bytes=64 << 10)
