@@ -103,14 +103,15 @@ class HeapGrowth:
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
         tail = self._heap.tail
-        if tail.segment == self._segment and tail.units < self._look_units and not self._has_more:
+        is_far = tail.segment == self._segment and tail.units < self._look_units
+        if is_far and self._extended == self._heap.bytes and self._reserved is NO_SEGMENTS:
             return
         self._look()
 
     @property
     def _has_more(self) -> bool:
         """Whether there is space that the heap has not taken over."""
-        return self._extended != self._heap.bytes or len(self._reserved) > 0
+        return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
 
     def _look(self) -> None:
         self._take_over()
@@ -268,7 +269,7 @@ class HeapGrowth:
         gate
             Of the newest batch: what it says is durable before space goes.
         """
-        if len(self._reserved):  # also what a file system did not take
+        if self._reserved is not NO_SEGMENTS:  # also what a file system did not take
             self._take_over()
         if not self._given.can_punch or (self._giver and self._giver.is_alive()):
             return
@@ -302,7 +303,7 @@ class HeapGrowth:
 
     def _take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
-        if len(self._reserved):
+        if self._reserved is not NO_SEGMENTS:
             failpoint.hit("before_heap_back")
             self._heap.take_back(self._reserved)
             self._reserved = NO_SEGMENTS
