@@ -17,7 +17,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,10 @@ FREE_SECONDS = 60.0
 LOOK_SECONDS = 1.0  # a look costs as much as a small batch
 now = time.monotonic  # tests move it
 
-# A heap keeps so much that what is charged is 0.70 of it, without reserve and tails: it need not grow soon.
-_CHARGED_SHARE = 0.70
+# A heap keeps so much that what is charged is 0.75 of it, without reserve and tails. It takes space back from 0.80 on:
+# not at once.
+_CHARGED_SHARE, _TAKEN_SHARE = 0.75, 0.80
+TAKES_BACK_SHARE = _TAKEN_SHARE / 0.85  # of what may be charged
 _TAILS = 2
 _AHEAD_SHARE, _AHEAD_UNITS_MAX = 8, (64 << 20) // UNIT_BYTES
 _PUNCHED_AT_ONCE = 16 << 20  # bytes; stores to the file wait meanwhile
@@ -56,12 +58,17 @@ def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
     kept_bytes
         What it is to keep in any case.
     """
-    present, reserve = heap.segments - heap.absent, reserve_of(heap.segments - heap.absent)
-    needed = math.ceil(heap.charged / (_CHARGED_SHARE * heap.segment_units)) + reserve + _TAILS
+    present, free, spare = heap.segments - heap.absent, heap.free_segments, 0
+    charged = math.ceil(heap.charged / (_CHARGED_SHARE * heap.segment_units))
     kept = -(-kept_bytes // (heap.segment_units * UNIT_BYTES))
     ahead = -(-min(heap.charged // _AHEAD_SHARE, _AHEAD_UNITS_MAX) // heap.segment_units)
-    spare = present - max(needed, kept, COMPACTED_SEGMENTS_MIN)
-    return max(min(spare, heap.free_segments - reserve - _TAILS - ahead), 0)
+    while True:
+        pool = reserve_of(present - spare, heap.segment_units) + _TAILS  # smaller in a smaller heap
+        needed = max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)
+        more = min(present - needed, free - pool - ahead) - spare
+        if more <= 0:
+            return spare
+        spare += more
 
 
 class SpareSegments:
@@ -83,8 +90,8 @@ class SpareSegments:
     def find(self) -> Segments:
         """Return these segments: the last ones of the heap."""
         heap, time_now = self._heap, now()
-        is_free = heap.live_units == 0
-        is_free[[segment for segment in (heap.tail.segment, heap.survivors) if segment is not None]] = False
+        is_free = heap.is_free
+        is_free[slice(*heap.kept_run)] = False
         is_free[-1] &= heap.end_of(heap.segments - 1) == heap.segment_units
         since = np.full(heap.segments, np.inf)
         since[: len(self._free_since)] = self._free_since
@@ -190,22 +197,49 @@ class GivenSpace:
             )
         failpoint.hit("after_heap_punch")
 
-    def reserve(self, segments: Segments) -> None:
+    @property
+    def longest_run_bytes(self) -> int:
+        """The size of the longest run of neighbours."""
+        return max(map(len, _runs(self.segments, len(self.segments))), default=0) * self._segment_bytes
+
+    def next(self, count: int) -> Segments:
+        """Return which so many are taken back first: the longest runs of neighbours, for long records."""
+        runs = sorted(_runs(self.segments, len(self.segments)), key=len, reverse=True)
+        return np.concatenate([NO_SEGMENTS, *runs])[:count]
+
+    def reserve(self, segments: Segments, pause: Callable[[float, int], bool]) -> int:
         """Reserve the space of segments again; not durable before a sync. The caller holds `changing`.
+
+        Parameters
+        ----------
+        segments
+            Whose space it is.
+        pause
+            As `extend_file` has it: called with the seconds that a segment took and the bytes that are there, if there
+            is more to do; returns whether that is enough.
+
+        Returns
+        -------
+        int
+            Of how many segments the space is there, from the first on.
 
         Raises
         ------
         OSError
             If the operating system refuses; what was reserved by then went back.
         """
-        runs = _runs(segments, len(segments))
         try:
-            for run in runs:
-                reserve(self._path, self._place(int(run[0])), len(run) * self._segment_bytes)
+            for number, segment in enumerate(segments.tolist(), start=1):
+                began = time.perf_counter()
+                reserve(self._path, self._place(segment), self._segment_bytes)
+                seconds = time.perf_counter() - began
+                if number < len(segments) and pause(seconds, number * self._segment_bytes):
+                    return number
         except OSError:
-            for run in runs:
-                self._punch(run)
+            for segment in segments[:number]:
+                self._punch(segment[np.newaxis])
             raise
+        return len(segments)
 
     def forget(self, segments: Segments) -> None:
         """Note that segments have their space, durably."""

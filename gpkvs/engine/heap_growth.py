@@ -19,10 +19,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
-from gpkvs.engine.given_space import NO_SEGMENTS, GivenSpace, Segments, SpareSegments
+from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
@@ -36,7 +37,7 @@ _log = logging.getLogger("gpkvs")
 _STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
-_AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
+_AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
 _CHARGED_SHARE = 0.70 / 0.85
 # With more than this share, it grows although there are free segments.
@@ -46,14 +47,18 @@ _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(charged: int, charged_max: int, segments: int) -> bool:
+def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _CHARGED_SHARE) -> bool:
     """Whether a heap that is short of space had better grow than be compacted."""
-    return charged > _CHARGED_SHARE * charged_max or segments < COMPACTED_SEGMENTS_MIN
+    return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
 def step_bytes(heap_bytes: int) -> int:
     """Return by how much a heap grows at once."""
     return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
+
+
+class _RefusedError(Exception):
+    """Space cannot be had now; the text says why."""
 
 
 class HeapGrowth:
@@ -95,6 +100,8 @@ class HeapGrowth:
         self._extended = heap.bytes  # what the file has, durably
         self._helper: threading.Thread | None = None
         self._may_end = threading.Event()
+        self._is_awaited = threading.Event()  # a batch waits for so many bytes more
+        self._awaited_bytes = 0
         self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
@@ -145,8 +152,8 @@ class HeapGrowth:
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
-        heap = self._heap
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent)
+        heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _CHARGED_SHARE
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:
         return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
@@ -191,22 +198,44 @@ class HeapGrowth:
         if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
-        if not self._extend(self._wanted_bytes(needed_bytes)):
+        if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
         return self._take_over() or not was_named
 
-    def _extend(self, wanted: int) -> bool:
-        """Get more space, as far as the disk lets it; return whether there is more than the heap has now."""
+    def _extend_now(self, needed_bytes: int) -> bool:
+        """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
+        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
+        self._is_awaited.set()
+        try:
+            return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)
+        finally:
+            self._is_awaited.clear()
+
+    def _extend(self, wanted: int, needed: int = 0) -> bool:
+        """Get more space, as far as the disk lets it; return whether there is more than the heap has now.
+
+        Parameters
+        ----------
+        wanted
+            How much is best.
+        needed
+            A batch waits for so much, perhaps for one record of that size.
+        """
         with self._given.changing:
             if self._has_more or self._is_largest:
                 return True
-            is_given = len(self._given.segments) > 0  # what was given back comes first
+            # What was given back comes first, unless a long record may find no neighbours there.
+            is_longest = self._extended == self._size_max
+            is_given = self._given.bytes > 0 and (is_longest or self._given.longest_run_bytes >= needed)
             unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
             most = self._given.bytes if is_given else self._size_max - self._extended
             step = min(round_up(wanted, unit), most)
             while True:
-                refusal = self._take_back(step) if is_given else self._refusal(step)
-                if not refusal:
+                try:
+                    self._add(step, is_given=is_given)
+                except _RefusedError as error:
+                    refusal = str(error)
+                else:
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -223,43 +252,48 @@ class HeapGrowth:
     def _segment_bytes(self) -> int:
         return self._files.root.segment_bytes
 
-    def _refusal(self, step: int) -> str:
-        """Extend the file by a step; return why it cannot be, or nothing."""
-        before, offset = self._extended, self._files.root.journal_bytes
-        path = self._files.heap.path
-        refusal = self._reserve(step, lambda: extend_file(path, offset + before, offset + before + step))
-        if not refusal:
-            self._extended = before + step
-        return refusal
+    def _add(self, step: int, *, is_given: bool) -> None:
+        """Take space back that was given back, or make the file longer."""
+        path, offset, before = self._files.heap.path, self._files.root.journal_bytes, self._extended
+        if is_given:
+            segments = self._given.next(step // self._segment_bytes)
+            count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
+            self._reserved = segments[:count]
+            self._given.forget(self._reserved)
+            return
+        enough = partial(self._pause, offset + before)
+        end = self._reserve(step, lambda: extend_file(path, offset + before, offset + before + step, enough))
+        self._extended = end - offset
 
-    def _take_back(self, step: int) -> str:
-        """Reserve the space of some segments that were given back; return why it cannot be, or nothing."""
-        segments = self._given.segments[: step // self._segment_bytes]
-        refusal = self._reserve(step, lambda: self._given.reserve(segments))
-        if not refusal:
-            self._given.forget(segments)
-            self._reserved = segments
-        return refusal
+    def _reserve(self, step: int, reserve: Callable[[], int]) -> int:
+        """Have space reserved, durably; return what is returned.
 
-    def _reserve(self, step: int, reserve: Callable[[], None]) -> str:
-        """Have space reserved, durably; return why it cannot be, or nothing."""
+        Raises
+        ------
+        _RefusedError
+            If it cannot be.
+        """
         path, asked = self._files.heap.path, f"the heap asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
+                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
         try:
-            reserve()
+            end = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
-            return f"{asked}, the system refuses: {path}: {error.strerror}"
+                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
+            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        return ""
+        return end
+
+    def _pause(self, before: int, seconds: float, end: int) -> bool:
+        """Leave as much time to batches as a piece took; return whether one waits for what is there."""
+        return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
     def give_back(self, gate: int) -> None:
         """Have a thread give space back that nobody needs; between two batches.
@@ -334,6 +368,7 @@ class HeapGrowth:
     def close(self) -> None:
         """End the threads, if there are any."""
         self._may_end.set()
+        self._is_awaited.set()
         self._given.is_ending = True
         for thread in (self._helper, self._giver):
             if thread:

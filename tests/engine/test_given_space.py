@@ -20,7 +20,7 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine import given_space, heap_growth
-from gpkvs.engine.given_space import FREE_SECONDS, SpareSegments, spare_segments
+from gpkvs.engine.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, SegmentCounts, Tail, charged_units_max
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
@@ -163,10 +163,12 @@ def test_what_is_deleted_goes_back_and_comes_again(
         info = store.info()
         assert info.heap_bytes == before
         assert heap_file_bytes(store) == before - info.heap_given_bytes
-        assert heap_file_bytes(store) <= 1.5 * info.heap_live_bytes + 10 * SEGMENT_BYTES
+        segments = 10 + store._engine.heap.run  # of segments so small, many are kept for long records
+        assert heap_file_bytes(store) <= 1.5 * info.heap_live_bytes + segments * SEGMENT_BYTES
         require_no_use_of_holes(store)
         assert all(store.get(b"%d" % number) == value_of(number) for number in left)
-        given, stays = info.heap_given_bytes, heap_file_bytes(store)
+        idle(store, clock, 20)  # of a smaller heap, fewer neighbours are kept
+        given, stays = store.info().heap_given_bytes, heap_file_bytes(store)
         idle(store, clock, 200)
         assert (store.info().heap_given_bytes, heap_file_bytes(store)) == (given, stays), "it never ends"
     with opened(store_path, host_ops_max) as store:
@@ -457,13 +459,14 @@ def test_a_sparse_copy_is_filled_before_it_is_used(
 
 def heaps() -> Iterator[Heap]:
     """Make heaps whose records are packed, or spread over segments that are half full."""
-    for segments in (8, 9, 16, 63, 64, 200, 1000):
-        for full in (0, 1, segments // 20, segments // 4, segments // 2):
-            for share in (1.0, 0.51):
-                used = min(int(full / share), segments - 4)
-                live = np.zeros(segments, np.uint64)
-                live[:used] = int(4096 * share)
-                yield Heap(4096 * UNIT_BYTES, Tail(used, 0), SegmentCounts(live, live.copy(), live.copy()))
+    for segment_units in (4096, 4 * MIB // UNIT_BYTES):
+        for segments in (8, 9, 16, 40, 63, 64, 70, 100, 200, 1000):
+            for full in (0, 1, segments // 20, segments // 4, segments // 2, segments * 6 // 10):
+                for share in (1.0, 0.51):
+                    used = min(int(full / share), segments - 4)
+                    live = np.zeros(segments, np.uint64)
+                    live[:used] = int(segment_units * share)
+                    yield Heap(segment_units * UNIT_BYTES, Tail(used, 0), SegmentCounts(live, live.copy(), live.copy()))
 
 
 def test_what_a_heap_will_not_miss() -> None:
@@ -475,12 +478,15 @@ def test_what_a_heap_will_not_miss() -> None:
         present = before - heap.absent
         assert present >= COMPACTED_SEGMENTS_MIN
         if heap.absent:
-            assert not prefers_growth(heap.charged, heap.charged_max, present), "it grows again at once"
+            assert not prefers_growth(heap.charged, int(0.98 * heap.charged_max), present, TAKES_BACK_SHARE), (
+                "taken at once"
+            )
             assert heap.free_segments >= heap.reserve + 2
-            assert heap.charged_max == charged_units_max(present * 4096, 4096)
-        packed = heap.charged / 4096
-        used = np.count_nonzero(heap.charged_units)
-        assert present <= max(1.5 * packed + 10, used + heap.reserve + 3 + packed / 8 + 1, COMPACTED_SEGMENTS_MIN)
+            assert heap.charged_max == charged_units_max(present * heap.segment_units, heap.segment_units)
+        packed = heap.charged / heap.segment_units
+        used, run = np.count_nonzero(heap.charged_units), 0 if heap.segment_units > 4096 else heap.run
+        if used < packed + 1:  # compaction has packed it
+            assert present <= max(1.5 * packed + 10 + run, COMPACTED_SEGMENTS_MIN), (before, packed)
 
 
 def test_tails_stay(clock: Clock) -> None:
