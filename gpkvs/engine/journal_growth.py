@@ -79,6 +79,7 @@ class JournalGrowth:
         assert files.data
         self._files = files
         self._data = files.data
+        self._roots = files.roots
         self._committer = committer
         self._heap_growth = heap_growth
         self._size_max = size_max
@@ -93,7 +94,7 @@ class JournalGrowth:
 
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
-        if self._helper is None and self._files.root.catalog_generation == self._looked_at:
+        if self._helper is None and self._roots.current.catalog_generation == self._looked_at:
             return
         self._look()
 

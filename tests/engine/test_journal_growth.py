@@ -137,6 +137,20 @@ def test_a_request_that_the_journal_has_no_room_for(store_path: Path, host_ops_m
         assert store.get(b"k%d" % (4 * has - 1)) == b"third"
 
 
+def test_a_store_of_no_given_size_takes_a_large_request(store_path: Path) -> None:
+    """On a disk; by then no index is large."""
+    with gpkvs.open(store_path, durability="msync", commit="journal") as store:
+        assert store.limits.request_ops_max == 1 << 20
+        store.create_table("numbers", layout="u64", index_bytes=16 * MIB)
+        numbers = np.arange(400_000, dtype=np.uint64)
+        store.set_many(numbers, numbers + 1, table="numbers")
+        assert store.info().journal_bytes > 400_000 * 32 * 4
+        require_extents(store)
+    with gpkvs.open(store_path) as store:
+        assert (store.get_many(numbers, table="numbers")[0] == numbers + 1).all()
+        require_extents(store)
+
+
 def test_a_journal_of_one_size_is_fixed(store_path: Path) -> None:
     with opened(store_path, **SMALL, journal_bytes_max=None) as store:
         assert store.limits.request_ops_max == store._files.log_entries_max
