@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -36,7 +37,7 @@ _log = logging.getLogger("gpkvs")
 _STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
-_AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
+_AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
 _CHARGED_SHARE = 0.70 / 0.85
 # With more than this share, it grows although there are free segments.
@@ -76,6 +77,8 @@ class HeapGrowth:
         self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
         self._is_ending = threading.Event()
+        self._is_awaited = threading.Event()  # a batch waits for so many bytes more
+        self._awaited_bytes = 0
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -165,7 +168,7 @@ class HeapGrowth:
         if self._heap.bytes >= self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
-        if not self._extend(needed_bytes):
+        if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
         return self.take_over() or not was_named
 
@@ -184,12 +187,21 @@ class HeapGrowth:
                 return ""  # the last ones are not in use yet
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
-            size = (first + segments) * segment_bytes
-            refusal = self._refusal(before, size - before, "the journal")
-            if not refusal:
-                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
-                self._extended = size
+            # Before the file is longer: who sees that takes over both.
+            self._extent = Extent(first, segments)
+            refusal = self._refusal(before, (first + segments) * segment_bytes - before, for_journal=True)
+            if refusal:
+                self._extent = None
             return refusal
+
+    def _extend_now(self, needed_bytes: int) -> bool:
+        """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
+        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
+        self._is_awaited.set()
+        try:
+            return self._extend(needed_bytes)
+        finally:
+            self._is_awaited.clear()
 
     def _extend(self, needed_bytes: int) -> bool:
         """Make the file longer, as far as the disk lets it; return whether it need not be tried again."""
@@ -203,7 +215,6 @@ class HeapGrowth:
             while True:
                 refusal = self._refusal(before, step)
                 if not refusal:
-                    self._extended = before + step
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -216,16 +227,17 @@ class HeapGrowth:
             self._heap.growth_waits = refusal
             return False
 
-    def _refusal(self, before: int, step: int, who: str = "the heap") -> str:
+    def _refusal(self, before: int, step: int, *, for_journal: bool = False) -> str:
         """Extend the file by a step; return why it cannot be, or nothing."""
         path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"{who} asked for {step:,} bytes more"
+        asked = f"the {'journal' if for_journal else 'heap'} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
                 return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
+        enough = partial(self._pause, offset + before, for_journal)
         try:
-            extend_file(path, offset + before, offset + before + step)
+            end = extend_file(path, offset + before, offset + before + step, enough)
         except OSError as error:
             if error.errno in NO_SPACE:
                 return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
@@ -235,7 +247,12 @@ class HeapGrowth:
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
+        self._extended = end - offset
         return ""
+
+    def _pause(self, before: int, for_journal: bool, seconds: float, end: int) -> bool:
+        """Leave as much time to batches as a piece took; return whether one waits for what is there."""
+        return self._is_awaited.wait(seconds) and not for_journal and end - before >= self._awaited_bytes
 
     def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
@@ -271,5 +288,6 @@ class HeapGrowth:
     def close(self) -> None:
         """End the thread, if there is one."""
         self._is_ending.set()
+        self._is_awaited.set()
         if self._helper:
             self._helper.join()
