@@ -172,10 +172,26 @@ class HeapGrowth:
             self._begin_ahead()  # it tries again, whether a batch comes or not
         return self.take_over() or not was_named
 
-    def extend_for_journal(self, segments: int) -> str:
+    def _extend_now(self, needed_bytes: int) -> bool:
+        """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
+        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
+        self._is_awaited.set()
+        try:
+            return self._extend(needed_bytes)
+        finally:
+            self._is_awaited.clear()
+
+    def extend_for_journal(self, segments: int, *, paced: bool = False) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.
 
         What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Parameters
+        ----------
+        segments
+            How many.
+        paced
+            Whether to leave as much time to batches as it takes.
 
         Returns
         -------
@@ -187,21 +203,13 @@ class HeapGrowth:
                 return ""  # the last ones are not in use yet
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
-            # Before the file is longer: who sees that takes over both.
-            self._extent = Extent(first, segments)
-            refusal = self._refusal(before, (first + segments) * segment_bytes - before, for_journal=True)
-            if refusal:
-                self._extent = None
+            size = (first + segments) * segment_bytes
+            pause = self._pause_only if paced else None
+            refusal, _ = self._reserve(before, size - before, "the journal", pause=pause)
+            if not refusal:
+                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+                self._extended = size
             return refusal
-
-    def _extend_now(self, needed_bytes: int) -> bool:
-        """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
-        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
-        self._is_awaited.set()
-        try:
-            return self._extend(needed_bytes)
-        finally:
-            self._is_awaited.clear()
 
     def _extend(self, needed_bytes: int) -> bool:
         """Make the file longer, as far as the disk lets it; return whether it need not be tried again."""
@@ -213,8 +221,9 @@ class HeapGrowth:
             if step <= 0:
                 return True
             while True:
-                refusal = self._refusal(before, step)
+                refusal, end = self._reserve(before, step, pause=self._pause)
                 if not refusal:
+                    self._extended = end
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -227,32 +236,45 @@ class HeapGrowth:
             self._heap.growth_waits = refusal
             return False
 
-    def _refusal(self, before: int, step: int, *, for_journal: bool = False) -> str:
-        """Extend the file by a step; return why it cannot be, or nothing."""
+    def _reserve(
+        self, before: int, step: int, who: str = "the heap", *, pause: Callable[[int, float, int], bool] | None = None
+    ) -> tuple[str, int]:
+        """Extend the file by a step, or by less if a pause says that it is enough.
+
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
+        int
+            What the file has of the heap's space now.
+        """
         path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"the {'journal' if for_journal else 'heap'} asked for {step:,} bytes more"
+        asked = f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
-        enough = partial(self._pause, offset + before, for_journal)
+                return f"{asked}, {path} is in memory, of which {free:,} bytes are free", before
+        begin = offset + before
         try:
-            end = extend_file(path, offset + before, offset + before + step, enough)
+            end = extend_file(path, begin, begin + step, partial(pause, begin) if pause else None)
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
-            return f"{asked}, the system refuses: {path}: {error.strerror}"
+                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free", before
+            return f"{asked}, the system refuses: {path}: {error.strerror}", before
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        self._extended = end - offset
-        return ""
+        return "", end - offset
 
-    def _pause(self, before: int, for_journal: bool, seconds: float, end: int) -> bool:
+    def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
-        return self._is_awaited.wait(seconds) and not for_journal and end - before >= self._awaited_bytes
+        return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
+
+    def _pause_only(self, before: int, seconds: float, end: int) -> bool:
+        self._is_awaited.wait(seconds)
+        return False
 
     def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""

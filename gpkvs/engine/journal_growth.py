@@ -155,7 +155,7 @@ class JournalGrowth:
         try:
             while (
                 size > disk_free_bytes(self._data.path) // _FREE_SHARE
-                or self._heap_growth.extend_for_journal(segments)  # it is refused
+                or self._heap_growth.extend_for_journal(segments, paced=True)  # it is refused
             ):
                 if self._is_ending.wait(_AHEAD_RETRY_SECONDS) or self._is_hurried.is_set():
                     return

@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         "heap-grows-into-a-hole",
         "gpkvs/media/directory.py",
-        "        os.posix_fallocate(file, size, longer - size)\n",
-        "        os.ftruncate(file, longer)\n",
+        "            os.posix_fallocate(file, end, step)\n",
+        "            os.ftruncate(file, end + step)\n",
         "on a full disk a store to the mapping ends the process",
         ("faults/test_full_heap.py",),
     ),
