@@ -119,6 +119,8 @@ def test_a_request_that_the_journal_has_no_room_for(store_path: Path, host_ops_m
     with opened(store_path, host_ops_max, **{**SMALL, "index_bytes": 2 * MIB, "heap_bytes_max": 8 * MIB}) as store:
         has = store._files.log_entries_max
         store.execute(sets_of(has))
+        several = Batch.concatenate([sets_of(has // 2)] * 4)
+        assert store.execute_requests(several).requests == 2  # the others get a frame of their own
         assert store.info().journal_bytes == 1 * MIB
         store.execute(sets_of(has + 1))
         size = store.info().journal_bytes
