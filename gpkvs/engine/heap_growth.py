@@ -227,10 +227,17 @@ class HeapGrowth:
         finally:
             self._is_awaited.clear()
 
-    def extend_for_journal(self, segments: int) -> str:
+    def extend_for_journal(self, segments: int, *, paced: bool = False) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.
 
         What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Parameters
+        ----------
+        segments
+            How many.
+        paced
+            Whether to leave as much time to batches as it takes.
 
         Returns
         -------
@@ -243,8 +250,9 @@ class HeapGrowth:
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
             size = (first + segments) * segment_bytes
+            pause = self._pause_only if paced else None
             try:
-                self._reserve(size - before, partial(self._extend_file, before, size), "the journal")
+                self._reserve(size - before, partial(self._extend_file, before, size, pause), "the journal")
             except _RefusedError as error:
                 return str(error)
             self._extent = Extent(first, segments)  # before the size: who sees that takes over both
@@ -338,6 +346,10 @@ class HeapGrowth:
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
+
+    def _pause_only(self, before: int, seconds: float, end: int) -> bool:
+        self._is_awaited.wait(seconds)
+        return False
 
     def give_back(self, gate: int) -> None:
         """Have a thread give space back that nobody needs; between two batches.
