@@ -313,7 +313,7 @@ def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.Mon
         store.execute(sets_of(range(28)))
         with pytest.raises(NoSpaceError, match=r"heap full.*the heap asked for 131,072 bytes more, the disk has"):
             store.execute(sets_of(range(28, 40)))
-        assert asked[:3] == [512 * KIB, 256 * KIB, 128 * KIB]
+        assert set(asked) == {512 * KIB, 256 * KIB, 128 * KIB}  # the helper may have begun, too
         assert store.get(b"28") is None
         deadline = time.monotonic() + 10
         while who == "helper" and len(asked) < 9:  # the batch's three, and two rounds of the helper

@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         "busy-for-ever",
         _BATCHER,
-        "            self._busy = False\n            return",
-        "            return",
+        "            self._busy = False\n            if self._idle_timer",
+        "            if self._idle_timer",
         "the first idle moment is the last: nothing starts a batch again",
         (f"{_TESTS}test_what_comes_after_an_idle_moment_starts_a_batch",),
     ),

@@ -58,6 +58,7 @@ def test_a_copy_runs_its_own_code() -> None:
 
 def test_every_mutant_says_why_and_who_sees_it() -> None:
     for mutant in MUTANTS.values():
+        assert mutant.text(ROOT)  # else it is stale
         assert mutant.why
         assert mutant.tests
         assert mutant.old != mutant.new

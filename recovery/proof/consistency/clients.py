@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.recovery.proof.consistency.filler import Filler
 from gpkvs.recovery.proof.consistency.history import Flags, HistoryRecorder
 from gpkvs.recovery.proof.drill.clients import channel
 
@@ -81,6 +82,7 @@ class ConsistencyClients:
         self.cancelled = self.deadlines = self.refused = 0
         self.strange: list[str] = []  # responses that no rule allows
         self.stopping = False
+        self.filler = Filler(seed)
         self._options = options
         self._random = np.random.default_rng(seed)
         self._markers_free: list[int] = []
@@ -94,7 +96,12 @@ class ConsistencyClients:
         clients = [client for client, count in kinds for _ in range(count)]
         async with channel(target) as first, channel(target) as second, channel(target) as third:
             stubs = [kv_pb2_grpc.KVStub(connection) for connection in (first, second, third)]
-            await asyncio.gather(*[client(stubs[i % len(stubs)]) for i, client in enumerate(clients)])
+            filling = asyncio.create_task(self.filler.run(target))
+            try:
+                await asyncio.gather(*[client(stubs[i % len(stubs)]) for i, client in enumerate(clients)])
+            finally:
+                filling.cancel()
+                await asyncio.wait([filling])
 
     async def read_back(self, target: str) -> int:
         """Read every key and every marker, as the end of the history; return how many keys."""

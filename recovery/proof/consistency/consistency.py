@@ -1,8 +1,9 @@
 """Run concurrent clients, kill their server again and again, and judge whether the history is strictly serializable.
 
 All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
-recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. At the end the clients
-work until they have done enough and read everything back, and serializability.py judges the history.
+recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. Another client has the
+index grow and the heap compacted meanwhile (filler.py). At the end the clients work until they have done enough and
+read everything back, and serializability.py judges the history.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ConsistencyOptions:
     faults: int
     seed: int
     directory: Path
-    server: ServerOptions = field(default_factory=lambda: ServerOptions(index="4MiB", heap="512MiB"))
+    server: ServerOptions = field(default_factory=lambda: ServerOptions(index="64KiB", heap="8MiB"))
     clients: ConsistencyClientOptions = field(default_factory=ConsistencyClientOptions)
 
 
@@ -65,6 +66,8 @@ class ConsistencyReport:
     cancelled: int = 0
     deadlines: int = 0
     keys_read_back: int = 0
+    doublings: int = 0  # of the index
+    moved_bytes: int = 0  # by compaction
     kills: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     seconds_judged: float = 0.0
@@ -112,6 +115,8 @@ async def check_consistency(
         cancelled=clients.cancelled,
         deadlines=clients.deadlines,
         keys_read_back=keys,
+        doublings=clients.filler.doublings,
+        moved_bytes=clients.filler.moved_bytes,
         kills=kills,
     )
     report.seconds_judged = time.monotonic() - judged

@@ -63,6 +63,8 @@ def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path, commit
     assert report["requests_writing"] > 100
     assert report["requests_reading"] > 100
     assert report["anomalies"] == []
+    assert report["index_doublings"] > 0
+    assert report["heap_moved_bytes"] > 0
 
 
 def test_calls_that_were_cut_off_are_part_of_it(recorded: History) -> None:
