@@ -33,6 +33,8 @@ _STEP_UNITS_MIN = (128 << 10) // UNIT_BYTES
 # What a step looks at for each unit that it is to free: it ends early enough for the batch that waits.
 _LOOKED_AT: Final = 4
 _STEP_MOVES: Final = 4096
+_STEP_RECORDS: Final = 8192  # that a step walks over
+_WALKED_WORDS: Final = 4  # of each (`Walked` in kernels/compact.hpp)
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
@@ -68,6 +70,7 @@ class Compactor:
         self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
         self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
         self._spared, self._run = _NOTHING, _NOWHERE  # of the step that makes neighbours
+        self._walked = np.empty((_STEP_RECORDS, _WALKED_WORDS), np.uint64)
         self.freed_units = 0
 
     @property
@@ -224,7 +227,16 @@ class Compactor:
             return
         hash_key0, hash_key1 = self._files.root.hash_keys
         moves.launch(
-            self._backend, "walk_victim", self._victim, self._at, end=end, hash_key0=hash_key0, hash_key1=hash_key1
+            self._backend,
+            "walk_victim",
+            self._victim,
+            self._at,
+            end=end,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            pool=self._backend.host_threads,
+            walked=int(self._walked.ctypes.data),
+            walked_max=_STEP_RECORDS,
         )
         self._at = moves.at
 

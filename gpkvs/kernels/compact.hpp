@@ -11,6 +11,7 @@
 
 #include "hash.cuh"
 #include "heap_state.hpp"
+#include "pool.hpp"
 #include "probe.cuh"
 #include "record.cuh"
 
@@ -102,26 +103,23 @@ class Mover {
     u64 survivors_, units_ = 0;
 };
 
-// walk_victim: the records from `moves[MOVES_AT]` on, in units of the segment, to `end`. It ends there, too, where no record
-// can be.
-#define WALK_VICTIM_ARGS(F) MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end)
-
-// A record on the way, and the key to look up.
+// A record on the way: where it begins, in units of the segment, and the slot that holds exactly this reference, or NO_SLOT.
 struct Walked {
-    u64 at, reference;
-    u32 table;  // `tables` if it is of none that has records
-    Hash128 fingerprint;
+    u64 at, reference, table, slot;  // `table`: its number, or `tables` if it is of none that has records
 };
 
-// So many are looked up together: their cache lines come at the same time. One by one, a step would wait for each.
-static const u32 WALKED_AT_ONCE = 32;
+// walk_victim: the records from `moves[MOVES_AT]` on, in units of the segment, to `end`. It ends there, too, where no record
+// can be, and after `walked_max` records. `walked` is scratch memory.
+#define WALK_VICTIM_ARGS(F)                                                                 \
+    MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end) F(Pool*, pool) F(u64*, walked) F(u64, walked_max)
 
-// Reads the next records up to the unit `until`; returns how many, and sets `next` to where the walk goes on.
+// Reads headers up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
 template <class Args>
-GPKVS_DEVICE u32 read_ahead(const Args& a, u64& next, u64 until, Walked* walked) {
+GPKVS_DEVICE u64 read_headers(const Args& a, u64& next, u64 until) {
+    Walked* walked = (Walked*)a.walked;
     const u64 begin = a.victim * a.segment_units;
-    u32 count = 0;
-    while (count < WALKED_AT_ONCE && next < until) {
+    u64 count = 0;
+    while (count < a.walked_max && next < until) {
         const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + next) * UNIT_BYTES);
         const u64 units = record_units(header->key_bytes, header->value_bytes);
         const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
@@ -129,47 +127,62 @@ GPKVS_DEVICE u32 read_ahead(const Args& a, u64& next, u64 until, Walked* walked)
             next = a.end;
             break;
         }
-        Walked& record = walked[count++];
-        record.at = next;
-        record.reference = make_reference(begin + next, units);
-        for (record.table = 0; record.table < a.tables; record.table++)
-            if (a.table_ids[record.table] == header->table_id) break;
-        if (record.table < a.tables) {
-            record.fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
-            prefetch_candidates((const BytesBucket*)a.table_index[record.table], geometry_of_table(a, record.table),
-                                record.fingerprint);
-        }
+        u64 table = 0;
+        while (table < a.tables && a.table_ids[table] != header->table_id) table++;
+        walked[count++] = {next, make_reference(begin + next, units), table, NO_SLOT};
         next += units;
     }
     return count;
 }
 
-// The slot that holds exactly this reference, or NO_SLOT.
+// So many are looked up together: their cache lines come at the same time. One by one, each would be waited for.
+static const u64 LOOKED_UP_AT_ONCE = 32;
+
 template <class Args>
-GPKVS_DEVICE u64 find_referring_slot(const Args& a, const Walked& record) {
-    if (record.table == a.tables) return NO_SLOT;
-    const BytesBucket* index = (const BytesBucket*)a.table_index[record.table];
-    const BytesSlot key = {record.fingerprint.low, record.fingerprint.high, 0, 0};
-    const u64 slot = find_slot(index, geometry_of_table(a, record.table), record.fingerprint, key);
-    if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) return NO_SLOT;
-    return slot;
+static void look_up_run(const void* args, u64 first, u64 last) {
+    const Args& a = *(const Args*)args;
+    Walked* walked = (Walked*)a.walked;
+    Hash128 fingerprints[LOOKED_UP_AT_ONCE];
+    for (; first < last; first += LOOKED_UP_AT_ONCE) {
+        const u64 count = std::min(last - first, LOOKED_UP_AT_ONCE);
+        for (u64 k = 0; k < count; k++) {
+            const Walked& record = walked[first + k];
+            if (record.table == a.tables) continue;
+            const RecordHeader* header = (const RecordHeader*)(a.heap + reference_offset(record.reference) * UNIT_BYTES);
+            fingerprints[k] = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+            prefetch_candidates((const BytesBucket*)a.table_index[record.table], geometry_of_table(a, record.table),
+                                fingerprints[k]);
+        }
+        for (u64 k = 0; k < count; k++) {
+            Walked& record = walked[first + k];
+            if (record.table == a.tables) continue;
+            const BytesBucket* index = (const BytesBucket*)a.table_index[record.table];
+            const BytesSlot key = {fingerprints[k].low, fingerprints[k].high, 0, 0};
+            const u64 slot = find_slot(index, geometry_of_table(a, record.table), fingerprints[k], key);
+            if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) continue;
+            record.slot = slot;
+        }
+    }
 }
+
+// How many keys a look-up counts for, when threads share them: it waits for memory.
+static const u64 LOOK_UP_KEYS = 8;
 
 GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
     if (i != 0) return;
+    static const Kernel look_up = {sizeof(a), "", look_up_run<walk_victim_args>, 1, 0, 0};
     Mover<walk_victim_args> mover(a);
+    const Walked* walked = (const Walked*)a.walked;
     u64& at = a.moves[MOVES_AT];
-    const u64 until = std::min(a.end, at + a.units_max);
-    Walked walked[WALKED_AT_ONCE];
-    for (u64 next = at; at < until; at = next) {
-        const u32 count = read_ahead(a, next, until, walked);
-        for (u32 k = 0; k < count; k++) {
-            at = walked[k].at;
-            if (!mover.goes_on()) return mover.end();
-            const u64 slot = find_referring_slot(a, walked[k]);
-            if (slot != NO_SLOT && !mover.move(walked[k].table, slot, walked[k].reference)) return mover.end();
-        }
+    u64 next = at;
+    const u64 count = read_headers(a, next, std::min(a.end, at + a.units_max));
+    a.pool->run(&look_up, &a, count, LOOK_UP_KEYS);
+    for (u64 k = 0; k < count; k++) {
+        at = walked[k].at;
+        if (!mover.goes_on()) return mover.end();
+        if (walked[k].slot != NO_SLOT && !mover.move((u32)walked[k].table, walked[k].slot, walked[k].reference)) return mover.end();
     }
+    at = next;
     mover.end();
 }
 
