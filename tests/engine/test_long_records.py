@@ -123,8 +123,8 @@ def test_a_batch_with_records_of_all_lengths(tmp_path: Path, commit: CommitName)
 
 def counted(store: gpkvs.Store) -> tuple[list[int], list[int]]:
     heap = store._engine.heap
-    there = ~heap.is_absent  # the journal may have grown
-    return heap.live_units[there].tolist(), heap.charged_units[there].tolist()
+    present = ~heap.is_absent  # a journal that grows has the others
+    return heap.live_units[present].tolist(), heap.charged_units[present].tolist()
 
 
 def require_values(store: gpkvs.Store, values: dict[bytes, bytes]) -> None:

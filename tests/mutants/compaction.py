@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "record-matched-by-key",
         _FIND,
-        "if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;",
-        "if (slot == NO_SLOT) break;",
+        "if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) continue;",
+        "if (slot == NO_SLOT) continue;",
         "an old record of a key takes the place of the new one",
         (_LIMIT,),
     ),
