@@ -224,7 +224,7 @@ class JournalGrowth:
         return True
 
     def _extend(self, needed: int) -> bool:
-        """Have the file extended, if it may be; return whether it is."""
+        """Have the file extended, if it may be; return whether the root gives the journal an extent now."""
         root = self._files.root
         segments = self._segments_for(max(needed, 2 * root.journal_bytes_all), 0)
         if not segments:
@@ -233,6 +233,8 @@ class JournalGrowth:
         refusal = self._heap_growth.extend_for_journal(segments)
         if refusal and least < segments:
             refusal = self._heap_growth.extend_for_journal(least)
+        if not refusal and not self._heap_growth.take_over():
+            refusal = self._heap_growth.waits
         if refusal:
             self._refused_at = time.monotonic()
             _log.warning("%s", refusal, extra={"event": "journal_growth_waits"})
