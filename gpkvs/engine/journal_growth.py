@@ -213,7 +213,8 @@ class JournalGrowth:
             if self._helper:
                 self._helper.join()
                 self._helper = None
-            self._heap_growth.take_over()
+            while self._heap_growth.take_over():  # what the heap gave back once, then what the file has more
+                pass
             extent = self._unused
             if extent and extent != self._zeroed and not self._zero(extent):
                 return False
