@@ -144,7 +144,7 @@ class JournalGrowth:
         most = min(most, root.journal_bytes + journal_space_max(root))
         step = max(root.segment_bytes, root.journal_segment_bytes)
         has = root.journal_bytes_all
-        more = min(round_up(max(size - has, 0), step), (most - has) // step * step)
+        more = max(min(round_up(max(size - has, 0), step), (most - has) // step * step), 0)
         fits = root.heap_bytes + root.segment_bytes + more <= self._heap_growth.space_bytes
         if len(root.journal_extents) == EXTENTS_MAX or not fits or has + more < least:
             return 0
