@@ -151,6 +151,11 @@ class HeapGrowth:
         return self._heap.space_bytes
 
     @property
+    def waits(self) -> str:
+        """Why space is not taken into use that the file may have; else nothing."""
+        return self._heap.growth_waits or "the file has no more space"
+
+    @property
     def can_grow(self) -> bool:
         """Whether the heap may grow, and nothing is in the way."""
         return not self._is_largest and not self._heap.growth_waits
@@ -421,6 +426,8 @@ class HeapGrowth:
         except BaseException as error:  # noqa: BLE001 - either root may be durable now
             stop_process("the roots could not be written", error)
         self._heap.grow(size)
+        self._heap.growth_waits = ""  # it may have waited for the mapping
+        self._refused_at = -_RETRY_SECONDS
         if extent:
             self._heap.leave(np.arange(extent.first_segment, extent.first_segment + extent.segments))
             self._extent = None

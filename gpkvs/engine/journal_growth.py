@@ -144,7 +144,7 @@ class JournalGrowth:
         most = min(most, root.journal_bytes + journal_space_max(root))
         step = max(root.segment_bytes, root.journal_segment_bytes)
         has = root.journal_bytes_all
-        more = min(round_up(max(size - has, 0), step), (most - has) // step * step)
+        more = max(min(round_up(max(size - has, 0), step), (most - has) // step * step), 0)
         fits = root.heap_bytes + root.segment_bytes + more <= self._heap_growth.space_bytes
         if len(root.journal_extents) == EXTENTS_MAX or not fits or has + more < least:
             return 0
@@ -213,7 +213,8 @@ class JournalGrowth:
             if self._helper:
                 self._helper.join()
                 self._helper = None
-            self._heap_growth.take_over()
+            while self._heap_growth.take_over():  # what the heap gave back once, then what the file has more
+                pass
             extent = self._unused
             if extent and extent != self._zeroed and not self._zero(extent):
                 return False
@@ -224,7 +225,7 @@ class JournalGrowth:
         return True
 
     def _extend(self, needed: int) -> bool:
-        """Have the file extended, if it may be; return whether it is."""
+        """Have the file extended, if it may be; return whether the root gives the journal an extent now."""
         root = self._files.root
         segments = self._segments_for(max(needed, 2 * root.journal_bytes_all), 0)
         if not segments:
@@ -233,6 +234,8 @@ class JournalGrowth:
         refusal = self._heap_growth.extend_for_journal(segments)
         if refusal and least < segments:
             refusal = self._heap_growth.extend_for_journal(least)
+        if not refusal and not self._heap_growth.take_over():
+            refusal = self._heap_growth.waits
         if refusal:
             self._refused_at = time.monotonic()
             _log.warning("%s", refusal, extra={"event": "journal_growth_waits"})

@@ -198,6 +198,23 @@ def test_a_disk_that_refuses(store_path: Path, monkeypatch: pytest.MonkeyPatch, 
         require_extents(store)
 
 
+def test_a_mapping_that_is_refused(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with opened(store_path, **{**SMALL, "heap_bytes_max": 8 * MIB}) as store:
+        has = store._files.log_entries_max
+        with monkeypatch.context() as patch:
+            patch.setattr(store._files.heap, "grow", refuse)
+            with pytest.raises(NoSpaceError, match=r"log full: .*cannot be mapped: Cannot allocate memory"):
+                store.execute(sets_of(has + 1))
+            store.execute(sets_of(100))
+        monkeypatch.setattr(journal_growth, "_RETRY_SECONDS", 0)
+        store.execute(sets_of(has + 1, b"w"))
+        assert store.get(b"k%d" % has) == b"w"
+        require_extents(store)
+
+
 _LIFE = """
 import sys
 import gpkvs
