@@ -6,6 +6,8 @@ So a file may be longer than the root says, never shorter, and no record, tail o
 says (invariants file-size, descriptor and slot-reference). Space is reserved before it is used: a store to the mapping
 never meets a hole.
 
+The journal's extents lie in the same space, and are extended here for it (`HeapGrowth.extend_for_journal`).
+
 A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
 store goes on with what it has, and the thread tries again each second.
 
@@ -21,6 +23,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from gpkvs import failpoint
 from gpkvs.config import MIB
 from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
@@ -29,7 +33,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import NO_SERIAL, UNIT_BYTES, Extent
 
 _log = logging.getLogger("gpkvs")
 
@@ -55,10 +59,6 @@ def prefers_growth(charged: int, charged_max: int, segments: int, share: float =
 def step_bytes(heap_bytes: int) -> int:
     """Return by how much a heap grows at once."""
     return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
-
-
-class _RefusedError(Exception):
-    """Space cannot be had now; the text says why."""
 
 
 class HeapGrowth:
@@ -92,17 +92,17 @@ class HeapGrowth:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
+        self._extended = heap.bytes  # what the file has, durably
+        self._extent: Extent | None = None  # the end of it that the journal asked for
         self._wait = wait
         self._given = GivenSpace(files, heap)
         self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
         self._spare = SpareSegments(heap, kept_bytes)
-        self._size_max = max(files.root.heap_bytes_max, heap.bytes)
-        self._extended = heap.bytes  # what the file has, durably
+        self._giver: threading.Thread | None = None
         self._helper: threading.Thread | None = None
         self._may_end = threading.Event()
         self._is_awaited = threading.Event()  # a batch waits for so many bytes more
         self._awaited_bytes = 0
-        self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -120,8 +120,25 @@ class HeapGrowth:
         """Whether there is space that the heap has not taken over."""
         return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
 
+    @property
+    def _is_largest(self) -> bool:
+        """Whether nothing can be added to the heap."""
+        return self._heap.bytes >= self._size_max and not len(self._given.segments)
+
+    @property
+    def given_bytes(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._given.bytes
+
+    @property
+    def _size_max(self) -> int:
+        """How large the space of heap and journal's extents may become for the heap's sake."""
+        root = self._files.root
+        most = min(root.heap_bytes_max + root.extent_bytes, self._heap.space_bytes)
+        return max(most, self._heap.bytes)
+
     def _look(self) -> None:
-        self._take_over()
+        self.take_over()
         heap = self._heap
         self._segment = heap.tail.segment
         if self._is_largest:
@@ -135,19 +152,14 @@ class HeapGrowth:
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
 
     @property
+    def space_bytes(self) -> int:
+        """The size that the heap and the journal's extents have a place for."""
+        return self._heap.space_bytes
+
+    @property
     def can_grow(self) -> bool:
         """Whether the heap may grow, and nothing is in the way."""
         return not self._is_largest and not self._heap.growth_waits
-
-    @property
-    def _is_largest(self) -> bool:
-        """Whether nothing can be added to the heap."""
-        return self._heap.bytes == self._size_max and not len(self._given.segments)
-
-    @property
-    def given_bytes(self) -> int:
-        """What the file system has of the heap's space."""
-        return self._given.bytes
 
     @property
     def is_preferred(self) -> bool:
@@ -163,17 +175,15 @@ class HeapGrowth:
         if self._has_more or (self._helper and self._helper.is_alive()):
             return
         self._may_end.clear()
-        self._helper = threading.Thread(
-            target=self._extend_ahead, args=(self._wanted_bytes(0),), name="gpkvs-heap", daemon=True
-        )
+        self._helper = threading.Thread(target=self._extend_ahead, name="gpkvs-heap", daemon=True)
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self, wanted: int) -> None:
+    def _extend_ahead(self) -> None:
         try:
-            while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):
+            while not self._extend(0) and not self._may_end.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -193,49 +203,63 @@ class HeapGrowth:
         bool
             Whether to plan the batch again: the heap is larger now, or only now it is known why it cannot be.
         """
-        if self._take_over():
+        if self.take_over():
             return True
         if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
         if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
-        return self._take_over() or not was_named
+        return self.take_over() or not was_named
 
     def _extend_now(self, needed_bytes: int) -> bool:
         """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
         self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
         self._is_awaited.set()
         try:
-            return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)
+            return self._extend(needed_bytes)
         finally:
             self._is_awaited.clear()
 
-    def _extend(self, wanted: int, needed: int = 0) -> bool:
-        """Get more space, as far as the disk lets it; return whether there is more than the heap has now.
+    def extend_for_journal(self, segments: int) -> str:
+        """Make the file longer by whole segments that are to be the journal's; from any thread.
 
-        Parameters
-        ----------
-        wanted
-            How much is best.
-        needed
-            A batch waits for so much, perhaps for one record of that size.
+        What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
         """
         with self._given.changing:
-            if self._has_more or self._is_largest:
+            if self._extent or any(extent.serial == NO_SERIAL for extent in self._files.root.journal_extents):
+                return ""  # the last ones are not in use yet
+            segment_bytes, before = self._files.root.segment_bytes, self._extended
+            first = -(-before // segment_bytes)
+            size = (first + segments) * segment_bytes
+            refusal, _ = self._extend_file(before, size - before, "the journal")
+            if not refusal:
+                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+                self._extended = size
+            return refusal
+
+    def _extend(self, needed_bytes: int) -> bool:
+        """Get more space, as far as the disk lets it; return whether it need not be tried again.
+
+        What was given back comes first, unless a long record may find no neighbours there.
+        """
+        with self._given.changing:
+            if self._has_more:
                 return True
-            # What was given back comes first, unless a long record may find no neighbours there.
-            is_longest = self._extended == self._size_max
-            is_given = self._given.bytes > 0 and (is_longest or self._given.longest_run_bytes >= needed)
-            unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
-            most = self._given.bytes if is_given else self._size_max - self._extended
-            step = min(round_up(wanted, unit), most)
+            room = self._size_max - self._extended  # the journal may have taken what was left
+            is_given = self._given.bytes > 0 and (room <= 0 or self._given.longest_run_bytes >= needed_bytes)
+            unit, most = (self._segment_bytes, self._given.bytes) if is_given else (HEAP_STEP_BYTES, room)
+            step = min(round_up(self._wanted_bytes(needed_bytes), unit), most)
+            if step <= 0:
+                return True
             while True:
-                try:
-                    self._add(step, is_given=is_given)
-                except _RefusedError as error:
-                    refusal = str(error)
-                else:
+                refusal = self._take_given(step) if is_given else self._extend_heap(step)
+                if not refusal:
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -252,44 +276,58 @@ class HeapGrowth:
     def _segment_bytes(self) -> int:
         return self._files.root.segment_bytes
 
-    def _add(self, step: int, *, is_given: bool) -> None:
-        """Take space back that was given back, or make the file longer."""
-        path, offset, before = self._files.heap.path, self._files.root.journal_bytes, self._extended
-        if is_given:
-            segments = self._given.next(step // self._segment_bytes)
-            count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
+    def _extend_heap(self, step: int) -> str:
+        """Make the file longer for the heap; return why it cannot be, or nothing."""
+        refusal, end = self._extend_file(self._extended, step, pause=self._pause)
+        self._extended = end
+        return refusal
+
+    def _take_given(self, step: int) -> str:
+        """Have the space of some segments again that was given back; return why it cannot be, or nothing."""
+        segments = self._given.next(step // self._segment_bytes)
+        refusal, count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
+        if not refusal:
+            self._given.forget(segments[:count])
             self._reserved = segments[:count]
-            self._given.forget(self._reserved)
-            return
-        enough = partial(self._pause, offset + before)
-        end = self._reserve(step, lambda: extend_file(path, offset + before, offset + before + step, enough))
-        self._extended = end - offset
+        return refusal
 
-    def _reserve(self, step: int, reserve: Callable[[], int]) -> int:
-        """Have space reserved, durably; return what is returned.
+    def _extend_file(
+        self, before: int, step: int, who: str = "the heap", *, pause: Callable[[int, float, int], bool] | None = None
+    ) -> tuple[str, int]:
+        """Extend the file by a step, or by less if a pause says that it is enough.
 
-        Raises
-        ------
-        _RefusedError
-            If it cannot be.
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
+        int
+            What the file has of the heap's space now.
         """
-        path, asked = self._files.heap.path, f"the heap asked for {step:,} bytes more"
+        path, offset = self._files.heap.path, self._files.root.journal_bytes
+        begin = offset + before
+        enough = partial(pause, begin) if pause else None
+        refusal, end = self._reserve(step, lambda: extend_file(path, begin, begin + step, enough), who)
+        return refusal, before if refusal else end - offset
+
+    def _reserve(self, step: int, reserve: Callable[[], int], who: str = "the heap") -> tuple[str, int]:
+        """Have space reserved, durably; return why it cannot be, or nothing, and what is returned."""
+        path, asked = self._files.heap.path, f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
+                return f"{asked}, {path} is in memory, of which {free:,} bytes are free", 0
         try:
-            end = reserve()
+            done = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
-                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
-            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
+                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free", 0
+            return f"{asked}, the system refuses: {path}: {error.strerror}", 0
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        return end
+        return "", done
 
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
@@ -304,14 +342,14 @@ class HeapGrowth:
             Of the newest batch: what it says is durable before space goes.
         """
         if self._reserved is not NO_SEGMENTS:  # also what a file system did not take
-            self._take_over()
+            self.take_over()
         if not self._given.can_punch or (self._giver and self._giver.is_alive()):
             return
         segments = self._spare.find()
         if not len(segments):
             return
         if self._has_more:
-            self._take_over()
+            self.take_over()
             return
         if self._helper and self._helper.is_alive():  # it still tries to get more
             self._may_end.set()
@@ -330,23 +368,36 @@ class HeapGrowth:
         try:
             self._wait(gate)
             self._given.give(segments)
-            if not self._given.can_punch:
-                self._extend(self._given.bytes)
+            with self._given.changing:
+                if not self._given.can_punch and not self._has_more:
+                    self._take_given(self._given.bytes)
         except BaseException as error:  # noqa: BLE001 - nobody knows which space is there
             stop_process("space of the heap could not be given back", error)
 
-    def _take_over(self) -> bool:
+    def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
-        if self._reserved is not NO_SEGMENTS:
-            failpoint.hit("before_heap_back")
-            self._heap.take_back(self._reserved)
-            self._reserved = NO_SEGMENTS
-            self._segment = -1
-            return True
-        size = self._extended
+        has_taken = self._take_back()
+        return self._take_end() or has_taken
+
+    def _take_back(self) -> bool:
+        """Take segments into use that have their space again."""
+        if self._reserved is NO_SEGMENTS:
+            return False
+        failpoint.hit("before_heap_back")
+        self._heap.take_back(self._reserved)
+        self._reserved = NO_SEGMENTS
+        self._segment = -1
+        return True
+
+    def _take_end(self) -> bool:
+        """Take into use what was added to the end of the file."""
+        size, extent = self._extended, self._extent
         if size == self._heap.bytes:
             return False
         files = self._files
+        segment_bytes = files.root.segment_bytes
+        if extent and (extent.first_segment + extent.segments) * segment_bytes > size:
+            extent = None  # of a later size
         try:
             files.heap.grow(size)
         except OSError as error:
@@ -356,11 +407,15 @@ class HeapGrowth:
         try:
             failpoint.hit("before_heap_root")
             with files.changing:
-                files.roots.change(heap_bytes=size)
+                extents = (*files.root.journal_extents, *([extent] if extent else []))
+                files.roots.change(heap_bytes=size, journal_extents=extents)
             failpoint.hit("before_heap_use")
         except BaseException as error:  # noqa: BLE001 - either root may be durable now
             stop_process("the roots could not be written", error)
         self._heap.grow(size)
+        if extent:
+            self._heap.leave(np.arange(extent.first_segment, extent.first_segment + extent.segments))
+            self._extent = None
         self._on_grown()
         self._segment = -1
         return True
