@@ -333,6 +333,9 @@ def growth_command(
     records: Annotated[int, typer.Option(help="Keys that are inserted.", min=1)] = GrowthOptions.records,
     batch: Annotated[int, typer.Option(help="Keys in a batch: one transaction.", min=1)] = GrowthOptions.batch,
     index_bytes: Annotated[int, typer.Option(help="Size of the index at first.", min=1)] = GrowthOptions.index_bytes,
+    steps_bytes: Annotated[
+        int, typer.Option(help="Size of the indexes whose steps are measured alone; 0: none.", min=0)
+    ] = GrowthOptions.steps_bytes,
     shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = GrowthOptions.shape.name,
     peer: Annotated[
         list[str] | None,
@@ -354,6 +357,7 @@ def growth_command(
         records=records,
         batch=batch,
         index_bytes=index_bytes,
+        steps_bytes=steps_bytes,
         shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
         peers=_chosen("peer", peer, GROWTH_PEERS),
     )
@@ -382,8 +386,9 @@ def gpu_command(
     Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
     (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside the
     time of the host's threads alone), recovery (verify and undo of a whole batch, opening the store again), start (to
-    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu).
-    The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four
+    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu),
+    growth (batches of new keys while the index grows from 64 KiB to 4 GiB; the steps of growth alone, to 8 GiB).
+    The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes five
     minutes and 40 GiB of the file system.
 
     Example: gpkvs bench gpu --json bench/results/gpu.json

@@ -155,12 +155,12 @@ class Engine:
         """
         self.meter.begin()
         self._heap_growth.step()
-        if given_space.now() >= self._look_at:
-            self._give_back()
         if self._journal_growth:
             self._journal_growth.step()
+        if given_space.now() >= self._look_at:
+            self._give_back()
         if len(batch) > self._log_entries_max and batch.has_writes:
-            self._grow_log(len(batch))
+            self._grow_log(batch)
         planned = self._plan(batch)
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
@@ -175,7 +175,7 @@ class Engine:
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
-        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+        if self._lacks(planned, "log") and self._grow_log(batch, 2):  # it displaces keys: two entries each
             planned = self._plan(batch)
         while True:
             full = _full_tables(planned)
@@ -283,11 +283,14 @@ class Engine:
             isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
         )
 
-    def _grow_log(self, entries: int) -> bool:
-        """Have room for so many entries in undo log or journal, if it may grow; return whether it is larger now."""
+    def _grow_log(self, batch: Batch, entries_each: int = 1) -> bool:
+        """Have room for a batch in undo log or journal, if it may grow; return whether it is larger now.
+
+        A journal has room for the largest request of it: the rest can wait for the next frame, and costs no space.
+        """
         if self._journal_growth:
-            return self._journal_growth.make_room(entries)
-        if self._log_growth is None or not self._log_growth.make_room(entries):
+            return self._journal_growth.make_room(entries_each * int(batch.request_ops.max()))
+        if self._log_growth is None or not self._log_growth.make_room(entries_each * len(batch)):
             return False
         self._take_over_log()
         return True

@@ -61,6 +61,10 @@ def step_bytes(heap_bytes: int) -> int:
     return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
 
 
+class _RefusedError(Exception):
+    """Space cannot be had now; the text says why."""
+
+
 class HeapGrowth:
     """Makes a heap larger, up to the size that the root says.
 
@@ -92,17 +96,17 @@ class HeapGrowth:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
-        self._extended = heap.bytes  # what the file has, durably
-        self._extent: Extent | None = None  # the end of it that the journal asked for
         self._wait = wait
         self._given = GivenSpace(files, heap)
         self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
         self._spare = SpareSegments(heap, kept_bytes)
-        self._giver: threading.Thread | None = None
+        self._extended = heap.bytes  # what the file has, durably
+        self._extent: Extent | None = None  # the end of it that the journal asked for
         self._helper: threading.Thread | None = None
         self._may_end = threading.Event()
         self._is_awaited = threading.Event()  # a batch waits for so many bytes more
         self._awaited_bytes = 0
+        self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -116,26 +120,16 @@ class HeapGrowth:
         self._look()
 
     @property
-    def _has_more(self) -> bool:
-        """Whether there is space that the heap has not taken over."""
-        return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
-
-    @property
-    def _is_largest(self) -> bool:
-        """Whether nothing can be added to the heap."""
-        return self._heap.bytes >= self._size_max and not len(self._given.segments)
-
-    @property
-    def given_bytes(self) -> int:
-        """What the file system has of the heap's space."""
-        return self._given.bytes
-
-    @property
     def _size_max(self) -> int:
         """How large the space of heap and journal's extents may become for the heap's sake."""
         root = self._files.root
         most = min(root.heap_bytes_max + root.extent_bytes, self._heap.space_bytes)
         return max(most, self._heap.bytes)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is space that the heap has not taken over."""
+        return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
 
     def _look(self) -> None:
         self.take_over()
@@ -162,6 +156,16 @@ class HeapGrowth:
         return not self._is_largest and not self._heap.growth_waits
 
     @property
+    def _is_largest(self) -> bool:
+        """Whether nothing can be added to the heap."""
+        return self._heap.bytes >= self._size_max and not len(self._given.segments)
+
+    @property
+    def given_bytes(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._given.bytes
+
+    @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
         heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _CHARGED_SHARE
@@ -175,15 +179,17 @@ class HeapGrowth:
         if self._has_more or (self._helper and self._helper.is_alive()):
             return
         self._may_end.clear()
-        self._helper = threading.Thread(target=self._extend_ahead, name="gpkvs-heap", daemon=True)
+        self._helper = threading.Thread(
+            target=self._extend_ahead, args=(self._wanted_bytes(0),), name="gpkvs-heap", daemon=True
+        )
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self) -> None:
+    def _extend_ahead(self, wanted: int) -> None:
         try:
-            while not self._extend(0) and not self._may_end.wait(_RETRY_SECONDS):
+            while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -217,14 +223,21 @@ class HeapGrowth:
         self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
         self._is_awaited.set()
         try:
-            return self._extend(needed_bytes)
+            return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)
         finally:
             self._is_awaited.clear()
 
-    def extend_for_journal(self, segments: int) -> str:
+    def extend_for_journal(self, segments: int, *, paced: bool = False) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.
 
         What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Parameters
+        ----------
+        segments
+            How many.
+        paced
+            Whether to leave as much time to batches as it takes.
 
         Returns
         -------
@@ -237,29 +250,40 @@ class HeapGrowth:
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
             size = (first + segments) * segment_bytes
-            refusal, _ = self._extend_file(before, size - before, "the journal")
-            if not refusal:
-                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
-                self._extended = size
-            return refusal
+            pause = self._pause_only if paced else None
+            try:
+                self._reserve(size - before, partial(self._extend_file, before, size, pause), "the journal")
+            except _RefusedError as error:
+                return str(error)
+            self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+            self._extended = size
+            return ""
 
-    def _extend(self, needed_bytes: int) -> bool:
-        """Get more space, as far as the disk lets it; return whether it need not be tried again.
+    def _extend(self, wanted: int, needed: int = 0) -> bool:
+        """Get more space, as far as the disk lets it; return whether there is more than the heap has now.
 
-        What was given back comes first, unless a long record may find no neighbours there.
+        Parameters
+        ----------
+        wanted
+            How much is best.
+        needed
+            A batch waits for so much, perhaps for one record of that size.
         """
         with self._given.changing:
-            if self._has_more:
+            if self._has_more or self._is_largest:
                 return True
-            room = self._size_max - self._extended  # the journal may have taken what was left
-            is_given = self._given.bytes > 0 and (room <= 0 or self._given.longest_run_bytes >= needed_bytes)
-            unit, most = (self._segment_bytes, self._given.bytes) if is_given else (HEAP_STEP_BYTES, room)
-            step = min(round_up(self._wanted_bytes(needed_bytes), unit), most)
-            if step <= 0:
-                return True
+            # What was given back comes first, unless a long record may find no neighbours there.
+            is_longest = self._extended >= self._size_max
+            is_given = self._given.bytes > 0 and (is_longest or self._given.longest_run_bytes >= needed)
+            unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
+            most = self._given.bytes if is_given else self._size_max - self._extended
+            step = min(round_up(wanted, unit), most)
             while True:
-                refusal = self._take_given(step) if is_given else self._extend_heap(step)
-                if not refusal:
+                try:
+                    self._add(step, is_given=is_given)
+                except _RefusedError as error:
+                    refusal = str(error)
+                else:
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -276,62 +300,56 @@ class HeapGrowth:
     def _segment_bytes(self) -> int:
         return self._files.root.segment_bytes
 
-    def _extend_heap(self, step: int) -> str:
-        """Make the file longer for the heap; return why it cannot be, or nothing."""
-        refusal, end = self._extend_file(self._extended, step, pause=self._pause)
-        self._extended = end
-        return refusal
-
-    def _take_given(self, step: int) -> str:
-        """Have the space of some segments again that was given back; return why it cannot be, or nothing."""
-        segments = self._given.next(step // self._segment_bytes)
-        refusal, count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
-        if not refusal:
-            self._given.forget(segments[:count])
+    def _add(self, step: int, *, is_given: bool) -> None:
+        """Take space back that was given back, or make the file longer."""
+        before = self._extended
+        if is_given:
+            segments = self._given.next(step // self._segment_bytes)
+            count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
             self._reserved = segments[:count]
-        return refusal
+            self._given.forget(self._reserved)
+            return
+        self._extended = self._reserve(step, partial(self._extend_file, before, before + step, self._pause))
 
-    def _extend_file(
-        self, before: int, step: int, who: str = "the heap", *, pause: Callable[[int, float, int], bool] | None = None
-    ) -> tuple[str, int]:
-        """Extend the file by a step, or by less if a pause says that it is enough.
+    def _extend_file(self, before: int, size: int, pause: Callable[[int, float, int], bool] | None = None) -> int:
+        """Make the file longer, so that the heap's space has a size, or less if a pause says that it is enough."""
+        begin = self._files.root.journal_bytes
+        enough = partial(pause, begin + before) if pause else None
+        return extend_file(self._files.heap.path, begin + before, begin + size, enough) - begin
 
-        Returns
-        -------
-        str
-            Why it cannot be, or nothing.
-        int
-            What the file has of the heap's space now.
+    def _reserve(self, step: int, reserve: Callable[[], int], who: str = "the heap") -> int:
+        """Have space reserved, durably; return what is returned.
+
+        Raises
+        ------
+        _RefusedError
+            If it cannot be.
         """
-        path, offset = self._files.heap.path, self._files.root.journal_bytes
-        begin = offset + before
-        enough = partial(pause, begin) if pause else None
-        refusal, end = self._reserve(step, lambda: extend_file(path, begin, begin + step, enough), who)
-        return refusal, before if refusal else end - offset
-
-    def _reserve(self, step: int, reserve: Callable[[], int], who: str = "the heap") -> tuple[str, int]:
-        """Have space reserved, durably; return why it cannot be, or nothing, and what is returned."""
         path, asked = self._files.heap.path, f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free", 0
+                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
         try:
-            done = reserve()
+            end = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free", 0
-            return f"{asked}, the system refuses: {path}: {error.strerror}", 0
+                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
+            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        return "", done
+        return end
 
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
+
+    def _pause_only(self, before: int, seconds: float, end: int) -> bool:
+        self._is_awaited.wait(seconds)
+        return False
 
     def give_back(self, gate: int) -> None:
         """Have a thread give space back that nobody needs; between two batches.
@@ -368,9 +386,8 @@ class HeapGrowth:
         try:
             self._wait(gate)
             self._given.give(segments)
-            with self._given.changing:
-                if not self._given.can_punch and not self._has_more:
-                    self._take_given(self._given.bytes)
+            if not self._given.can_punch:
+                self._extend(self._given.bytes)
         except BaseException as error:  # noqa: BLE001 - nobody knows which space is there
             stop_process("space of the heap could not be given back", error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
-from gpkvs.engine import growth
+from gpkvs.engine import growth, growth_steps
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.catalog import Catalog, TableEntry
@@ -142,6 +144,27 @@ def test_a_table_of_one_block_takes_as_many_keys_as_come(store_path: Path, layou
         for part in np.array_split(keys, 10):
             result = store.execute(Batch.of([(Op.GET, key.tobytes()) for key in part]), table="t")
             assert set(result.value_list()) == {(7).to_bytes(8, "little")}
+
+
+@LAYOUTS
+def test_a_gpu_moves_slots_as_the_host_does(tmp_path: Path, layout: str) -> None:
+    """Two kernels for one step: the host's goes bucket by bucket, a GPU's slot by slot."""
+    grown = Grown(tmp_path / "store", layout, 6, commit="undo", backend="cpu")
+    rng = random.Random(5)
+    grown.run([(Op.SET, rng.getrandbits(64).to_bytes(8, "little"), bytes(8)) for _ in range(6000)])
+    growing, table, index = grown.store._engine.growth, grown.store._engine.tables[1], grown.index
+    growing.is_reserved(table, waits=True)
+    growing.begin(table)
+    region, moved = index.region, []
+    for move in (growth_steps._split_on_device, partial(growth_steps._split, upper_only=False)):
+        ctypes.memset(index.address + region.bytes // 2, 0xEE, region.bytes // 2)  # nothing lives there yet
+        move(grown.store._backend, index, 3, 6)
+        moved.append(region.read(region.bytes // 2, region.bytes // 2))
+    assert moved[0] == moved[1]
+    growing.move_to(table, 2)
+    grown.verify()
+    grown.reopen()
+    grown.store.close()
 
 
 def test_growth_keeps_its_pace(store_path: Path) -> None:

@@ -7,9 +7,9 @@ from tests.mutants.mutant import Mutant
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
 _COPY = "recovery/copy/"
 _GROWTH_TESTS = "engine/test_heap_growth.py::"
+_JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
 _GIVEN, _GIVEN_TESTS = "gpkvs/engine/given_space.py", "engine/test_given_space.py::"
 _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
-_JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -96,8 +96,8 @@ MUTANTS = (
     Mutant(
         "helper-gives-up",
         "gpkvs/engine/heap_growth.py",
-        "while not self._extend(0) and not self._may_end.wait(_RETRY_SECONDS):",
-        "if not self._extend(0):",
+        "while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):",
+        "if not self._extend(wanted):",
         "a store that nobody writes to says for ever that its heap waits for the disk",
         (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[helper]",),
     ),
