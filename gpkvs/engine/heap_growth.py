@@ -398,12 +398,21 @@ class HeapGrowth:
 
     def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
-        if self._reserved is not NO_SEGMENTS:
-            failpoint.hit("before_heap_back")
-            self._heap.take_back(self._reserved)
-            self._reserved = NO_SEGMENTS
-            self._segment = -1
-            return True
+        has_taken = self._take_back()
+        return self._take_end() or has_taken
+
+    def _take_back(self) -> bool:
+        """Take segments into use that have their space again."""
+        if self._reserved is NO_SEGMENTS:
+            return False
+        failpoint.hit("before_heap_back")
+        self._heap.take_back(self._reserved)
+        self._reserved = NO_SEGMENTS
+        self._segment = -1
+        return True
+
+    def _take_end(self) -> bool:
+        """Take into use what was added to the end of the file."""
         size, extent = self._extended, self._extent
         if size == self._heap.bytes:
             return False

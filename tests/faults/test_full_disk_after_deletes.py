@@ -169,8 +169,10 @@ _MOUNTS = {
 _BOTH_LIVES = '; "$2" -c "$3" "$1" "$4" first; [ $? = 137 ] && "$2" -c "$3" "$1" "$4" second'
 
 
-@pytest.mark.parametrize("commit", ["undo", "journal"])
-@pytest.mark.parametrize("kind", [pytest.param("ext4", marks=pytest.mark.machine), "tmpfs"])
+@pytest.mark.parametrize(
+    ("kind", "commit"),
+    [pytest.param("ext4", "undo", marks=pytest.mark.machine), ("tmpfs", "undo"), ("tmpfs", "journal")],
+)
 def test_what_gave_space_back_goes_on_without_it(tmp_path: Path, kind: str, commit: str) -> None:
     if kind == "ext4" and (os.geteuid() or not shutil.which("mkfs.ext4")):
         pytest.skip("only root mounts an ext4 file system of its own, made by mkfs.ext4")
