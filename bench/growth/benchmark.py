@@ -67,7 +67,7 @@ class GrowthOptions:
     records: int = 10_000_000
     batch: int = 4096
     index_bytes: int = BLOCK_BYTES
-    steps_bytes: int = 256 * MIB
+    steps_bytes: int = 1024 * MIB
     shape: Shape = SHAPES["bytes"]
     peers: tuple[GrowthPeer, ...] = GROWTH_PEERS
 
