@@ -111,7 +111,11 @@ class Store:
         self.is_new = opened.is_new
         self.recovery = recovered.report
         self._quota = Quota(config.tables_max, config.tables_bytes_max)
-        self._log_bytes_max = max(config.log_size_max, self._files.root.log_bytes)
+        root = self._files.root
+        if root.has_journal:
+            self._log_bytes_max = max(config.journal_size_max, root.journal_bytes_all)
+        else:
+            self._log_bytes_max = max(config.log_size_max, root.log_bytes)
         self.limits = _limits_of(self._files, config.limits, self._log_bytes_max)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
@@ -134,6 +138,7 @@ class Store:
                 self.meter,
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
+                follows_index=config.journal_follows_index,
             )
         except BaseException:
             committer.close()
@@ -412,19 +417,19 @@ class Store:
             domain_found=self.domain.found,
             domain=self.domain.name,
             domain_note=self.domain.note,
-            heap_bytes=self._files.heap.bytes,
-            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes),
+            heap_bytes=self._files.root.heap_bytes_own,
+            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes_own),
             heap_growth_waits=self._engine.heap.growth_waits,
             heap_live_bytes=live,
             heap_free_bytes=heap.free_units * UNIT_BYTES,
             heap_charged_bytes=heap.charged * UNIT_BYTES,
-            heap_charged_bytes_max=min(heap.charged_max * UNIT_BYTES, heap.bytes),
-            heap_segments=heap.segments,
+            heap_charged_bytes_max=min(heap.charged_max * UNIT_BYTES, heap.present_bytes),
+            heap_segments=heap.segments - len(self._files.journal_segments),
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
-            journal_bytes=self._files.root.journal_bytes,
+            journal_bytes=self._files.root.journal_bytes_all,
             journal=self._engine.committer.journal_info(),
             limits=self.limits,
             next_version=self._engine.next_sequence,
@@ -505,6 +510,7 @@ def open_store(
     log_bytes_max: int | None = None,
     commit: CommitName = "auto",
     journal_bytes: int | None = None,
+    journal_bytes_max: int | None = None,
     index_bytes_max: int | None = None,
     limits: Limits | None = None,
     create: bool = True,
@@ -536,6 +542,9 @@ def open_store(
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
+    journal_bytes_max
+        How large the journal may become, for larger indexes and for requests of many operations. If only
+        `journal_bytes` is given, it does not grow.
     index_bytes_max
         Size to which the index of each table may grow; by default it grows as far as disk and memory go.
     limits
@@ -580,6 +589,7 @@ def open_store(
         log_bytes_max=log_bytes_max,
         commit=commit,
         journal_bytes=journal_bytes,
+        journal_bytes_max=journal_bytes_max,
         index_bytes_max=index_bytes_max,
         limits=limits or Limits(),
     )

@@ -22,6 +22,8 @@ from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
+from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.journal_growth import JournalGrowth
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
@@ -65,7 +67,9 @@ class Engine:
     growth_limits
         How large indexes may become.
     log_bytes_max
-        How large the undo log may become, if there is one.
+        How large the undo log, or the journal, may become for one batch.
+    follows_index
+        Whether a journal may also become half of all indexes.
     """
 
     def __init__(
@@ -80,6 +84,8 @@ class Engine:
         meter: Meter,
         growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
+        *,
+        follows_index: bool = False,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -92,8 +98,20 @@ class Engine:
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
         self._log_entries_max = files.log_entries_max
-        self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap)
+        self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
+        self._journal_growth = (
+            JournalGrowth(
+                files,
+                committer,
+                self._heap_growth,
+                log_bytes_max,
+                follows_index=follows_index,
+                on_grown=self._take_over_log,
+            )
+            if isinstance(committer, JournalCommitter)
+            else None
+        )
         self._dropped: deque[DroppedTable] = deque()
         self.compactor = Compactor(files, backend, tables, heap, committer)
         self._paid_segment = -1  # the tail's, when free segments were last counted
@@ -132,6 +150,8 @@ class Engine:
         """
         self.meter.begin()
         self._heap_growth.step()
+        if self._journal_growth:
+            self._journal_growth.step()
         if len(batch) > self._log_entries_max and batch.has_writes:
             self._grow_log(len(batch))
         planned = self._plan(batch)
@@ -257,12 +277,18 @@ class Engine:
         )
 
     def _grow_log(self, entries: int) -> bool:
-        """Have room for so many entries in the undo log, if it may grow; return whether it is larger now."""
+        """Have room for so many entries in undo log or journal, if it may grow; return whether it is larger now."""
+        if self._journal_growth:
+            return self._journal_growth.make_room(entries)
         if self._log_growth is None or not self._log_growth.make_room(entries):
             return False
+        self._take_over_log()
+        return True
+
+    def _take_over_log(self) -> None:
+        """Take note that undo log or journal have grown."""
         self._log_entries_max = self._files.log_entries_max
         self._native.take_over_log()
-        return True
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
@@ -283,6 +309,8 @@ class Engine:
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
+        if self._journal_growth:
+            self._journal_growth.close()
         self._heap_growth.close()
         self.growth.close()
         self.settle()

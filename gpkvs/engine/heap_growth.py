@@ -6,6 +6,8 @@ So a file may be longer than the root says, never shorter, and no record, tail o
 says (invariants file-size, descriptor and slot-reference). Space is reserved before it is used: a store to the mapping
 never meets a hole.
 
+The journal's extents lie in the same space, and are extended here for it (`HeapGrowth.extend_for_journal`).
+
 A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
 store goes on with what it has, and the thread tries again each second.
 """
@@ -18,6 +20,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from gpkvs import failpoint
 from gpkvs.config import MIB
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
@@ -25,7 +29,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import NO_SERIAL, UNIT_BYTES, Extent
 
 _log = logging.getLogger("gpkvs")
 
@@ -68,8 +72,8 @@ class HeapGrowth:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
-        self._size_max = max(files.root.heap_bytes_max, heap.bytes)
         self._extended = heap.bytes  # what the file has, durably
+        self._extent: Extent | None = None  # the end of it that the journal asked for
         self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
         self._is_ending = threading.Event()
@@ -86,19 +90,31 @@ class HeapGrowth:
             return
         self._look()
 
+    @property
+    def _size_max(self) -> int:
+        """How large the space of heap and journal's extents may become for the heap's sake."""
+        root = self._files.root
+        most = min(root.heap_bytes_max + root.extent_bytes, self._heap.space_bytes)
+        return max(most, self._heap.bytes)
+
     def _look(self) -> None:
-        self._take_over()
+        self.take_over()
         heap = self._heap
         self._segment = heap.tail.segment
-        if heap.bytes == self._size_max:
+        if heap.bytes >= self._size_max:
             self._look_units = heap.segment_units + 1
             return
-        ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
+        ahead = min(heap.present_bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
         # What may come before space is short, or before more is charged than may be.
         left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
         if left < 0 and self.is_preferred:
             self._begin_ahead()
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
+
+    @property
+    def space_bytes(self) -> int:
+        """The size that the heap and the journal's extents have a place for."""
+        return self._heap.space_bytes
 
     @property
     def can_grow(self) -> bool:
@@ -109,27 +125,25 @@ class HeapGrowth:
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
         heap = self._heap
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments)
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent)
 
     def _next_size(self, needed_bytes: int) -> int:
-        wanted = max(needed_bytes, step_bytes(self._heap.bytes))
+        wanted = max(needed_bytes, step_bytes(self._heap.present_bytes))
         return min(self._heap.bytes + round_up(wanted, HEAP_STEP_BYTES), self._size_max)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
         if self._extended > self._heap.bytes or (self._helper and self._helper.is_alive()):
             return
-        self._helper = threading.Thread(
-            target=self._extend_ahead, args=(self._next_size(0),), name="gpkvs-heap", daemon=True
-        )
+        self._helper = threading.Thread(target=self._extend_ahead, name="gpkvs-heap", daemon=True)
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self, size: int) -> None:
+    def _extend_ahead(self) -> None:
         try:
-            while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):
+            while not self._extend(0) and not self._is_ending.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -149,35 +163,59 @@ class HeapGrowth:
         bool
             Whether to plan the batch again: the heap is larger now, or only now it is known why it cannot be.
         """
-        if self._take_over():
+        if self.take_over():
             return True
-        if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
+        if self._heap.bytes >= self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
         if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
-        return self._take_over() or not was_named
+        return self.take_over() or not was_named
 
     def _extend_now(self, needed_bytes: int) -> bool:
         """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
         self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
         self._is_awaited.set()
         try:
-            return self._extend(self._next_size(needed_bytes))
+            return self._extend(needed_bytes)
         finally:
             self._is_awaited.clear()
 
-    def _extend(self, size: int) -> bool:
-        """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
+    def extend_for_journal(self, segments: int) -> str:
+        """Make the file longer by whole segments that are to be the journal's; from any thread.
+
+        What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
+        """
         with self._extending:
-            if self._extended > self._heap.bytes:
-                return True
+            if self._extent or any(extent.serial == NO_SERIAL for extent in self._files.root.journal_extents):
+                return ""  # the last ones are not in use yet
+            segment_bytes, before = self._files.root.segment_bytes, self._extended
+            first = -(-before // segment_bytes)
+            size = (first + segments) * segment_bytes
+            refusal, _ = self._reserve(before, size - before, "the journal")
+            if not refusal:
+                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+                self._extended = size
+            return refusal
+
+    def _extend(self, needed_bytes: int) -> bool:
+        """Make the file longer, as far as the disk lets it; return whether it need not be tried again."""
+        with self._extending:
             before = self._extended
-            wanted = size - before
-            step = wanted
+            if before > self._heap.bytes:
+                return True
+            step = self._next_size(needed_bytes) - before  # the journal may have taken what was left
+            if step <= 0:
+                return True
             while True:
-                refusal = self._refusal(before, step)
+                refusal, end = self._reserve(before, step, pause=self._pause)
                 if not refusal:
+                    self._extended = end
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -190,39 +228,51 @@ class HeapGrowth:
             self._heap.growth_waits = refusal
             return False
 
-    def _refusal(self, before: int, step: int) -> str:
-        """Extend the file by a step; return why it cannot be, or nothing."""
+    def _reserve(
+        self, before: int, step: int, who: str = "the heap", *, pause: Callable[[int, float, int], bool] | None = None
+    ) -> tuple[str, int]:
+        """Extend the file by a step, or by less if a pause says that it is enough.
+
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
+        int
+            What the file has of the heap's space now.
+        """
         path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"the heap asked for {step:,} bytes more"
+        asked = f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
-        enough = partial(self._pause, offset + before)
+                return f"{asked}, {path} is in memory, of which {free:,} bytes are free", before
+        begin = offset + before
         try:
-            end = extend_file(path, offset + before, offset + before + step, enough)
+            end = extend_file(path, begin, begin + step, partial(pause, begin) if pause else None)
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
-            return f"{asked}, the system refuses: {path}: {error.strerror}"
+                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free", before
+            return f"{asked}, the system refuses: {path}: {error.strerror}", before
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        self._extended = end - offset
-        return ""
+        return "", end - offset
 
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
-    def _take_over(self) -> bool:
+    def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
-        size = self._extended
+        size, extent = self._extended, self._extent
         if size == self._heap.bytes:
             return False
         files = self._files
+        segment_bytes = files.root.segment_bytes
+        if extent and (extent.first_segment + extent.segments) * segment_bytes > size:
+            extent = None  # of a later size
         try:
             files.heap.grow(size)
         except OSError as error:
@@ -232,11 +282,15 @@ class HeapGrowth:
         try:
             failpoint.hit("before_heap_root")
             with files.changing:
-                files.roots.change(heap_bytes=size)
+                extents = (*files.root.journal_extents, *([extent] if extent else []))
+                files.roots.change(heap_bytes=size, journal_extents=extents)
             failpoint.hit("before_heap_use")
         except BaseException as error:  # noqa: BLE001 - either root may be durable now
             stop_process("the roots could not be written", error)
         self._heap.grow(size)
+        if extent:
+            self._heap.leave(np.arange(extent.first_segment, extent.first_segment + extent.segments))
+            self._extent = None
         self._on_grown()
         self._segment = -1
         return True

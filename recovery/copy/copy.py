@@ -199,8 +199,8 @@ def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
     heap_bytes, heap_bytes_max = sizes.heap_bytes, sizes.heap_bytes_max
     if heap_bytes is None and heap_bytes_max is None:
         # A heap that grows begins as small as its records let it.
-        is_fixed = root.heap_bytes >= root.heap_bytes_max
-        heap_bytes, heap_bytes_max = (root.heap_bytes, None) if is_fixed else (None, root.heap_bytes_max)
+        is_fixed = root.heap_bytes_own >= root.heap_bytes_max
+        heap_bytes, heap_bytes_max = (root.heap_bytes_own, None) if is_fixed else (None, root.heap_bytes_max)
     return checked_sizes(
         Sizes(
             index_bytes=sum(table.blocks for table in catalog.tables) * BLOCK_BYTES,
@@ -208,7 +208,7 @@ def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
             heap_bytes_max=heap_bytes_max or 0,
             # A store has one of these two; where the new one has the other, it is as in any new store.
             log_bytes=root.log_bytes or Sizes.log_bytes if sizes.log_bytes is None else sizes.log_bytes,
-            journal_bytes=root.journal_bytes if sizes.journal_bytes is None else sizes.journal_bytes,
+            journal_bytes=root.journal_bytes_all if sizes.journal_bytes is None else sizes.journal_bytes,
         )
     )
 

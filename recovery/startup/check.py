@@ -201,6 +201,7 @@ def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, d
         if table.slot_layout is U64_LAYOUT:
             _check_u64_table(files, backend, report, table)
     records = np.concatenate(slots) if slots else np.empty((0, 4), np.uint64)
+    _check_extents(files, report, records[:, 2])
     _check_overlap(files, report, records[:, 2])
     versions = np.sort(records[:, 3])
     for version in versions[1:][versions[1:] == versions[:-1]].tolist():
@@ -243,6 +244,17 @@ def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport
         )
     report.slots += index.slots
     report.records += recount(files, backend, index, SegmentCounts.of(0))
+
+
+def _check_extents(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:
+    """Look for whole records in the journal's extents: the heap stored them there."""
+    offsets = reference_offset(reference)
+    is_journal = np.isin(offsets // np.uint64(files.segment_units), files.journal_segments.astype(np.uint64))
+    for offset in offsets[is_journal].tolist():
+        place = offset * UNIT_BYTES
+        report.add(
+            "journal-extent", files.heap.path, place, f"the record at byte {place} lies in an extent of the journal"
+        )
 
 
 def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_GROWTH, _UNDO, _JOURNAL = (
-    "gpkvs/engine/growth.py",
-    "gpkvs/engine/undo_committer.py",
-    "gpkvs/engine/journal_committer.py",
-)
+_GROWTH, _UNDO = "gpkvs/engine/growth.py", "gpkvs/engine/undo_committer.py"
 _STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
 _KILLS = "recovery/startup/test_growth_kills.py"
 
@@ -18,14 +14,6 @@ MUTANTS = (
         _UNDO,
         "            log_digest=digest,\n            growth=self._files.growth,\n",
         "            log_digest=digest,\n",
-        "after a batch and a restart, keys are looked for where they were before the table grew",
-        (_STEPS,),
-    ),
-    Mutant(
-        "geometry-missing-from-a-frame",
-        _JOURNAL,
-        "            growth=self._files.growth,\n            runs=write_set.runs,\n",
-        "            growth=type(before.growth)(0, 0, 0),\n            runs=write_set.runs,\n",
         "after a batch and a restart, keys are looked for where they were before the table grew",
         (_STEPS,),
     ),

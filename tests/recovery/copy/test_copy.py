@@ -174,7 +174,7 @@ def test_sizes_that_are_too_small(sizes: dict[str, object], text: str, tmp_path:
 def test_an_index_that_is_nearly_full(layout: str, tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     choose = np.random.default_rng()
-    with gpkvs.open(old, **SIZES) as store:
+    with gpkvs.open(old, **SIZES, index_bytes_max=4 * BLOCK_BYTES) as store:  # else it grows before it is full
         table = store.create_table("full", layout=layout, index_bytes=4 * BLOCK_BYTES)
         keys = choose.integers(0, 1 << 64, int(0.84 * table.slots), np.uint64)
         for part in np.array_split(keys, 20):

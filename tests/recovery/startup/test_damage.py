@@ -223,6 +223,11 @@ def break_segment(path: Path, at: int, words: list[int]) -> None:
     store_slot(path, at, [*words[:2], (units - 1) << 24 | length, words[3]])
 
 
+def break_long(path: Path, at: int, words: list[int]) -> None:
+    """Have a slot refer to more than a segment, from inside one on."""
+    store_slot(path, at, [*words[:2], 2 << 24 | 65536 // 16 + 1, words[3]])
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
@@ -231,6 +236,7 @@ def break_segment(path: Path, at: int, words: list[int]) -> None:
         (break_unique, {"slot-unique"}),
         (break_reference, {"slot-reference"}),
         (break_segment, {"slot-reference"}),
+        (break_long, {"slot-reference"}),
         (break_version, {"record-version"}),
         (break_key, {"record-key"}),
         (break_table, {"record-table"}),
