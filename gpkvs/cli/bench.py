@@ -333,6 +333,9 @@ def growth_command(
     records: Annotated[int, typer.Option(help="Keys that are inserted.", min=1)] = GrowthOptions.records,
     batch: Annotated[int, typer.Option(help="Keys in a batch: one transaction.", min=1)] = GrowthOptions.batch,
     index_bytes: Annotated[int, typer.Option(help="Size of the index at first.", min=1)] = GrowthOptions.index_bytes,
+    steps_bytes: Annotated[
+        int, typer.Option(help="Size of the indexes whose steps are measured alone; 0: none.", min=0)
+    ] = GrowthOptions.steps_bytes,
     shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = GrowthOptions.shape.name,
     peer: Annotated[
         list[str] | None,
@@ -354,6 +357,7 @@ def growth_command(
         records=records,
         batch=batch,
         index_bytes=index_bytes,
+        steps_bytes=steps_bytes,
         shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
         peers=_chosen("peer", peer, GROWTH_PEERS),
     )

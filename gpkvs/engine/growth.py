@@ -212,6 +212,12 @@ class Growing:
         return True
 
     def _check_limits(self, index: Index, size: int) -> None:
+        limit_own = index.entry.index_bytes_max
+        if limit_own and size > limit_own:
+            raise _WaitsError(
+                f"twice its {index.region.bytes:,} bytes are over the table's own index_bytes_max, {limit_own:,}, with "
+                "which it was made: delete keys, or make a new table"
+            )
         limit = min(self._limits.index_bytes_max or INDEX_BYTES_MAX, INDEX_BYTES_MAX)
         if size > limit:
             raise _WaitsError(

@@ -105,6 +105,9 @@ class UndoCommitter:
         """See `Committer.release_waiting`: no space waits."""
         return False
 
+    def release_covered(self) -> None:
+        """See `Committer.release_covered`: no space waits."""
+
     def journal_info(self) -> None:
         """See `Committer.journal_info`."""
 
