@@ -91,7 +91,7 @@ def test_any_batches_while_it_grows(tmp_path: Path, commit: CommitName, host_ops
     print("seed", seed)
     choose = random.Random(seed)
     path, expected = tmp_path / "store", dict[bytes, bytes]()
-    settings = {**SMALL, "heap_bytes_max": 32 * MIB, "commit": commit}
+    settings = {**SMALL, "heap_bytes": 1152 * KIB, "heap_bytes_max": 32 * MIB, "commit": commit}
     sizes = set()
     store = opened(path, host_ops_max, **settings)
     assert store._files.root.segment_bytes == 256 * KIB
