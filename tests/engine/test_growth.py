@@ -230,6 +230,10 @@ def test_a_table_has_a_limit_of_its_own(store_path: Path, layout: str) -> None:
         for wrong in (64 << 10, (1 << 44) + 1):
             with pytest.raises(InvalidArgumentError, match=r"index_bytes_max.*allowed are 131,072 \(index_bytes\) to"):
                 store.create_table("wrong", index_bytes=128 << 10, index_bytes_max=wrong)
+    new = store_path.with_name("copied")
+    copy_store(store_path, new, CopySizes(table_index_bytes={"more": 2 << 20}), lambda step, share: None)
+    with gpkvs.open(new) as store:  # a limit below the size would say nothing
+        assert [table.index_bytes_max for table in store.info().tables] == [0, 256 << 10, 0, 2 << 20]
 
 
 def test_a_catalogue_says_nothing_of_a_limit_that_is_not_there() -> None:
