@@ -138,6 +138,7 @@ class Store:
                 self.meter,
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
+                config.heap_bytes or 0,
                 follows_index=config.journal_follows_index,
             )
         except BaseException:
@@ -288,7 +289,12 @@ class Store:
         )
 
     def create_table(
-        self, name: str, *, layout: str = BYTES_LAYOUT.name, index_bytes: int = Sizes.index_bytes
+        self,
+        name: str,
+        *,
+        layout: str = BYTES_LAYOUT.name,
+        index_bytes: int = Sizes.index_bytes,
+        index_bytes_max: int = 0,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; batches run while its space is reserved.
 
@@ -300,6 +306,8 @@ class Store:
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
             Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
+        index_bytes_max
+            Size to which its index may grow, for good; 0: no limit of its own. That of the store holds too.
 
         Raises
         ------
@@ -311,12 +319,12 @@ class Store:
         """
         with self._schema_mutex:
             self._require_open()
-            check_new_table(self._files.catalog, name, layout, index_bytes)
+            check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
                 unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - anonymous_bytes()
                 require_memory(index_bytes + max(unfilled, 0))
-            entry = new_entry(self._files.catalog, name, layout, index_bytes)
+            entry = new_entry(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
             with self._mutex, self._files.changing, access_errors(self.path):
@@ -377,8 +385,9 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It moves blocks of a table that grows, and empties segments of the heap that are mostly garbage. It need never
-        be called: batches do what they need.
+        It moves blocks of a table that grows, empties segments of the heap that are mostly garbage, and gives back
+        space that was not needed for a minute. It need never be called: batches do what they need, and they give space
+        back too. A process that has nothing to do for long calls it each few seconds; a server does.
         """
         self._origin.require()
         with self._mutex:
@@ -427,6 +436,7 @@ class Store:
             heap_segments=heap.segments - len(self._files.journal_segments),
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
+            heap_given_bytes=self._engine.heap_bytes_given,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes_all,
@@ -480,6 +490,7 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
         growing_blocks=index.blocks if index.is_growing else 0,
         moved_blocks=index.blocks - index.unmoved,
         growth_waits=table.waits,
+        index_bytes_max=entry.index_bytes_max,
     )
 
 

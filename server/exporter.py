@@ -181,6 +181,11 @@ class _StoreCollector(Collector):
             ("free_segments", "Segments of the heap in which nothing is live"),
         ):
             yield GaugeMetricFamily(f"gpkvs_heap_{name}", text, value=getattr(info, f"heap_{name}"))
+        yield GaugeMetricFamily(
+            "gpkvs_heap_given_back_bytes",
+            "Of the size of the heap, what is not needed: the file system has its space",
+            value=info.heap_given_bytes,
+        )
         yield CounterMetricFamily(
             "gpkvs_heap_moved_bytes", "Bytes of records that compaction moved", value=info.heap_moved_bytes
         )

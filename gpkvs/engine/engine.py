@@ -16,6 +16,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
+from gpkvs.engine import given_space
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.compaction import Compactor
@@ -68,6 +69,8 @@ class Engine:
         How large indexes may become.
     log_bytes_max
         How large the undo log, or the journal, may become for one batch.
+    heap_bytes_kept
+        What the heap does not give back to the file system, whether it is needed or not.
     follows_index
         Whether a journal may also become half of all indexes.
     """
@@ -84,6 +87,7 @@ class Engine:
         meter: Meter,
         growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
+        heap_bytes_kept: int = 0,
         *,
         follows_index: bool = False,
     ) -> None:
@@ -98,7 +102,7 @@ class Engine:
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
         self._log_entries_max = files.log_entries_max
-        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap)
+        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._journal_growth = (
             JournalGrowth(
@@ -112,6 +116,7 @@ class Engine:
             if isinstance(committer, JournalCommitter)
             else None
         )
+        self._look_at = given_space.now()  # when it is time to look for space that nobody needs
         self._dropped: deque[DroppedTable] = deque()
         self.compactor = Compactor(files, backend, tables, heap, committer)
         self._paid_segment = -1  # the tail's, when free segments were last counted
@@ -152,8 +157,10 @@ class Engine:
         self._heap_growth.step()
         if self._journal_growth:
             self._journal_growth.step()
+        if given_space.now() >= self._look_at:
+            self._give_back()
         if len(batch) > self._log_entries_max and batch.has_writes:
-            self._grow_log(len(batch))
+            self._grow_log(batch)
         planned = self._plan(batch)
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
@@ -168,7 +175,7 @@ class Engine:
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
-        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+        if self._lacks(planned, "log") and self._grow_log(batch, 2):  # it displaces keys: two entries each
             planned = self._plan(batch)
         while True:
             full = _full_tables(planned)
@@ -276,11 +283,14 @@ class Engine:
             isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
         )
 
-    def _grow_log(self, entries: int) -> bool:
-        """Have room for so many entries in undo log or journal, if it may grow; return whether it is larger now."""
+    def _grow_log(self, batch: Batch, entries_each: int = 1) -> bool:
+        """Have room for a batch in undo log or journal, if it may grow; return whether it is larger now.
+
+        A journal has room for the largest request of it: the rest can wait for the next frame, and costs no space.
+        """
         if self._journal_growth:
-            return self._journal_growth.make_room(entries)
-        if self._log_growth is None or not self._log_growth.make_room(entries):
+            return self._journal_growth.make_room(entries_each * int(batch.request_ops.max()))
+        if self._log_growth is None or not self._log_growth.make_room(entries_each * len(batch)):
             return False
         self._take_over_log()
         return True
@@ -302,6 +312,17 @@ class Engine:
         on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         planner = self._phases_on_host if on_host else self._phases
         return planner.plan(batch, self.next_sequence, makes_do=makes_do)
+
+    def _give_back(self) -> None:
+        """Give space of the heap back that was not needed for a minute."""
+        self._look_at = given_space.now() + given_space.LOOK_SECONDS
+        self.committer.release_covered()
+        self._heap_growth.give_back(self.committer.read_gate())
+
+    @property
+    def heap_bytes_given(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._heap_growth.given_bytes
 
     def settle(self) -> None:
         """Return when all batches are durable."""
@@ -343,6 +364,8 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
+        if given_space.now() >= self._look_at:
+            self._give_back()
         if self._dropped:
             self._count_dropped(budget_bytes)
             return True

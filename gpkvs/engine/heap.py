@@ -228,7 +228,7 @@ class Heap:
         At an opening, slots that rotted may refer to them. What these count is taken back when their keys change.
         """
         assert is_opening or not self.live_units[segments].any()
-        assert all(self.end_of(segment) == self.segment_units for segment in segments.tolist())
+        assert not len(segments) or self.end_of(int(segments.max())) == self.segment_units
         self.live_units[segments] += np.uint64(_ABSENT_UNITS)
         self.ends[segments] = self.segment_units  # compaction finds no room in them
         self.absent += len(segments)

@@ -10,6 +10,9 @@ The journal's extents lie in the same space, and are extended here for it (`Heap
 
 A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
 store goes on with what it has, and the thread tries again each second.
+
+What a heap does not need for a minute goes back to the file system (``given_space.py``), and is reserved again, in the
+same way, before the file is extended.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
+from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
@@ -47,14 +51,18 @@ _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(charged: int, charged_max: int, segments: int) -> bool:
+def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _CHARGED_SHARE) -> bool:
     """Whether a heap that is short of space had better grow than be compacted."""
-    return charged > _CHARGED_SHARE * charged_max or segments < COMPACTED_SEGMENTS_MIN
+    return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
 def step_bytes(heap_bytes: int) -> int:
     """Return by how much a heap grows at once."""
     return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
+
+
+class _RefusedError(Exception):
+    """Space cannot be had now; the text says why."""
 
 
 class HeapGrowth:
@@ -66,19 +74,39 @@ class HeapGrowth:
         Of the store.
     on_grown
         Called between two batches when the heap is larger: its address and its segments are others now.
+    wait
+        Returns when all batches up to a gate are durable (`Committer.wait`).
+    kept_bytes
+        What the heap keeps of its space in any case.
+
+    Raises
+    ------
+    NoSpaceError
+        If the heap has holes where records are, and the disk is full.
     """
 
-    def __init__(self, files: StoreFiles, heap: Heap, on_grown: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        heap: Heap,
+        on_grown: Callable[[], None],
+        wait: Callable[[int], None],
+        kept_bytes: int = 0,
+    ) -> None:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
+        self._wait = wait
+        self._given = GivenSpace(files, heap)
+        self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
+        self._spare = SpareSegments(heap, kept_bytes)
         self._extended = heap.bytes  # what the file has, durably
         self._extent: Extent | None = None  # the end of it that the journal asked for
-        self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
-        self._is_ending = threading.Event()
+        self._may_end = threading.Event()
         self._is_awaited = threading.Event()  # a batch waits for so many bytes more
         self._awaited_bytes = 0
+        self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -86,7 +114,8 @@ class HeapGrowth:
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
         tail = self._heap.tail
-        if tail.segment == self._segment and tail.units < self._look_units and self._extended == self._heap.bytes:
+        is_far = tail.segment == self._segment and tail.units < self._look_units
+        if is_far and self._extended == self._heap.bytes and self._reserved is NO_SEGMENTS:
             return
         self._look()
 
@@ -97,11 +126,16 @@ class HeapGrowth:
         most = min(root.heap_bytes_max + root.extent_bytes, self._heap.space_bytes)
         return max(most, self._heap.bytes)
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is space that the heap has not taken over."""
+        return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
+
     def _look(self) -> None:
         self.take_over()
         heap = self._heap
         self._segment = heap.tail.segment
-        if heap.bytes >= self._size_max:
+        if self._is_largest:
             self._look_units = heap.segment_units + 1
             return
         ahead = min(heap.present_bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
@@ -119,31 +153,43 @@ class HeapGrowth:
     @property
     def can_grow(self) -> bool:
         """Whether the heap may grow, and nothing is in the way."""
-        return self._heap.bytes < self._size_max and not self._heap.growth_waits
+        return not self._is_largest and not self._heap.growth_waits
+
+    @property
+    def _is_largest(self) -> bool:
+        """Whether nothing can be added to the heap."""
+        return self._heap.bytes >= self._size_max and not len(self._given.segments)
+
+    @property
+    def given_bytes(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._given.bytes
 
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
-        heap = self._heap
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent)
+        heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _CHARGED_SHARE
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent, share)
 
-    def _next_size(self, needed_bytes: int) -> int:
-        wanted = max(needed_bytes, step_bytes(self._heap.present_bytes))
-        return min(self._heap.bytes + round_up(wanted, HEAP_STEP_BYTES), self._size_max)
+    def _wanted_bytes(self, needed_bytes: int) -> int:
+        return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
-        if self._extended > self._heap.bytes or (self._helper and self._helper.is_alive()):
+        if self._has_more or (self._helper and self._helper.is_alive()):
             return
-        self._helper = threading.Thread(target=self._extend_ahead, name="gpkvs-heap", daemon=True)
+        self._may_end.clear()
+        self._helper = threading.Thread(
+            target=self._extend_ahead, args=(self._wanted_bytes(0),), name="gpkvs-heap", daemon=True
+        )
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self) -> None:
+    def _extend_ahead(self, wanted: int) -> None:
         try:
-            while not self._extend(0) and not self._is_ending.wait(_RETRY_SECONDS):
+            while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -165,7 +211,7 @@ class HeapGrowth:
         """
         if self.take_over():
             return True
-        if self._heap.bytes >= self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
+        if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
         if not self._extend_now(needed_bytes):
@@ -177,95 +223,182 @@ class HeapGrowth:
         self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
         self._is_awaited.set()
         try:
-            return self._extend(needed_bytes)
+            return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)
         finally:
             self._is_awaited.clear()
 
-    def extend_for_journal(self, segments: int) -> str:
+    def extend_for_journal(self, segments: int, *, paced: bool = False) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.
 
         What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Parameters
+        ----------
+        segments
+            How many.
+        paced
+            Whether to leave as much time to batches as it takes.
 
         Returns
         -------
         str
             Why it cannot be, or nothing.
         """
-        with self._extending:
+        with self._given.changing:
             if self._extent or any(extent.serial == NO_SERIAL for extent in self._files.root.journal_extents):
                 return ""  # the last ones are not in use yet
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
             size = (first + segments) * segment_bytes
-            refusal, _ = self._reserve(before, size - before, "the journal")
-            if not refusal:
-                self._extent = Extent(first, segments)  # before the size: who sees that takes over both
-                self._extended = size
-            return refusal
+            pause = self._pause_only if paced else None
+            try:
+                self._reserve(size - before, partial(self._extend_file, before, size, pause), "the journal")
+            except _RefusedError as error:
+                return str(error)
+            self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+            self._extended = size
+            return ""
 
-    def _extend(self, needed_bytes: int) -> bool:
-        """Make the file longer, as far as the disk lets it; return whether it need not be tried again."""
-        with self._extending:
-            before = self._extended
-            if before > self._heap.bytes:
+    def _extend(self, wanted: int, needed: int = 0) -> bool:
+        """Get more space, as far as the disk lets it; return whether there is more than the heap has now.
+
+        Parameters
+        ----------
+        wanted
+            How much is best.
+        needed
+            A batch waits for so much, perhaps for one record of that size.
+        """
+        with self._given.changing:
+            if self._has_more or self._is_largest:
                 return True
-            step = self._next_size(needed_bytes) - before  # the journal may have taken what was left
-            if step <= 0:
-                return True
+            # What was given back comes first, unless a long record may find no neighbours there.
+            is_longest = self._extended >= self._size_max
+            is_given = self._given.bytes > 0 and (is_longest or self._given.longest_run_bytes >= needed)
+            unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
+            most = self._given.bytes if is_given else self._size_max - self._extended
+            step = min(round_up(wanted, unit), most)
             while True:
-                refusal, end = self._reserve(before, step, pause=self._pause)
-                if not refusal:
-                    self._extended = end
+                try:
+                    self._add(step, is_given=is_given)
+                except _RefusedError as error:
+                    refusal = str(error)
+                else:
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
-                if step <= _REFUSED_STEP_BYTES_MIN:
+                if step <= max(_REFUSED_STEP_BYTES_MIN, unit):
                     break
-                step = max(round_up(step // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
+                step = max(round_up(step // 2, unit), min(_REFUSED_STEP_BYTES_MIN, most))
             self._refused_at = time.monotonic()
             if not self._heap.growth_waits:
                 _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})
             self._heap.growth_waits = refusal
             return False
 
-    def _reserve(
-        self, before: int, step: int, who: str = "the heap", *, pause: Callable[[int, float, int], bool] | None = None
-    ) -> tuple[str, int]:
-        """Extend the file by a step, or by less if a pause says that it is enough.
+    @property
+    def _segment_bytes(self) -> int:
+        return self._files.root.segment_bytes
 
-        Returns
-        -------
-        str
-            Why it cannot be, or nothing.
-        int
-            What the file has of the heap's space now.
+    def _add(self, step: int, *, is_given: bool) -> None:
+        """Take space back that was given back, or make the file longer."""
+        before = self._extended
+        if is_given:
+            segments = self._given.next(step // self._segment_bytes)
+            count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
+            self._reserved = segments[:count]
+            self._given.forget(self._reserved)
+            return
+        self._extended = self._reserve(step, partial(self._extend_file, before, before + step, self._pause))
+
+    def _extend_file(self, before: int, size: int, pause: Callable[[int, float, int], bool] | None = None) -> int:
+        """Make the file longer, so that the heap's space has a size, or less if a pause says that it is enough."""
+        begin = self._files.root.journal_bytes
+        enough = partial(pause, begin + before) if pause else None
+        return extend_file(self._files.heap.path, begin + before, begin + size, enough) - begin
+
+    def _reserve(self, step: int, reserve: Callable[[], int], who: str = "the heap") -> int:
+        """Have space reserved, durably; return what is returned.
+
+        Raises
+        ------
+        _RefusedError
+            If it cannot be.
         """
-        path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"{who} asked for {step:,} bytes more"
+        path, asked = self._files.heap.path, f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free", before
-        begin = offset + before
+                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
         try:
-            end = extend_file(path, begin, begin + step, partial(pause, begin) if pause else None)
+            end = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free", before
-            return f"{asked}, the system refuses: {path}: {error.strerror}", before
+                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
+            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        return "", end - offset
+        return end
 
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
+    def _pause_only(self, before: int, seconds: float, end: int) -> bool:
+        self._is_awaited.wait(seconds)
+        return False
+
+    def give_back(self, gate: int) -> None:
+        """Have a thread give space back that nobody needs; between two batches.
+
+        Parameters
+        ----------
+        gate
+            Of the newest batch: what it says is durable before space goes.
+        """
+        if self._reserved is not NO_SEGMENTS:  # also what a file system did not take
+            self.take_over()
+        if not self._given.can_punch or (self._giver and self._giver.is_alive()):
+            return
+        segments = self._spare.find()
+        if not len(segments):
+            return
+        if self._has_more:
+            self.take_over()
+            return
+        if self._helper and self._helper.is_alive():  # it still tries to get more
+            self._may_end.set()
+            return
+        self._giver = threading.Thread(target=self._give, args=(segments, gate), name="gpkvs-give", daemon=True)
+        self._heap.leave(segments)
+        self._heap.growth_waits = ""
+        self._segment = -1
+        try:
+            self._giver.start()
+        except RuntimeError:  # the system gives no thread
+            self._giver = None
+            self._heap.take_back(segments)
+
+    def _give(self, segments: Segments, gate: int) -> None:
+        try:
+            self._wait(gate)
+            self._given.give(segments)
+            if not self._given.can_punch:
+                self._extend(self._given.bytes)
+        except BaseException as error:  # noqa: BLE001 - nobody knows which space is there
+            stop_process("space of the heap could not be given back", error)
+
     def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
+        if self._reserved is not NO_SEGMENTS:
+            failpoint.hit("before_heap_back")
+            self._heap.take_back(self._reserved)
+            self._reserved = NO_SEGMENTS
+            self._segment = -1
+            return True
         size, extent = self._extended, self._extent
         if size == self._heap.bytes:
             return False
@@ -296,8 +429,10 @@ class HeapGrowth:
         return True
 
     def close(self) -> None:
-        """End the thread, if there is one."""
-        self._is_ending.set()
+        """End the threads, if there are any."""
+        self._may_end.set()
         self._is_awaited.set()
-        if self._helper:
-            self._helper.join()
+        self._given.is_ending = True
+        for thread in (self._helper, self._giver):
+            if thread:
+                thread.join()

@@ -80,8 +80,10 @@ class Reservation(_Helper):
         self.error: OSError | None = None
         self.is_over = False
 
-    def begin(self, *, is_awaited: bool) -> None:
+    def begin(self, *, is_awaited: bool, is_paced: bool = True) -> None:
         """Reserve it: at once, or in the background where it takes long and nobody waits for it."""
+        if not is_paced:
+            self._is_awaited.set()
         self.start(in_background=not is_awaited and self.size > 2 * _DIRECT_BYTES)
 
     def _run(self) -> None:

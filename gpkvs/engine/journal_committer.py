@@ -247,6 +247,10 @@ class JournalCommitter:
             self.wait(self._append_empty())
         return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
+    def release_covered(self) -> None:
+        """See `Committer.release_covered`: a frame that came since the last batch may cover it (W6)."""
+        self._heap.release_covered(self.journal.covered_by(self.journal.durable))
+
     def cover(self) -> bool:
         """Append an empty frame that says what is durable, unless a batch is under way or the last frame is empty.
 

@@ -79,6 +79,7 @@ class JournalGrowth:
         assert files.data
         self._files = files
         self._data = files.data
+        self._roots = files.roots
         self._committer = committer
         self._heap_growth = heap_growth
         self._size_max = size_max
@@ -93,7 +94,7 @@ class JournalGrowth:
 
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
-        if self._helper is None and self._files.root.catalog_generation == self._looked_at:
+        if self._helper is None and self._roots.current.catalog_generation == self._looked_at:
             return
         self._look()
 
@@ -154,7 +155,7 @@ class JournalGrowth:
         try:
             while (
                 size > disk_free_bytes(self._data.path) // _FREE_SHARE
-                or self._heap_growth.extend_for_journal(segments)  # it is refused
+                or self._heap_growth.extend_for_journal(segments, paced=True)  # it is refused
             ):
                 if self._is_ending.wait(_AHEAD_RETRY_SECONDS) or self._is_hurried.is_set():
                     return

@@ -176,14 +176,18 @@ def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
         if name not in names:
             raise UnknownTableError(no_such("table", name, names), field="table_index_bytes")
         check_index_bytes(size)
+    sizes_of = {
+        table: round_up(wanted.get(table.name, _grown_bytes(source, table)), BLOCK_BYTES) for table in catalog.tables
+    }
     return Catalog(
         tuple(
             replace(
                 table,
                 generation=0,
-                blocks=round_up(wanted.get(table.name, _grown_bytes(source, table)), BLOCK_BYTES) // BLOCK_BYTES,
+                blocks=size // BLOCK_BYTES,
+                index_bytes_max=table.index_bytes_max and max(table.index_bytes_max, size),
             )
-            for table in catalog.tables
+            for table, size in sizes_of.items()
         ),
         catalog.next_table_id,
     )

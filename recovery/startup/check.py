@@ -248,13 +248,15 @@ def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport
 
 def _check_extents(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:
     """Look for whole records in the journal's extents: the heap stored them there."""
-    offsets = reference_offset(reference)
-    is_journal = np.isin(offsets // np.uint64(files.segment_units), files.journal_segments.astype(np.uint64))
-    for offset in offsets[is_journal].tolist():
-        place = offset * UNIT_BYTES
-        report.add(
-            "journal-extent", files.heap.path, place, f"the record at byte {place} lies in an extent of the journal"
-        )
+    begins, units = reference_offset(reference), files.segment_units
+    ends = begins + reference_length(reference)
+    for extent in files.root.journal_extents:
+        first, last = extent.first_segment * units, (extent.first_segment + extent.segments) * units
+        for begin in begins[(begins < last) & (ends > first)].tolist():
+            place = begin * UNIT_BYTES
+            report.add(
+                "journal-extent", files.heap.path, place, f"the record at byte {place} lies in an extent of the journal"
+            )
 
 
 def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:

@@ -119,6 +119,8 @@ def test_a_request_that_the_journal_has_no_room_for(store_path: Path, host_ops_m
     with opened(store_path, host_ops_max, **{**SMALL, "index_bytes": 2 * MIB, "heap_bytes_max": 8 * MIB}) as store:
         has = store._files.log_entries_max
         store.execute(sets_of(has))
+        several = Batch.concatenate([sets_of(has // 2)] * 4)
+        assert store.execute_requests(several).requests == 2  # the others get a frame of their own
         assert store.info().journal_bytes == 1 * MIB
         store.execute(sets_of(has + 1))
         size = store.info().journal_bytes
@@ -135,6 +137,20 @@ def test_a_request_that_the_journal_has_no_room_for(store_path: Path, host_ops_m
     with opened(store_path, host_ops_max) as store:
         require_extents(store)
         assert store.get(b"k%d" % (4 * has - 1)) == b"third"
+
+
+def test_a_store_of_no_given_size_takes_a_large_request(store_path: Path) -> None:
+    """On a disk; by then no index is large."""
+    with gpkvs.open(store_path, durability="msync", commit="journal") as store:
+        assert store.limits.request_ops_max == 1 << 20
+        store.create_table("numbers", layout="u64", index_bytes=16 * MIB)
+        numbers = np.arange(400_000, dtype=np.uint64)
+        store.set_many(numbers, numbers + 1, table="numbers")
+        assert store.info().journal_bytes > 400_000 * 32 * 4
+        require_extents(store)
+    with gpkvs.open(store_path) as store:
+        assert (store.get_many(numbers, table="numbers")[0] == numbers + 1).all()
+        require_extents(store)
 
 
 def test_a_journal_of_one_size_is_fixed(store_path: Path) -> None:

@@ -118,7 +118,7 @@ MUTANTS = (
         "        self.state[_RUN] = run_of(segments, self.segment_units)\n",
         "        self.state[_RUN] = 0\n",
         "where free segments are between long records, none of them can move, and one is refused for ever",
-        (f"{_LONG}::test_long_records_that_are_in_the_way_move",),
+        (f"{_LONG}::test_any_length_is_accepted",),
     ),
     Mutant(
         "survivors-where-neighbours-are-made",

@@ -10,6 +10,14 @@ _KILLS = "recovery/startup/test_growth_kills.py"
 
 MUTANTS = (
     Mutant(
+        "limit-of-a-table-is-forgotten",
+        "gpkvs/media/catalog.py",
+        'if not table["index_bytes_max"]:',
+        "if True:",
+        "a table grows beyond its own limit after a restart",
+        ("engine/test_growth.py::test_a_table_has_a_limit_of_its_own",),
+    ),
+    Mutant(
         "geometry-missing-from-a-descriptor",
         _UNDO,
         "            log_digest=digest,\n            growth=self._files.growth,\n",

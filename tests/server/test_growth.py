@@ -9,7 +9,10 @@ from collections.abc import Callable
 import grpc
 import pytest
 
+from gpkvs.batch import Batch, Op
 from gpkvs.cli.info import _growth
+from gpkvs.client import Client
+from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import admin_pb2
 from tests.server.wire import SET, batch
 from tests.serving import Server, StartServer, run_gpkvs
@@ -71,6 +74,27 @@ def test_growth_under_way_is_told_in_percent() -> None:
     """A server moves all blocks as soon as it is idle, so nobody can ask it for a part of them."""
     assert _growth(admin_pb2.TableInfo(growing_blocks=8, moved_blocks=5)) == "62%"
     assert _growth(admin_pb2.TableInfo()) == "-"
+
+
+def test_a_limit_of_a_table_over_the_wire(start_server: StartServer) -> None:
+    server = start_server(*INDEX)
+    made = run_gpkvs("table", "create", "t", "--index-bytes", "64KiB", "--index-bytes-max", "128KiB", "--json",
+                     "--target", server.target)  # fmt: skip
+    assert json.loads(made.stdout)["index_bytes_max"] == 128 << 10
+    listed = json.loads(run_gpkvs("table", "list", "--json", "--target", server.target).stdout)
+    assert [table["index_bytes_max"] for table in listed] == [0, 128 << 10]
+    assert b"of 0.1 MiB" in run_gpkvs("table", "list", "--target", server.target, env={"COLUMNS": "200"}).stdout
+    with Client(server.target) as client:
+        assert client.create_table("c", index_bytes=64 << 10, index_bytes_max=1 << 20).index_bytes_max == 1 << 20
+        assert client.create_table("d", index_bytes=64 << 10).index_bytes_max == 0
+        with pytest.raises(NoSpaceError, match="the table's own index_bytes_max, 131,072"):
+            client.execute(Batch.of([(Op.SET, b"%d" % number, b"") for number in range(9000)]), table="t")
+        with pytest.raises(InvalidArgumentError, match="index_bytes_max"):
+            client.create_table("e", index_bytes=1 << 20, index_bytes_max=1)
+    server.stop()
+    server = start_server()
+    tables = server.admin.ListTables(admin_pb2.ListTablesRequest()).tables
+    assert [table.index_bytes_max for table in tables] == [0, 128 << 10, 1 << 20, 0]
 
 
 def test_growth_that_waits_is_told_and_named(start_server: StartServer) -> None:
