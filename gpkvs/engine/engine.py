@@ -179,15 +179,25 @@ class Engine:
             planned = self._plan(batch)
         while True:
             full = _full_tables(planned)
-            if not (full and self.growth.make_room(full)) and not (
-                self._lacks(planned, "heap") and self._heap_growth.make_room(record_bytes_max(batch))
-            ):
+            has_grown = bool(full) and self.growth.make_room(full)
+            if not has_grown and self._lacks(planned, "heap"):
+                has_grown = self._heap_growth.make_room(record_bytes_max(batch)) or self._is_unexplained(planned)
+            if not has_grown:
                 break
             planned = self._plan(batch)
         for number, refusal in planned.result.rejected.items():
             if isinstance(refusal, IndexFullError):
                 planned.result.rejected[number] = self.growth.refusal(refusal)
         return planned
+
+    def _is_unexplained(self, planned: Planned) -> bool:
+        """Whether a refusal lacks what the heap waits for: a thread named it after the plan."""
+        waits = self.heap.growth_waits
+        refusals = planned.result.rejected.values()
+        return any(
+            isinstance(refusal, NoSpaceError) and refusal.resource == "heap" and waits not in str(refusal)
+            for refusal in refusals
+        )
 
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
