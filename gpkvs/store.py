@@ -355,7 +355,7 @@ class Store:
                 self._free_records(table)
             finally:
                 with self._mutex, self._files.changing:
-                    self._engine.forget(table.index)  # an interrupted count must not go on: the index goes
+                    self._engine.free_space.forget(table.index)  # an interrupted count must not go on: the index goes
                     remove_index(self._files, self._backend, table.entry)
 
     def _free_records(self, dropped: Table) -> None:
@@ -367,8 +367,8 @@ class Store:
             return
         try:
             with self._mutex:
-                self._engine.release(dropped.index)
-            while self._engine.is_counting and self._maintain():
+                self._engine.free_space.release(dropped.index)
+            while self._engine.free_space.is_counting and self._maintain():
                 pass
         except (MemoryError, OSError) as error:
             _log.warning("the records of table %s are freed at the next opening: %r", dropped.entry.name, error)

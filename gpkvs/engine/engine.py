@@ -7,8 +7,6 @@ Planners only read PM; the committer alone stores to it. Decisions are in Python
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from contextlib import suppress
 
 import numpy as np
@@ -16,10 +14,9 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.engine import given_space
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
@@ -30,20 +27,10 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
-from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
-
-_log = logging.getLogger("gpkvs")
-
-_ROOM_SEGMENTS = 2  # that are freed at once for a batch of many requests: the rest of it comes after
-# What compaction may move for what it frees, before it is given up: with the fullest victims it is 19 times as much.
-_MOVED_TO_FREE_MAX = 40
-_STALLED_SEGMENTS = 4
-_DROPPED_STEP_BYTES = 1 << 20
 
 
 class Engine:
@@ -116,14 +103,7 @@ class Engine:
             if isinstance(committer, JournalCommitter)
             else None
         )
-        self._look_at = given_space.now()  # when it is time to look for space that nobody needs
-        self._dropped: deque[DroppedTable] = deque()
-        self.compactor = Compactor(files, backend, tables, heap, committer)
-        self._paid_segment = -1  # the tail's, when free segments were last counted
-        self._is_paying = False  # whether free segments are few
-        self._debt = 0  # units that batches appended and compaction has not freed yet
-        self._idle_state = (-1, -1)  # of the heap, when idle compaction began
-        self._idle_from = 0
+        self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
 
     @property
@@ -157,8 +137,7 @@ class Engine:
         self._heap_growth.step()
         if self._journal_growth:
             self._journal_growth.step()
-        if given_space.now() >= self._look_at:
-            self._give_back()
+        self.free_space.before_batch()
         if len(batch) > self._log_entries_max and batch.has_writes:
             self._grow_log(batch)
         planned = self._plan(batch)
@@ -168,9 +147,8 @@ class Engine:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
         self.growth.after(planned.write_set)
-        # The search for free segments costs as much as a small batch: only where one was taken, or few are left.
-        if self._is_paying or self.heap.tail.segment != self._paid_segment:
-            self._pay(sum(writes.heap_units for writes in planned.write_set.tables))
+        if self.free_space.is_due:
+            self.free_space.pay(sum(writes.heap_units for writes in planned.write_set.tables))
         return planned.result, gate
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
@@ -235,56 +213,12 @@ class Engine:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
         growth, needed_bytes = self._heap_growth, record_bytes_max(batch)
         if not (growth.is_preferred and growth.make_room(needed_bytes)):
-            self._make_room(lacking)
+            self.free_space.make_room(lacking)
             if growth.can_grow:
                 with suppress(NoRoomError):
                     return self._plan_by_phases(batch)
                 growth.make_room(needed_bytes)
         return self._plan_by_phases(batch, makes_do=True)
-
-    def _make_room(self, lacking: NoRoomError) -> None:
-        """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
-        request = np.flatnonzero(lacking.units)[0]
-        heap, first, in_a_row = self.heap, int(lacking.units[request]), int(lacking.long_segments[request])
-        wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
-        try:
-            while self._dropped:
-                self._count_dropped(_DROPPED_STEP_BYTES)
-            self._free(wanted)
-            if in_a_row and heap.is_compacted:
-                self.compactor.make_run(in_a_row)
-        except (MemoryError, OSError) as error:
-            _log.warning("the heap could not be compacted: %r", error)
-        self.committer.release_waiting()
-
-    def _free(self, wanted_units: int) -> None:
-        """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
-        heap, compactor = self.heap, self.compactor
-        moved, freed = heap.moved_units, compactor.freed_units
-        while heap.emptied_units < wanted_units and compactor.step():
-            gained = compactor.freed_units - freed
-            if heap.moved_units - moved > _MOVED_TO_FREE_MAX * max(gained, 0) + _STALLED_SEGMENTS * heap.segment_units:
-                return
-
-    def _pay(self, units: int) -> None:
-        """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
-        self._debt += units
-        if self._is_paying and self._debt <= 0:
-            return
-        self._paid_segment = self.heap.tail.segment
-        self._is_paying = self.compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
-        if not self._is_paying:
-            self._debt = 0
-            return
-        try:
-            while self._debt > 0:
-                freed = self.compactor.freed_units
-                if not self.compactor.step(wanted_units=self._debt):
-                    self._debt = 0
-                    return
-                self._debt -= self.compactor.freed_units - freed
-        except MemoryError as error:  # the batch is committed: its result must not be lost
-            _log.warning("the heap could not be compacted: %r", error)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:
         """Whether a request was refused for want of room."""
@@ -323,12 +257,6 @@ class Engine:
         planner = self._phases_on_host if on_host else self._phases
         return planner.plan(batch, self.next_sequence, makes_do=makes_do)
 
-    def _give_back(self) -> None:
-        """Give space of the heap back that was not needed for a minute."""
-        self._look_at = given_space.now() + given_space.LOOK_SECONDS
-        self.committer.release_covered()
-        self._heap_growth.give_back(self.committer.read_gate())
-
     @property
     def heap_bytes_given(self) -> int:
         """What the file system has of the heap's space."""
@@ -346,15 +274,6 @@ class Engine:
         self.growth.close()
         self.settle()
         self.committer.close()
-
-    def release(self, index: Index) -> None:
-        """Have `maintain` count what a dropped table had in the heap, and free it; nobody else uses its index."""
-        if index.has_records:
-            self._dropped.append(DroppedTable(self._files, self._backend.host, index))
-
-    def forget(self, index: Index) -> None:
-        """Count no further what a dropped table had in the heap: its index is about to be unmapped."""
-        self._dropped = deque(dropped for dropped in self._dropped if dropped.index is not index)
 
     def maintain(self, budget_bytes: int) -> bool:
         """Do a bounded step of the work that batches leave behind.
@@ -374,35 +293,10 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
-        if given_space.now() >= self._look_at:
-            self._give_back()
-        if self._dropped:
-            self._count_dropped(budget_bytes)
+        self.free_space.before_batch()
+        if self.free_space.count_step(budget_bytes):
             return True
-        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self._compact_idle()
-
-    @property
-    def is_counting(self) -> bool:
-        """Whether `maintain` still counts what dropped tables had in the heap."""
-        return bool(self._dropped)
-
-    def _compact_idle(self) -> bool:
-        """Run a step of compaction where two segments become one; it ends if nobody writes."""
-        state = (self.heap.clock, self.heap.charged)
-        if state != self._idle_state:
-            self._idle_state, self._idle_from = state, self.heap.moved_units
-        if self.heap.moved_units - self._idle_from > self.heap.segments * self.heap.segment_units:
-            return False
-        return self.compactor.idle_step()
-
-    def _count_dropped(self, budget_bytes: int) -> None:
-        try:
-            self.committer.release(self._dropped[0].step(budget_bytes))
-        except BaseException:
-            self._dropped.popleft()
-            raise
-        if self._dropped[0].is_counted:
-            self._dropped.popleft()
+        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step()
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

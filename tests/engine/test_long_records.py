@@ -181,7 +181,7 @@ def test_the_promise_names_what_is_kept_for_long_records() -> None:
 def test_records_in_the_way_move(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """They go elsewhere: nothing comes into the segments that are to be free."""
     driver = HeapDriver(tmp_path / "store", 40, rng)
-    compactor, heap, cleared = driver.store._engine.compactor, driver.heap, []
+    compactor, heap, cleared = driver.store._engine.free_space.compactor, driver.heap, []
     clear = Compactor._clear
 
     def clear_and_look(compactor: Compactor, step: Step) -> bool:
@@ -251,7 +251,7 @@ def test_a_record_moves_by_its_reference_whatever_its_header_says(tmp_path: Path
         driver.write(b"long%d" % number, value_of(1.5))
     before = record_offsets(driver, [b"long1"])[b"long1"]
     write_to_heap(driver, before + 24, b"\xff" * 4)
-    compactor, heap = driver.store._engine.compactor, driver.heap
+    compactor, heap = driver.store._engine.free_space.compactor, driver.heap
     compactor._run = 10
     compactor.empty(before // SEGMENT_BYTES)
     assert record_offsets(driver, [b"long1"])[b"long1"] == 10 * SEGMENT_BYTES
