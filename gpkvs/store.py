@@ -496,7 +496,7 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
 
 def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log."""
-    heap_bytes_max = max(files.root.heap_bytes, files.root.heap_bytes_max)
+    heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2)
     return replace(

@@ -69,7 +69,7 @@ class Compactor:
         self._victim: int | None = None
         self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
         self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
-        self._spared, self._run = _NOTHING, _NOWHERE  # of the step that makes neighbours
+        self._barred, self._long_to = _NOTHING, _NOWHERE  # of the step that makes neighbours
         self._walked = np.empty((_STEP_RECORDS, _WALKED_WORDS), np.uint64)
         self.freed_units = 0
 
@@ -126,19 +126,19 @@ class Compactor:
     def _clear(self, step: Step) -> bool:
         """Empty a segment; return whether it is empty."""
         heap = self._heap
-        if step.run is not None:  # the record must not be stored over itself, nor over another one
-            assert heap.is_free[step.run : step.run + step.segments].all()
+        if step.long_to is not None:  # the record must not be stored over itself, nor over another one
+            assert heap.is_free[step.long_to : step.long_to + step.segments].all()
         if step.victim == heap.survivors:
             heap.survivors = None
-        self._spared, self._run = step.spared, step.run
+        self._barred, self._long_to = step.barred, step.long_to
         try:
             self.empty(step.victim)
         finally:
-            self._spared, self._run = _NOTHING, _NOWHERE
+            self._barred, self._long_to = _NOTHING, _NOWHERE
         return not heap.charged_units[step.victim]
 
     def _step(self, units_max: int) -> None:
-        moves = _Moves(self._files, self._heap, self._tables, units_max, self._spared, self._run)
+        moves = _Moves(self._files, self._heap, self._tables, units_max, self._barred, self._long_to)
         if self._swept is None:
             self._walk(moves)
         else:
@@ -334,9 +334,9 @@ class _Moves:
         Of the store.
     units_max
         That the step looks at.
-    spared
+    barred
         Segments that no record goes to.
-    run
+    long_to
         Where a long record goes; `None`: nowhere.
     """
 
@@ -346,10 +346,10 @@ class _Moves:
     moved_to: U64
 
     def __init__(
-        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, spared: Run, run: int | None
+        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, barred: Run, long_to: int | None
     ) -> None:
-        self._spared = spared
-        self._run = run
+        self._barred = barred
+        self._long_to = long_to
         self._files = files
         self._heap = heap
         self._units_max = units_max
@@ -389,7 +389,7 @@ class _Moves:
         """Have a kernel find moves."""
         heap, entries = self._heap, [table.index for table in self.tables]
         ends = np.where(heap.live_units > 0, heap.ends, np.uint64(0))
-        for run in (heap.kept_run, self._spared):
+        for run in (heap.kept_run, self._barred):
             ends[run.first : run.end] = heap.segment_units  # no room
         table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
         self._counts[_AT], self._ends = at, ends
@@ -405,7 +405,7 @@ class _Moves:
             survivors=self._survivors,
             victim=victim,
             user_tail=heap.tail.segment,
-            run=_NO_SEGMENT if self._run is None else self._run,
+            long_to=_NO_SEGMENT if self._long_to is None else self._long_to,
             tables=len(entries),
             table_ids=np.array([index.entry.id for index in entries], np.uint64),
             table_index=np.array([index.image for index in entries], np.uint64),
@@ -435,7 +435,7 @@ class _Moves:
     def filled(self, part: _Part) -> _Filled:
         """Return what a part of the moves fills."""
         units = self._heap.segment_units
-        if self._run is not None:
+        if self._long_to is not None:
             return _filled_by_long(self.moved_to[part], units)
         moved_to = self.moved_to[part]
         offsets, lengths = reference_offset(moved_to), reference_length(moved_to)

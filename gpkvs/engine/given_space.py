@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, reserve_of
+from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, TAILS, Heap, reserve_of
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes, sync_path
 from gpkvs.media.file_space import holes, punch, reserve
@@ -41,9 +41,8 @@ now = time.monotonic  # tests move it
 
 # A heap keeps so much that what is charged is 0.75 of it, without reserve and tails. It takes space back from 0.80 on:
 # not at once.
-_CHARGED_SHARE, _TAKEN_SHARE = 0.75, 0.80
+_KEPT_SHARE, _TAKEN_SHARE = 0.75, 0.80
 TAKES_BACK_SHARE = _TAKEN_SHARE / 0.85  # of what may be charged
-_TAILS = 2
 _AHEAD_SHARE, _AHEAD_UNITS_MAX = 8, (64 << 20) // UNIT_BYTES
 _PUNCHED_AT_ONCE = 16 << 20  # bytes; stores to the file wait meanwhile
 
@@ -59,11 +58,11 @@ def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
         What it is to keep in any case.
     """
     present, free, spare = heap.segments - heap.absent, heap.free_segments, 0
-    charged = math.ceil(heap.charged / (_CHARGED_SHARE * heap.segment_units))
+    charged = math.ceil(heap.charged / (_KEPT_SHARE * heap.segment_units))
     kept = -(-kept_bytes // (heap.segment_units * UNIT_BYTES))
     ahead = -(-min(heap.charged // _AHEAD_SHARE, _AHEAD_UNITS_MAX) // heap.segment_units)
     while True:
-        pool = reserve_of(present - spare, heap.segment_units) + _TAILS  # smaller in a smaller heap
+        pool = reserve_of(present - spare, heap.segment_units) + TAILS  # smaller in a smaller heap
         needed = max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)
         more = min(present - needed, free - pool - ahead) - spare
         if more <= 0:

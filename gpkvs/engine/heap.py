@@ -28,10 +28,10 @@ _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 # A record may take a sixteenth of the heap. Of a heap with fewer than two segments in that, none needs neighbours.
 _RUN_SHARE: Final = 16
-_TAILS: Final = 2
+TAILS: Final = 2
 _UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
-_CHARGED_SHARE: Final = 0.85
+_PROMISED_SHARE: Final = 0.85
 _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
 # What the live units of an absent segment have in addition, so that no allocator takes it: no segment has so many.
 _ABSENT_UNITS: Final = 1 << 40
@@ -116,7 +116,7 @@ def charged_units_max(units: int, segment_units: int) -> int:
     segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
         return _UNLIMITED
-    return int(_CHARGED_SHARE * (units - (reserve_of(segments, segment_units) + _TAILS) * segment_units))
+    return int(_PROMISED_SHARE * (units - (reserve_of(segments, segment_units) + TAILS) * segment_units))
 
 
 class Heap:

@@ -43,7 +43,7 @@ _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
 _AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
-_CHARGED_SHARE = 0.70 / 0.85
+_GROWS_SHARE = 0.70 / 0.85
 # With more than this share, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
@@ -51,7 +51,7 @@ _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _CHARGED_SHARE) -> bool:
+def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _GROWS_SHARE) -> bool:
     """Whether a heap that is short of space had better grow than be compacted."""
     return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
@@ -173,7 +173,7 @@ class HeapGrowth:
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
-        heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _CHARGED_SHARE
+        heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _GROWS_SHARE
         return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:

@@ -6,8 +6,8 @@
 So a crash in between leaves an extent that is not in the ring yet: the next opening writes its zeros again. Zeros are
 written because a flush of space that was only reserved costs several times as much (`ZeroedSpace`).
 
-A thread makes the journal as large as half of all indexes: with less, checkpoints write more than they save. A batch
-that needs a larger frame than a quarter of the journal has it grow at once.
+A thread makes the journal as large as half of all indexes: with less, checkpoints write more than they save. A
+request that needs a larger frame than a quarter of the journal has it grow at once.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ class Step(NamedTuple):
     ----------
     cost
         Units that move until the segments are neighbours.
-    spared
+    barred
         Segments that no record goes to meanwhile, but a long one.
     victim
         The segment to empty.
-    run
+    long_to
         Where its long record goes; `None` if it has none.
     segments
         That the long record takes.
     """
 
     cost: int
-    spared: Run
+    barred: Run
     victim: int
-    run: int | None
+    long_to: int | None
     segments: int = 0
 
 
@@ -97,9 +97,9 @@ class _Map:
         full = np.flatnonzero(~self._free[first : first + count])
         yield Step(int(moved[first]), Run(first, first + count), first + int(full[0]), None)
 
-    def _room(self, spared: Any) -> Any:
-        """Return how many units find room elsewhere, if so many of the free segments are spared."""
-        return (int(self._free.sum()) - self._kept.segments() - spared - 1) * self._units
+    def _room(self, barred: Any) -> Any:
+        """Return how many units find room elsewhere, if so many of the free segments are barred."""
+        return (int(self._free.sum()) - self._kept.segments() - barred - 1) * self._units
 
     def _longer(self, run: Run, count: int, upwards: bool, is_kept: bool) -> Step | None:
         """Return the first step to make a run so long in one direction; it passes the long records that it meets."""
@@ -126,11 +126,11 @@ class _Map:
                     first = first or (segment, None, 0)
                     moved += int(self._charged[segment])
                 low, high = (low, high + 1) if upwards else (low - 1, high)
-        spared = Run(min(low, run.first), max(high, run.end))
-        free = int(self._free[spared.first : spared.end].sum()) - (self._kept.segments() if is_kept else 0)
+        barred = Run(min(low, run.first), max(high, run.end))
+        free = int(self._free[barred.first : barred.end].sum()) - (self._kept.segments() if is_kept else 0)
         if first is None or (moved and moved > self._room(free)):
             return None
-        return Step(cost + moved, spared, *first)
+        return Step(cost + moved, barred, *first)
 
     def _length(self, begin: int) -> int:
         """Return how many segments the long record takes that begins with one."""

@@ -21,7 +21,7 @@
 // are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
-    F(u64, victim) F(u64, user_tail) F(u64, run)                                            \
+    F(u64, victim) F(u64, user_tail) F(u64, long_to)                                        \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
@@ -49,7 +49,7 @@ class Mover {
 
     // Moves the record of a slot; false if there is no room for it.
     bool move(u32 table, u64 slot, u64 reference) {
-        const u64 units = reference_length(reference), segment = units > a.segment_units ? a.run : place(units);
+        const u64 units = reference_length(reference), segment = units > a.segment_units ? a.long_to : place(units);
         if (segment == NO_SEGMENT) {
             a.moves[MOVES_LACK_ROOM] = 1;
             return false;

@@ -16,12 +16,12 @@ undo-log          while the flag is ACTIVE: every entry carries the epoch, and t
 slot-kind         a slot is empty (all zero) or of a known kind
 slot-bucket       a key lies in one of its two candidate buckets
 slot-unique       a key is in one slot only
-slot-reference    a slot's record lies inside one segment, before the end of the heap
+slot-reference    a slot's record lies inside one segment, or is longer and begins with one; before the heap's end
 record-checksum   a record's CRC32C is right
 record-table      a record names the table that refers to it
 record-key        a record's key has the fingerprint of its slot
 record-version    a record has its slot's version, below the next one to be given
-record-overlap    no two live records share a byte
+record-overlap    no two live records share a byte, and a long one shares none of its segments
 version-unique    no two live records have one version
 """
 
@@ -364,7 +364,7 @@ class RunKind(IntEnum):
 
 
 _RUN = struct.Struct("<IIIIQQ")
-RUNS_MAX: Final = 10  # that fit a descriptor: so many tables may one transaction touch
+RUNS_MAX: Final = 10  # so many tables may one transaction touch; a descriptor has room for more
 
 
 @dataclass(frozen=True)

@@ -353,3 +353,14 @@ def test_a_copy_has_a_journal_as_large(tmp_path: Path) -> None:
         assert store.info().journal_bytes == 1 * MIB + 4 * 64 * KIB
         assert store.info().heap_bytes_max == heap_bytes_max
     assert_clean(new)
+
+
+def test_the_limit_of_a_value_does_not_count_the_journal(tmp_path: Path) -> None:
+    """A record of more segments than are kept free in a row could find no room in the end."""
+    settings = {**SMALL, "heap_bytes": 8 * MIB, "heap_bytes_max": 8 * MIB}
+    with opened(tmp_path / "store", **settings) as store:
+        limit = store.limits.value_bytes_max
+        store.execute(sets_of(60_000, b""))
+        assert len(store._files.journal_segments) * store._files.root.segment_bytes > 4 * MIB
+    with opened(tmp_path / "store") as store:
+        assert store.limits.value_bytes_max == limit

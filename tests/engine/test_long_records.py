@@ -19,7 +19,13 @@ from gpkvs.engine.heap import Heap, Run, SegmentCounts, Tail, charged_units_max,
 from gpkvs.engine.neighbours import Step, next_step
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media import directory
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import (
+    RECORD_HEADER_BYTES,
+    REFERENCE_LENGTH_BITS,
+    UNIT_BYTES,
+    reference_length,
+    reference_offset,
+)
 from gpkvs.recovery.copy.records import pack
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
@@ -187,8 +193,8 @@ def test_records_in_the_way_move(tmp_path: Path, rng: random.Random, monkeypatch
     def clear_and_look(compactor: Compactor, step: Step) -> bool:
         before = heap.live_units.copy()
         is_empty = clear(compactor, step)
-        spared = slice(*step.spared)
-        assert (heap.live_units[spared] <= before[spared]).all()
+        barred = slice(*step.barred)
+        assert (heap.live_units[barred] <= before[barred]).all()
         assert not heap.charged_units[step.victim]
         cleared.append(step.victim)
         return is_empty
@@ -233,7 +239,7 @@ def heap_of(picture: str, run: int) -> Heap:
 )
 def test_the_way_to_neighbours(picture: str, run: int, segments: int, expected: Run | None) -> None:
     step = next_step(heap_of(picture, run), segments, set())
-    assert (step.spared if step else None) == expected
+    assert (step.barred if step else None) == expected
 
 
 def test_a_run_passes_no_record_that_is_longer() -> None:
@@ -241,7 +247,7 @@ def test_a_run_passes_no_record_that_is_longer() -> None:
     assert next_step(heap_of("t..012.012.x", 2), 2, set()) is None
     step = next_step(heap_of("t...012.012.x", 3), 1, set())
     assert step
-    assert (step.victim, step.run) == (4, 1)
+    assert (step.victim, step.long_to) == (4, 1)
 
 
 def test_a_record_moves_by_its_reference_whatever_its_header_says(tmp_path: Path, rng: random.Random) -> None:
@@ -252,7 +258,7 @@ def test_a_record_moves_by_its_reference_whatever_its_header_says(tmp_path: Path
     before = record_offsets(driver, [b"long1"])[b"long1"]
     write_to_heap(driver, before + 24, b"\xff" * 4)
     compactor, heap = driver.store._engine.free_space.compactor, driver.heap
-    compactor._run = 10
+    compactor._long_to = 10
     compactor.empty(before // SEGMENT_BYTES)
     assert record_offsets(driver, [b"long1"])[b"long1"] == 10 * SEGMENT_BYTES
     assert heap.charged == int(heap.charged_units.sum()) == 6 * SEGMENT_UNITS
@@ -292,3 +298,26 @@ def test_a_copy_packs_long_records() -> None:
     assert end == 7 * SEGMENT_UNITS + 7
     assert pack(units[:2], 0, SEGMENT_UNITS)[1] == 3 * SEGMENT_UNITS  # nothing goes behind it
     assert int(units.sum()) * UNIT_BYTES < end * UNIT_BYTES
+
+
+def test_check_finds_a_record_in_the_segments_of_a_long_one(tmp_path: Path) -> None:
+    """Its bytes are nobody's, but the segment is the long record's to its end."""
+    path = tmp_path / "store"
+    with gpkvs.open(path, heap_bytes=40 * SEGMENT_BYTES, index_bytes=64 << 10, commit="undo") as store:
+        store.set(b"long", value_of(1.5))
+        store.set(b"small", b"value")
+        words = store._files.indexes[0].region.words(0, store._files.indexes[0].slots * 4).reshape(-1, 4)
+        slot_of = {int(reference_length(words[slot, 2])): slot for slot in np.flatnonzero(words[:, 3]).tolist()}
+        small, long = min(slot_of), max(slot_of)
+        reference = int(words[slot_of[small], 2])
+        place = int(reference_offset(words[slot_of[long], 2])) + long
+        del words
+    assert_clean(path)
+    heap, index = bytearray((path / "heap").read_bytes()), bytearray((path / "index-0-0").read_bytes())
+    begin = (reference >> REFERENCE_LENGTH_BITS) * UNIT_BYTES
+    heap[place * UNIT_BYTES : (place + small) * UNIT_BYTES] = heap[begin : begin + small * UNIT_BYTES]
+    at = slot_of[small] * 32 + 16
+    index[at : at + 8] = (place << REFERENCE_LENGTH_BITS | small).to_bytes(8, "little")
+    (path / "heap").write_bytes(heap)
+    (path / "index-0-0").write_bytes(index)
+    assert [violation.invariant for violation in check(path).violations] == ["record-overlap"]

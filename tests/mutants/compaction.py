@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant(
         "survivors-where-neighbours-are-made",
         _STEP,
-        "for run in (heap.kept_run, self._spared):",
+        "for run in (heap.kept_run, self._barred):",
         "for run in (heap.kept_run,):",
         "compaction fills the segments that it has emptied for a long record",
         (f"{_LONG}::test_records_in_the_way_move",),
