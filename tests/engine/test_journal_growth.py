@@ -346,7 +346,7 @@ def test_a_copy_has_a_journal_as_large(tmp_path: Path) -> None:
         assert growth_of(store)._finish_unused()
         store.execute(sets_of(700))
         heap_bytes_max = store.info().heap_bytes_max
-    copy_store(old, new, CopySizes(), lambda step, share: None)
+    copy_store(old, new, CopySizes(), lambda step, share: None, commit="journal")
     with gpkvs.open(new) as store:
         assert store.get(b"k699") == b"v"
         assert not store._files.root.journal_extents
