@@ -145,6 +145,7 @@ class Compactor:
             self._sweep(moves)
         if moves.count:
             self._commit(moves)
+            self._long_to = _NOWHERE  # it is taken
         elif moves.lacks_room and not self._committer.release_waiting():
             self._too_large.add(self._give_up())
         self._end_victim()
@@ -435,7 +436,7 @@ class _Moves:
     def filled(self, part: _Part) -> _Filled:
         """Return what a part of the moves fills."""
         units = self._heap.segment_units
-        if self._long_to is not None:
+        if reference_length(int(self.moved_to[part][0])) > units:
             return _filled_by_long(self.moved_to[part], units)
         moved_to = self.moved_to[part]
         offsets, lengths = reference_offset(moved_to), reference_length(moved_to)

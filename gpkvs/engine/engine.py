@@ -155,12 +155,15 @@ class Engine:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
         if self._lacks(planned, "log") and self._grow_log(batch, 2):  # it displaces keys: two entries each
             planned = self._plan(batch)
+        may_explain = True
         while True:
             full = _full_tables(planned)
-            has_grown = bool(full) and self.growth.make_room(full)
-            if not has_grown and self._lacks(planned, "heap"):
-                has_grown = self._heap_growth.make_room(record_bytes_max(batch)) or self._is_unexplained(planned)
-            if not has_grown:
+            plans_anew = bool(full) and self.growth.make_room(full)
+            if not plans_anew and self._lacks(planned, "heap"):
+                plans_anew = self._heap_growth.make_room(record_bytes_max(batch))
+                if not plans_anew and may_explain:  # once: what it waits for may be another figure each time
+                    plans_anew, may_explain = self._is_unexplained(planned), False
+            if not plans_anew:
                 break
             planned = self._plan(batch)
         for number, refusal in planned.result.rejected.items():
@@ -211,8 +214,10 @@ class Engine:
 
     def _plan_with_room(self, batch: Batch, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
-        growth, needed_bytes = self._heap_growth, record_bytes_max(batch)
-        if not (growth.is_preferred and growth.make_room(needed_bytes)):
+        growth, needed_bytes, present = self._heap_growth, record_bytes_max(batch), self.heap.present_bytes
+        if growth.is_preferred:
+            growth.make_room(needed_bytes)
+        if self.heap.present_bytes == present:
             self.free_space.make_room(lacking)
             if growth.can_grow:
                 with suppress(NoRoomError):

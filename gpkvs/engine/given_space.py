@@ -13,6 +13,7 @@ A thread of the heap's growth punches and reserves (``heap_growth.py``).
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import threading
@@ -44,6 +45,7 @@ now = time.monotonic  # tests move it
 _KEPT_SHARE, _TAKEN_SHARE = 0.75, 0.80
 TAKES_BACK_SHARE = _TAKEN_SHARE / 0.85  # of what may be charged
 _AHEAD_SHARE, _AHEAD_UNITS_MAX = 8, (64 << 20) // UNIT_BYTES
+_CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)  # a file system that never takes space back
 _PUNCHED_AT_ONCE = 16 << 20  # bytes; stores to the file wait meanwhile
 
 
@@ -147,7 +149,7 @@ class GivenSpace:
         may_leave = (heap.live_units[holed] == 0) & (holed != heap.tail.segment)
         last = heap.segments - 1
         may_leave &= (holed != last) | (heap.end_of(last) == heap.segment_units)
-        for segment in holed[~may_leave & ~heap.is_absent[holed]].tolist():
+        for segment in holed[~may_leave].tolist():  # those of the journal, too
             self._fill(segment, heap.end_of(segment) * UNIT_BYTES)
         found_free: Segments = holed[may_leave]
         return found_free
@@ -158,7 +160,7 @@ class GivenSpace:
         return np.arange(begin // self._segment_bytes, -(-end // self._segment_bytes), dtype=np.int64)
 
     def _fill(self, segment: int, count: int) -> None:
-        """Reserve the space of a segment that has records, or gets them next."""
+        """Reserve the space of a segment that has records, or gets them next, or is the journal's."""
         try:
             reserve(self._path, self._place(segment), count)
             sync_path(self._path)
@@ -167,7 +169,7 @@ class GivenSpace:
                 raise
             raise NoSpaceError(
                 "disk",
-                f"{self._path} has holes where records are, as a sparse copy has, and the disk has "
+                f"{self._path} has holes where records or the journal are, as a sparse copy has, and the disk has "
                 f"{disk_free_bytes(self._path):,} bytes free, too few to fill them: make room, or copy the backup "
                 "with --sparse=never",
             ) from error
@@ -175,22 +177,27 @@ class GivenSpace:
     def _place(self, segment: int) -> int:
         return self._offset + segment * self._segment_bytes
 
+    def add(self, segments: Segments) -> None:
+        """Note segments that leave the heap: there may be holes from now on. The caller holds `changing`."""
+        self.segments = np.union1d(self.segments, segments)
+
     def give(self, segments: Segments) -> None:
-        """Give the space of segments back, which are not the heap's any more; batches run meanwhile."""
-        for run in _runs(segments, max(1, _PUNCHED_AT_ONCE // self._segment_bytes)):
+        """Give the space of added segments back, but for those that were taken back; batches run meanwhile."""
+        most = max(1, _PUNCHED_AT_ONCE // self._segment_bytes)
+        for piece in _runs(segments, most):
             if self.is_ending:
                 return
             with self.changing:
-                self.segments = np.union1d(self.segments, run)  # first: a hole may be there from now on
-                if self.can_punch:
-                    self._punch(run)
+                for run in _runs(np.intersect1d(piece, self.segments), most):
+                    if self.can_punch:
+                        self._punch(run)
 
     def _punch(self, run: Segments) -> None:
         failpoint.hit("before_heap_punch")
         try:
             punch(self._path, self._place(int(run[0])), len(run) * self._segment_bytes)
         except OSError as error:
-            self.can_punch = False
+            self.can_punch = error.errno not in _CANNOT
             _log.warning(
                 "space of the heap is not given back: %s: %s", self._path, error.strerror, extra={"event": "no_punch"}
             )

@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -232,7 +233,13 @@ class HeapGrowth:
         finally:
             self._is_awaited.clear()
 
-    def extend_for_journal(self, segments: int, *, paced: bool = False) -> str:
+    @property
+    def has_extent(self) -> bool:
+        """Whether the journal has space that it does not use yet."""
+        extents = self._files.root.journal_extents
+        return self._extent is not None or any(extent.serial == NO_SERIAL for extent in extents)
+
+    def extend_for_journal(self, segments: int, pause: Callable[[float], bool] | None = None) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.
 
         What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
@@ -241,8 +248,9 @@ class HeapGrowth:
         ----------
         segments
             How many.
-        paced
-            Whether to leave as much time to batches as it takes.
+        pause
+            Called with the seconds that each piece took; returns whether to end. It ends, too, if a batch waits for
+            space of the heap: what is there by then is the heap's.
 
         Returns
         -------
@@ -250,16 +258,19 @@ class HeapGrowth:
             Why it cannot be, or nothing.
         """
         with self._given.changing:
-            if self._extent or any(extent.serial == NO_SERIAL for extent in self._files.root.journal_extents):
+            if self.has_extent:
                 return ""  # the last ones are not in use yet
             segment_bytes, before = self._files.root.segment_bytes, self._extended
             first = -(-before // segment_bytes)
             size = (first + segments) * segment_bytes
-            pause = self._pause_only if paced else None
+            ends = partial(self._ends_for_heap, pause) if pause else None
             try:
-                self._reserve(size - before, partial(self._extend_file, before, size, pause), "the journal")
+                end = self._reserve(size - before, partial(self._extend_file, before, size, ends), "the journal")
             except _RefusedError as error:
                 return str(error)
+            if end < size:
+                self._extended = max(min(end, self._size_max), before)
+                return "a batch needed the space"
             self._extent = Extent(first, segments)  # before the size: who sees that takes over both
             self._extended = size
             return ""
@@ -311,8 +322,9 @@ class HeapGrowth:
         if is_given:
             segments = self._given.next(step // self._segment_bytes)
             count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
-            self._reserved = segments[:count]
-            self._given.forget(self._reserved)
+            taken = segments[:count]
+            self._given.forget(taken)
+            self._reserved = taken  # last: the engine may take them over from here on
             return
         self._extended = self._reserve(step, partial(self._extend_file, before, before + step, self._pause))
 
@@ -352,9 +364,9 @@ class HeapGrowth:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
-    def _pause_only(self, before: int, seconds: float, end: int) -> bool:
-        self._is_awaited.wait(seconds)
-        return False
+    def _ends_for_heap(self, pause: Callable[[float], bool], before: int, seconds: float, end: int) -> bool:
+        """Leave time to batches; return whether one waits for space of the heap, or the caller ends."""
+        return pause(seconds) or self._is_awaited.is_set()
 
     def give_back(self, gate: int) -> None:
         """Have a thread give space back that nobody needs; between two batches.
@@ -377,15 +389,18 @@ class HeapGrowth:
         if self._helper and self._helper.is_alive():  # it still tries to get more
             self._may_end.set()
             return
-        self._giver = threading.Thread(target=self._give, args=(segments, gate), name="gpkvs-give", daemon=True)
+        if not self._given.changing.acquire(blocking=False):  # the journal's thread gets more
+            return
+        try:
+            self._given.add(segments)
+        finally:
+            self._given.changing.release()
         self._heap.leave(segments)
         self._heap.growth_waits = ""
         self._segment = -1
-        try:
+        self._giver = threading.Thread(target=self._give, args=(segments, gate), name="gpkvs-give", daemon=True)
+        with suppress(RuntimeError):  # the system gives no thread: they are taken back when they are needed
             self._giver.start()
-        except RuntimeError:  # the system gives no thread
-            self._giver = None
-            self._heap.take_back(segments)
 
     def _give(self, segments: Segments, gate: int) -> None:
         try:

@@ -6,6 +6,8 @@ pause after each one that is as long as the piece took, unless a batch waits for
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from abc import abstractmethod
@@ -91,6 +93,8 @@ class Reservation(_Helper):
             extend_file(self.path, self.size // 2, self.size, self._go_on)
         except OSError as error:
             self.error = error
+        except MemoryError:
+            self.error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(self.path))
         else:
             try:
                 sync_path(self.path)

@@ -140,10 +140,12 @@ class JournalGrowth:
     def _segments_for(self, size: int, least: int) -> int:
         """Return how many segments of the heap make the journal so large, or as large as it may be; 0 if too few."""
         root = self._files.root
-        most = max(self._size_max, least) if self._follows_index else self._size_max
-        most = min(most, root.journal_bytes + journal_space_max(root))
         step = max(root.segment_bytes, root.journal_segment_bytes)
         has = root.journal_bytes_all
+        most = self._size_max
+        if self._follows_index:
+            most = max(most, has + round_up(max(least - has, 0), step))
+        most = min(most, root.journal_bytes + journal_space_max(root))
         more = max(min(round_up(max(size - has, 0), step), (most - has) // step * step), 0)
         fits = root.heap_bytes + root.segment_bytes + more <= self._heap_growth.space_bytes
         if len(root.journal_extents) == EXTENTS_MAX or not fits or has + more < least:
@@ -153,14 +155,19 @@ class JournalGrowth:
     def _extend_ahead(self, segments: int) -> None:
         size = segments * self._files.root.segment_bytes
         try:
-            while (
-                size > disk_free_bytes(self._data.path) // _FREE_SHARE
-                or self._heap_growth.extend_for_journal(segments, paced=True)  # it is refused
-            ):
-                if self._is_ending.wait(_AHEAD_RETRY_SECONDS) or self._is_hurried.is_set():
+            while not self._heap_growth.has_extent:
+                is_small = size <= disk_free_bytes(self._data.path) // _FREE_SHARE
+                if is_small and not self._heap_growth.extend_for_journal(segments, self._pause):
+                    return
+                if self._is_hurried.wait(_AHEAD_RETRY_SECONDS):  # a batch waits, or the store is closed
                     return
         except BaseException as error:  # noqa: BLE001 - it may have begun to extend the file
             stop_process("the journal could not be extended", error)
+
+    def _pause(self, seconds: float) -> bool:
+        """Leave time to batches; return whether to end."""
+        self._is_hurried.wait(seconds)
+        return self._is_ending.is_set()
 
     def _zero_ahead(self, extent: Extent) -> None:
         if self._zero(extent):

@@ -44,7 +44,9 @@ class Mover {
     // Whether the step may go on.
     bool goes_on() const {
         const bool is_full = a.moves[MOVES_COUNT] == a.moves_max || units_ >= a.units_max;
-        return !is_full && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
+        // One long record has a place: rot may have made two of it.
+        const bool is_placed = a.long_to != NO_SEGMENT && a.moves[MOVES_COUNT];
+        return !is_full && !is_placed && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
     }
 
     // Moves the record of a slot; false if there is no room for it.

@@ -38,9 +38,10 @@ def punch(path: Path, offset: int, count: int) -> None:
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        if _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, offset, count):
+        while _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, offset, count):
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code), str(path))
     finally:
         os.close(file)
 

@@ -448,7 +448,7 @@ def test_a_sparse_copy_is_filled_before_it_is_used(
 
     with monkeypatch.context() as full_disk:
         full_disk.setattr(given_space, "reserve", refuse)
-        with pytest.raises(NoSpaceError, match=r"has holes where records are.*--sparse=never"):
+        with pytest.raises(NoSpaceError, match=r"has holes where records or the journal are.*--sparse=never"):
             opened(store_path)
     with opened(store_path) as store:
         require_no_use_of_holes(store)
