@@ -163,7 +163,7 @@ class StoreConfig:
     journal_bytes_max: Annotated[
         int | None,
         Setting(
-            "Largest size of the journal, which grows with the indexes and for large transactions; --journal-bytes "
+            "Largest size of the journal, which grows with the indexes and for large requests; --journal-bytes "
             "alone keeps it as it is.",
             LIMITS,
             is_size=True,

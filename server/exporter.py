@@ -183,7 +183,7 @@ class _StoreCollector(Collector):
             yield GaugeMetricFamily(f"gpkvs_heap_{name}", text, value=getattr(info, f"heap_{name}"))
         yield GaugeMetricFamily(
             "gpkvs_heap_given_back_bytes",
-            "Of the size of the heap, what is not needed: the file system has its space",
+            "Bytes of the heap that were given back to the file system",
             value=info.heap_given_bytes,
         )
         yield CounterMetricFamily(

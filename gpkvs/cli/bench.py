@@ -275,7 +275,11 @@ def wear_command(
     ),
     share: Annotated[
         list[float] | None,
-        typer.Option(help="How much of the heap they take; by default 0.5, 0.7 and 0.85. May be repeated.", max=1),
+        typer.Option(
+            help="How much of the heap, without reserve and tails, they take; by default 0.5, 0.7 and 0.85. "
+            "May be repeated.",
+            max=1,
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = WearOptions.batch,
     large_records: Annotated[int, typer.Option(help="Records of 1 KB, for the space of files.", min=10)] = (
@@ -298,12 +302,12 @@ def wear_command(
 ) -> None:
     """Overwrite records again and again in a heap that is nearly full, beside RocksDB with BlobDB and LMDB.
 
-    Parts: overwrites (records of 100 B that take 0.5, 0.7 and 0.85 of the heap, uniform and zipfian: what is refused,
-    what is written for a byte of a user, the rate over that at 0.5 and over the peers', how late batches are while
-    records are moved), space (records of 1 KB: files over live records), deleted (a server whose records are mostly
-    deleted and that is then idle: heap file over live records). What the device gets is counted on a disk
-    (--promise msync). With the defaults it takes twenty minutes, most of them for the peers, and 2 GiB; the aims are
-    meant for --heap-bytes 536870912 --large-records 1000000 --large-overwrites 100.
+    Parts: overwrites (records of 100 B that take 0.5, 0.7 and 0.85 of the heap without reserve and tails, uniform and
+    zipfian: what is refused, what is written for a byte of a user, the rate over that at 0.5 and over the peers', how
+    late batches are while records are moved), space (records of 1 KB: files over live records), deleted (a server whose
+    records are mostly deleted and that is then idle: heap file over live records). What the device gets is counted on a
+    disk (--promise msync). With the defaults it takes twenty minutes, most of them for the peers, and 2 GiB; the aims
+    are meant for --heap-bytes 536870912 --large-records 1000000 --large-overwrites 100.
 
     Example: gpkvs bench wear --part overwrites --json bench/results/wear-process.json
     """

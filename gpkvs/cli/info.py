@@ -108,7 +108,7 @@ def _heap(info: admin_pb2.InfoResponse) -> str:
     if info.heap_given_back_bytes:
         text += f", {_mib(info.heap_given_back_bytes)} given back to the file system"
     if info.heap_bytes < info.heap_bytes_max:
-        text += f", which may grow to {_mib(info.heap_bytes_max)}"
+        text += f"; it may grow to {_mib(info.heap_bytes_max)}"
     return f"{text}; growth waits: {info.heap_growth_waits}" if info.heap_growth_waits else text
 
 

@@ -45,7 +45,7 @@ def create_command(
         typer.Option(
             parser=parse_bytes,
             metavar="SIZE",
-            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. Plan for 80 % full.",
+            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. It grows.",
             show_default="4MiB",
         ),
     ] = 0,

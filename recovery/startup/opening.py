@@ -124,7 +124,8 @@ def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
     if asked is not None:
         if asked < root.heap_bytes_own:
             _log.warning(
-                "heap_bytes_max=%d: the heap has %d bytes and does not shrink; gpkvs copy OLD NEW makes a smaller one",
+                "heap_bytes_max=%d: the heap has %d bytes, and its file does not become shorter; gpkvs copy OLD NEW "
+                "--heap-bytes-max SIZE makes a smaller one",
                 asked,
                 root.heap_bytes_own,
                 extra={"event": "setting_ignored"},
