@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine import given_space, heap_growth
+from gpkvs.engine.engine import Engine
 from gpkvs.engine.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, SegmentCounts, Tail, charged_units_max
 from gpkvs.engine.heap_growth import prefers_growth
@@ -504,3 +506,45 @@ def test_tails_stay(clock: Clock) -> None:
     assert not {20, 27, 28, 29} & set(found.tolist()), "in use a moment ago, tails, and one that is not whole"
     assert found.tolist() == [*range(20), *range(21, 27)][-len(found) :]
     assert len(found) == spare_segments(heap) > 10
+
+
+def test_what_is_about_to_go_back_can_be_had_again(
+    store_path: Path, commit: CommitName, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread waits for the newest batch before it punches; a heap of the largest size needs the space meanwhile."""
+    create(store_path, commit)
+    with gpkvs.open(store_path, backend="cpu", durability="process", heap_bytes_max=3 * MIB) as store:
+        fill(store, 900)
+        delete(store, list(range(850)))
+        growth, may_go_on = store._engine._heap_growth, threading.Event()
+        wait = growth._wait
+        monkeypatch.setattr(growth, "_wait", lambda gate: (may_go_on.wait(10), wait(gate)))
+        for _ in range(14):
+            while store.maintain():
+                pass
+            cover(store)
+            clock.seconds += 5
+            store.maintain()
+        giver = growth._giver
+        assert giver
+        assert giver.is_alive()
+        assert growth.given_bytes
+        fill(store, 900)
+        may_go_on.set()
+        giver.join(10)
+        require_no_use_of_holes(store)
+        for number in range(900):
+            assert store.get(b"%d" % number) == value_of(number)
+    assert_clean(store_path)
+
+
+def test_a_refusal_is_planned_anew_once(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the heap waits for is another figure each time that the helper looks."""
+    plans: list[int] = []
+    plan = Engine._plan
+    monkeypatch.setattr(Engine, "_is_unexplained", lambda *_: True)
+    monkeypatch.setattr(Engine, "_plan", lambda engine, batch: (plans.append(1), plan(engine, batch))[1])
+    with gpkvs.open(store_path, heap_bytes=1 * MIB, index_bytes=512 * KIB) as store:
+        with pytest.raises(NoSpaceError):
+            fill(store, 700)
+        assert len(plans) <= 3 * 7  # of seven batches

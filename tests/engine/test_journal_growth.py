@@ -364,3 +364,28 @@ def test_the_limit_of_a_value_does_not_count_the_journal(tmp_path: Path) -> None
         assert len(store._files.journal_segments) * store._files.root.segment_bytes > 4 * MIB
     with opened(tmp_path / "store") as store:
         assert store.limits.value_bytes_max == limit
+
+
+def test_a_batch_does_not_wait_for_a_thread_that_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_growth, "disk_free_bytes", lambda path: 0)
+    with opened(tmp_path / "store", **{**SMALL, "index_bytes": 8 * MIB, "heap_bytes_max": 8 * MIB}) as store:
+        store.set(b"key", b"value")
+        helper = growth_of(store)._helper
+        assert helper
+        began = time.monotonic()
+        store.execute(sets_of(20_000, b""))
+        assert time.monotonic() - began < journal_growth._AHEAD_RETRY_SECONDS / 2
+        assert store._files.log_entries_max >= 20_000
+        require_extents(store)
+
+
+def test_it_becomes_half_of_any_indexes(tmp_path: Path) -> None:
+    """Also of those whose half is no multiple of a segment."""
+    with opened(tmp_path / "store", **SMALL, journal_bytes_max=2 * MIB) as store:
+        growth = growth_of(store)
+        growth._follows_index = True
+        for wanted in (3 * MIB, 3 * MIB + 1, 3 * MIB + 70_000):
+            segments = growth._segments_for(wanted, wanted)
+            assert store._files.root.journal_bytes_all + segments * 64 * KIB >= wanted
