@@ -271,7 +271,8 @@ def test_a_record_that_is_not_the_slots_is_never_served(
 def test_roots_that_differ(path: Path, tmp_path: Path) -> None:
     older = tmp_path / "older"
     shutil.copytree(path, older)
-    gpkvs.open(path).close()
+    for _ in range(2):  # of the last change, a kill may leave one copy
+        gpkvs.open(path).close()
     with (older / "root").open("rb") as source, (path / "root").open("r+b") as target:
         target.write(source.read(512))
     assert invariants(path) == {"roots-equal"}
