@@ -59,7 +59,7 @@ def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
     kept_bytes
         What it is to keep in any case.
     """
-    present, free, spare = heap.segments - heap.absent, heap.free_segments, 0
+    present, free, spare = heap.present_segments, heap.free_segments, 0
     charged = math.ceil(heap.charged / (_KEPT_SHARE * heap.segment_units))
     kept = -(-kept_bytes // (heap.segment_units * UNIT_BYTES))
     ahead = -(-min(heap.charged // _AHEAD_SHARE, _AHEAD_UNITS_MAX) // heap.segment_units)
@@ -91,9 +91,8 @@ class SpareSegments:
     def find(self) -> Segments:
         """Return these segments: the last ones of the heap."""
         heap, time_now = self._heap, now()
-        is_free = heap.is_free
+        is_free = heap.is_whole_and_free
         is_free[slice(*heap.kept_run)] = False
-        is_free[-1] &= heap.end_of(heap.segments - 1) == heap.segment_units
         since = np.full(heap.segments, np.inf)
         since[: len(self._free_since)] = self._free_since
         self._free_since = np.where(is_free, np.minimum(since, time_now), np.inf)

@@ -210,12 +210,17 @@ class Heap:
 
     def _limit(self) -> None:
         """Say what of the segments that are the heap's now must stay free."""
-        segments = self.segments - self.absent
+        segments = self.present_segments
         self.state[_RESERVE] = reserve_of(segments, self.segment_units)
         self.state[_RUN] = run_of(segments, self.segment_units)
         # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
         sizes = (self.present_bytes // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
         self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
+
+    @property
+    def present_segments(self) -> int:
+        """How many segments are the heap's now."""
+        return self.segments - self.absent
 
     @property
     def present_bytes(self) -> int:
@@ -258,7 +263,7 @@ class Heap:
     @property
     def is_compacted(self) -> bool:
         """Whether it has enough segments to be compacted."""
-        return self.segments - self.absent >= COMPACTED_SEGMENTS_MIN
+        return self.present_segments >= COMPACTED_SEGMENTS_MIN
 
     @property
     def reserve(self) -> int:
@@ -335,10 +340,16 @@ class Heap:
         *others, longest = sorted([0, 0, *(run.segments() for run in self.free_runs())])
         return longest >= self.run + segments or others[-1] >= segments
 
-    def free_runs(self) -> list[Run]:
-        """Return all runs of whole free segments."""
+    @property
+    def is_whole_and_free(self) -> NDArray[np.bool_]:
+        """The same, but that the heap may end inside the last segment, which then does not count."""
         free = self.is_free
         free[-1] &= self.end_of(self.segments - 1) == self.segment_units
+        return free
+
+    def free_runs(self) -> list[Run]:
+        """Return all runs of whole free segments."""
+        free = self.is_whole_and_free
         edges = np.flatnonzero(np.diff(np.concatenate(([False], free, [False])).astype(np.int8)))
         return [Run(*edge) for edge in edges.reshape(-1, 2).tolist()]
 

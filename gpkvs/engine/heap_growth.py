@@ -34,7 +34,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import NO_SERIAL, UNIT_BYTES, Extent
+from gpkvs.media.layout import UNIT_BYTES, Extent
 
 _log = logging.getLogger("gpkvs")
 
@@ -175,7 +175,7 @@ class HeapGrowth:
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
         heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _GROWS_SHARE
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent, share)
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.present_segments, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:
         return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
@@ -236,8 +236,7 @@ class HeapGrowth:
     @property
     def has_extent(self) -> bool:
         """Whether the journal has space that it does not use yet."""
-        extents = self._files.root.journal_extents
-        return self._extent is not None or any(extent.serial == NO_SERIAL for extent in extents)
+        return self._extent is not None or self._files.root.unused_extent is not None
 
     def extend_for_journal(self, segments: int, pause: Callable[[float], bool] | None = None) -> str:
         """Make the file longer by whole segments that are to be the journal's; from any thread.

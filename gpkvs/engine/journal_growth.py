@@ -26,7 +26,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.media.directory import JOURNAL_BYTES_MAX, disk_free_bytes, round_up
 from gpkvs.media.files import StoreFiles, log_words_for
 from gpkvs.media.journal import Ring
-from gpkvs.media.layout import EXTENTS_MAX, NO_SERIAL, Extent, Root
+from gpkvs.media.layout import EXTENTS_MAX, Extent, Root
 from gpkvs.pm.mapping import map_memory
 
 _log = logging.getLogger("gpkvs")
@@ -102,7 +102,7 @@ class JournalGrowth:
         if self._helper and self._helper.is_alive():
             return
         self._helper = None
-        extent = self._unused
+        extent = self._files.root.unused_extent
         if extent and extent == self._zeroed:
             self._use()
             extent = None
@@ -120,11 +120,6 @@ class JournalGrowth:
         except RuntimeError:  # the system gives no thread: the next batch that finds another catalogue tries again
             self._helper = None
             self._looked_at = self._files.root.catalog_generation
-
-    @property
-    def _unused(self) -> Extent | None:
-        """The extent that is not in the ring yet, if there is one."""
-        return next((extent for extent in self._files.root.journal_extents if extent.serial == NO_SERIAL), None)
 
     def _wanted_ahead(self) -> int:
         """Return by how many segments of the heap the journal had better grow, if the disk is large."""
@@ -222,7 +217,7 @@ class JournalGrowth:
                 self._helper = None
             while self._heap_growth.take_over():  # what the heap gave back once, then what the file has more
                 pass
-            extent = self._unused
+            extent = self._files.root.unused_extent
             if extent and extent != self._zeroed and not self._zero(extent):
                 return False
         finally:

@@ -329,6 +329,11 @@ class Root:
         return sum(extent.segments for extent in self.journal_extents) * self.segment_bytes
 
     @property
+    def unused_extent(self) -> Extent | None:
+        """The extent of the journal that is not in the ring yet, if there is one."""
+        return next((extent for extent in self.journal_extents if extent.serial == NO_SERIAL), None)
+
+    @property
     def journal_bytes_all(self) -> int:
         """The size of the journal: its first part, and its extents."""
         return self.journal_bytes + self.extent_bytes

@@ -58,18 +58,6 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap_growth, "_STEP_BYTES_MAX", 512 * KIB)
 
 
-@pytest.fixture(params=["undo", "journal"])
-def commit(request: pytest.FixtureRequest) -> CommitName:
-    name: CommitName = request.param
-    return name
-
-
-@pytest.fixture(params=[OPS_MAX, 0], ids=["at-once", "by-phases"])
-def host_ops_max(request: pytest.FixtureRequest) -> int:
-    ops: int = request.param
-    return ops
-
-
 def create(path: Path, commit: CommitName) -> None:
     """Make a store whose segments are as small as can be, and whose heap may become much larger."""
     sizes = {"index_bytes": 512 * KIB, "heap_bytes": 128 * KIB, "heap_bytes_max": 1 * MIB, "log_bytes": 1 * MIB}

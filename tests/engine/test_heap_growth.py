@@ -39,18 +39,6 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap_growth, "_STEP_BYTES_MAX", 512 * KIB)
 
 
-@pytest.fixture(params=["undo", "journal"])
-def commit(request: pytest.FixtureRequest) -> CommitName:
-    name: CommitName = request.param
-    return name
-
-
-@pytest.fixture(params=[OPS_MAX, 0], ids=["at-once", "by-phases"])
-def host_ops_max(request: pytest.FixtureRequest) -> int:
-    ops: int = request.param
-    return ops
-
-
 def opened(path: Path, host_ops_max: int, **settings: object) -> gpkvs.Store:
     """Open a store with either planner; without flushes, which take most of the time."""
     store = gpkvs.open(path, backend="cpu", durability="process", **settings)  # type: ignore[arg-type]

@@ -35,12 +35,6 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALL = {"index_bytes": 256 * KIB, "heap_bytes": 192 * KIB, "heap_bytes_max": 1 * MIB, "journal_bytes": 1 * MIB}
 
 
-@pytest.fixture(params=[OPS_MAX, 0], ids=["at-once", "by-phases"])
-def host_ops_max(request: pytest.FixtureRequest) -> int:
-    ops: int = request.param
-    return ops
-
-
 def opened(path: Path, host_ops_max: int = OPS_MAX, **settings: object) -> gpkvs.Store:
     """Open a store with a journal; without flushes, which take most of the time."""
     settings = {"journal_bytes_max": 16 * MIB, **settings}

@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant(
         "tails-are-given-back",
         _GIVEN,
-        "is_free = heap.is_free\n",
+        "is_free = heap.is_whole_and_free\n",
         "is_free = heap.live_units == 0\n",
         "the next record goes to a hole",
         (f"{_GIVEN_TESTS}test_tails_stay",),

@@ -1,0 +1,20 @@
+"""Stores of both kinds of commit, and batches by both planners."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpkvs.config import CommitName
+from gpkvs.engine.native_planner import OPS_MAX
+
+
+@pytest.fixture(params=["undo", "journal"])
+def commit(request: pytest.FixtureRequest) -> CommitName:
+    name: CommitName = request.param
+    return name
+
+
+@pytest.fixture(params=[OPS_MAX, 0], ids=["at-once", "by-phases"])
+def host_ops_max(request: pytest.FixtureRequest) -> int:
+    ops: int = request.param
+    return ops
