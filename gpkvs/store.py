@@ -35,7 +35,7 @@ from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedEr
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.machine import anonymous_bytes
-from gpkvs.media.directory import Progress, access_errors
+from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
@@ -373,7 +373,8 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It empties segments of the heap that are mostly garbage. It need never be called: batches do what they need.
+        It moves blocks of a table that grows, and empties segments of the heap that are mostly garbage. It need never
+        be called: batches do what they need.
         """
         self._origin.require()
         with self._mutex:
@@ -479,8 +480,9 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
 
 
 def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
-    """Return the limits that this store can keep: a record fits a segment, a request of DELETEs fits the log."""
-    record_max = files.root.segment_bytes - RECORD_HEADER_BYTES
+    """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log."""
+    heap_bytes_max = max(files.root.heap_bytes, files.root.heap_bytes_max)
+    record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2)
     return replace(
         limits,

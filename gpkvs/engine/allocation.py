@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
-from gpkvs.engine.heap import Heap, Tail, charge_of
+from gpkvs.engine.heap import Heap, Tail, charge_of, segments_of
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.plan import FILLED_WORDS, Plan, Records
 from gpkvs.media.layout import (
@@ -55,7 +55,7 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
     """
     start = heap.start
     # `Tail` in kernels/allocate.hpp
-    tail = np.array([start.segment, start.units, start.segment, _UNCOUNTED], np.uint64)
+    tail = np.array([start.segment, start.units, start.segment, _UNCOUNTED, 0, 0, 0, 0], np.uint64)
     charge, has_room = 0, True
     for phases, plan in plans:
         plan.put_op = phases.kept_records(plan)
@@ -66,7 +66,7 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
     if (may_be_full or not has_room) and (refused := _refused(place, heap, batch, plans)):
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
-        raise NoRoomError(_charge_by_request(heap, batch, plans), heap.free_units)
+        raise NoRoomError(_charge_by_request(heap, batch, plans), heap.free_units, _long_segments(heap, batch, plans))
     segments = {segment: None for _, plan in plans for segment in plan.records.segments}
     return Allocation(Tail(int(tail[0]), int(tail[1])), tuple(segments))
 
@@ -78,7 +78,8 @@ def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: U64) -> tuple[
     if len(op) == 0:
         return Records(op, nothing, 0, nothing), 0, 0
     reference = place.result_column(len(op), np.uint64)
-    filled = np.empty(FILLED_WORDS * min(len(op), heap.segments + 1), np.uint64)
+    parts = int(segments_of(_units_of(plan, op), heap.segment_units).sum(dtype=np.uint64))
+    filled = np.empty(FILLED_WORDS * min(parts, heap.segments + 1), np.uint64)
     placed = np.zeros(4, np.uint64)
     place.launch(
         "allocate",
@@ -114,6 +115,17 @@ def _charge_by_request(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.
         charge = charge_of(_units_of(plan, plan.records.op), heap.segment_units)
         np.add.at(units, request, charge.astype(np.int64))
     return units
+
+
+def _long_segments(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.int64]:
+    """Return how many segments the long records of each request take."""
+    segments = np.zeros(len(batch.request_ops), np.int64)
+    for _, plan in plans:
+        units = _units_of(plan, plan.records.op)
+        is_long = units > heap.segment_units
+        request = plan.numbers[request_of_op(plan.batch)[plan.records.op[is_long]]]
+        np.add.at(segments, request, segments_of(units[is_long], heap.segment_units).astype(np.int64))
+    return segments
 
 
 def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:

@@ -68,6 +68,8 @@ class NoRoomError(Exception):
         By request, in arrival order: what its records are charged.
     free_units
         Of the heap.
+    long_segments
+        By request: what its long records take, in segments that must be neighbours.
 
     Attributes
     ----------
@@ -76,9 +78,10 @@ class NoRoomError(Exception):
         which records cannot cross.
     """
 
-    def __init__(self, units: NDArray[np.int64], free_units: int) -> None:
+    def __init__(self, units: NDArray[np.int64], free_units: int, long_segments: NDArray[np.int64]) -> None:
         super().__init__(f"{int(units.sum())} units do not fit the heap as it is")
         self.units = units
+        self.long_segments = long_segments
         self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
 
 
@@ -99,10 +102,11 @@ def heap_full(heap: Heap) -> NoSpaceError:
 
 def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
     """Return why a request is refused whose records find no room at once, though they may be stored."""
+    free = f"{heap.free_units * UNIT_BYTES:,} are free to be written at once"
+    if units <= heap.free_units:
+        free += ", but not side by side"
     return NoSpaceError(
-        "heap",
-        f"one request takes {units * UNIT_BYTES:,} bytes, and {heap.free_units * UNIT_BYTES:,} are free to be written "
-        f"at once: send smaller requests; {_way_out(heap)}",
+        "heap", f"one request takes {units * UNIT_BYTES:,} bytes, and {free}: send smaller requests; {_way_out(heap)}"
     )
 
 

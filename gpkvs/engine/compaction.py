@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.heap import Heap, charge_of
+from gpkvs.engine.heap import Heap, Run, charge_of
+from gpkvs.engine.neighbours import Step, next_step
 from gpkvs.engine.plan import FILLED_WORDS
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
@@ -33,6 +34,8 @@ _STEP_UNITS_MIN = (128 << 10) // UNIT_BYTES
 _LOOKED_AT: Final = 4
 _STEP_MOVES: Final = 4096
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
+_NOTHING: Final = Run(0, 0)
+_NOWHERE: Final[int | None] = None
 _NO_SEGMENT: Final = (1 << 64) - 1
 _COUNT, _CHARGE, _LACKS_ROOM, _AT = range(4)  # `Moves` in kernels/compact.hpp
 
@@ -64,6 +67,7 @@ class Compactor:
         self._victim: int | None = None
         self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
         self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
+        self._spared, self._run = _NOTHING, _NOWHERE  # of the step that makes neighbours
         self.freed_units = 0
 
     @property
@@ -98,8 +102,38 @@ class Compactor:
         while self._victim is not None:
             self._step(_STEP_UNITS)
 
+    def make_run(self, segments: int) -> bool:
+        """Make so many free segments neighbours, beside those that are kept; return whether they are.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for a step; what was moved stays.
+        """
+        heap = self._heap
+        moved_max = heap.moved_units + heap.segments * heap.segment_units
+        while not heap.has_run(segments):
+            if self._committer.release_waiting():
+                continue
+            step = next_step(heap, segments, self._damaged)
+            if step is None or heap.moved_units > moved_max or not self._clear(step):
+                return False
+        return True
+
+    def _clear(self, step: Step) -> bool:
+        """Empty a segment; return whether it is empty."""
+        heap = self._heap
+        if step.victim == heap.survivors:
+            heap.survivors = None
+        self._spared, self._run = step.spared, step.run
+        try:
+            self.empty(step.victim)
+        finally:
+            self._spared, self._run = _NOTHING, _NOWHERE
+        return not heap.charged_units[step.victim]
+
     def _step(self, units_max: int) -> None:
-        moves = _Moves(self._files, self._heap, self._tables, units_max)
+        moves = _Moves(self._files, self._heap, self._tables, units_max, self._spared, self._run)
         if self._swept is None:
             self._walk(moves)
         else:
@@ -269,6 +303,10 @@ class _Moves:
         Of the store.
     units_max
         That the step looks at.
+    spared
+        Segments that no record goes to.
+    run
+        Where a long record goes; `None`: nowhere.
     """
 
     table: U32  # its number in `tables`
@@ -276,7 +314,11 @@ class _Moves:
     moved_from: U64  # references
     moved_to: U64
 
-    def __init__(self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int) -> None:
+    def __init__(
+        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, spared: Run, run: int | None
+    ) -> None:
+        self._spared = spared
+        self._run = run
         self._files = files
         self._heap = heap
         self._units_max = units_max
@@ -315,6 +357,9 @@ class _Moves:
     def launch(self, backend: Backend, kernel: str, victim: int, at: int, **arguments: int) -> None:
         """Have a kernel find moves."""
         heap, entries = self._heap, [table.index for table in self.tables]
+        ends = np.where(heap.live_units > 0, heap.ends, np.uint64(0))
+        for run in (heap.kept_run, self._spared):
+            ends[run.first : run.end] = heap.segment_units  # no room
         table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
         self._counts[_AT] = at
         backend.launch(
@@ -325,10 +370,11 @@ class _Moves:
             segment_units=heap.segment_units,
             segments=heap.segments,
             live_units=heap.live_units,
-            ends=np.where(heap.live_units > 0, heap.ends, np.uint64(0)),
+            ends=ends,
             survivors=self._survivors,
             victim=victim,
             user_tail=heap.tail.segment,
+            run=_NO_SEGMENT if self._run is None else self._run,
             tables=len(entries),
             table_ids=np.array([index.entry.id for index in entries], np.uint64),
             table_index=np.array([index.image for index in entries], np.uint64),
@@ -350,6 +396,8 @@ class _Moves:
     def filled(self, part: NDArray[np.int64]) -> tuple[U64, U64, U64, U64]:
         """Return what a part of the moves fills: segments, the end of each step's last record, units, and charges."""
         units = self._heap.segment_units
+        if self._run is not None:
+            return _filled_by_long(self.moved_to[part], units)
         of_all = reference_offset(self.moved_to) // np.uint64(units)
         ends = (reference_offset(self.moved_to) % np.uint64(units)) + reference_length(self.moved_to)
         lengths = reference_length(self.moved_to[part])
@@ -359,3 +407,13 @@ class _Moves:
         np.add.at(charges, inverse, charge_of(lengths, units))
         last = np.array([ends[of_all == segment].max() for segment in segments.tolist()], np.uint64)
         return segments, last, taken, charges
+
+
+def _filled_by_long(moved_to: U64, segment_units: int) -> tuple[U64, U64, U64, U64]:
+    """Return the same of a step that moves one long record."""
+    (reference,) = moved_to.tolist()
+    segment, units = reference_offset(reference) // segment_units, reference_length(reference)
+    number = np.arange(-(-units // segment_units), dtype=np.uint64)
+    taken = np.minimum(np.uint64(units) - number * np.uint64(segment_units), np.uint64(segment_units))
+    ends = np.uint64(segment_units + 1) + number
+    return np.uint64(segment) + number, ends, taken, np.full(len(number), segment_units, np.uint64)

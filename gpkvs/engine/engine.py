@@ -33,6 +33,7 @@ from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
+from gpkvs.media.layout import BLOCK_BYTES
 
 _log = logging.getLogger("gpkvs")
 
@@ -217,12 +218,15 @@ class Engine:
 
     def _make_room(self, lacking: NoRoomError) -> None:
         """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
-        heap, first = self.heap, int(lacking.units[np.flatnonzero(lacking.units)[0]])
+        request = np.flatnonzero(lacking.units)[0]
+        heap, first, in_a_row = self.heap, int(lacking.units[request]), int(lacking.long_segments[request])
         wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
         try:
             while self._dropped:
                 self._count_dropped(_DROPPED_STEP_BYTES)
             self._free(wanted)
+            if in_a_row and heap.is_compacted:
+                self.compactor.make_run(in_a_row)
         except (MemoryError, OSError) as error:
             _log.warning("the heap could not be compacted: %r", error)
         self.committer.release_waiting()
@@ -322,10 +326,10 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
-        if not self._dropped:
-            return self._compact_idle()
-        self._count_dropped(budget_bytes)
-        return True
+        if self._dropped:
+            self._count_dropped(budget_bytes)
+            return True
+        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self._compact_idle()
 
     @property
     def is_counting(self) -> bool:

@@ -12,10 +12,9 @@ is not doubled for that.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +22,13 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.engine.capacity import IndexFullError
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.index_room import Pages, Reservation
 from gpkvs.engine.schema import double_table
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoMemoryError, NoSpaceError
-from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
-from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes, extend_file, sync_path
+from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
@@ -39,7 +38,6 @@ _PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, 0.65, 0.78
 _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
-_DIRECT_BYTES = 4 << 20  # so much is reserved between two batches; more in the background
 _RETRY_SECONDS = 1.0
 
 
@@ -89,14 +87,18 @@ class Growing:
         self._tables = tables
         self._committer = committer
         self._limits = limits
-        self._reserving: _Reservation | None = None
+        self._reserving: Reservation | None = None
+        self._pages: Pages | None = None
         self._waits: dict[int, tuple[float, str]] = {}  # by table id: when to try again, and what it waits for
         self.table: Table | None = None
+        self._last_gate = 0  # of the last step: an opening found all that there is durable
         if files.growth != NO_GROWTH:
             self._begin_pace(tables[files.growth.table_id])
 
     def after(self, write_set: WriteSet) -> None:
         """Do what the new keys of a batch, which is committed, ask for."""
+        if self.table and not self.table.index.unmoved:
+            self._look(self.table)
         for writes in write_set.tables:
             if writes.new_keys:
                 table = self._tables[writes.index.entry.id]
@@ -194,8 +196,8 @@ class Growing:
         if self._reserving is None or (self._reserving.path, self._reserving.size) != (path, size):
             self._end_reservation()
             # What an earlier life reserved is reserved again: it may not be durable.
-            self._reserving = _Reservation(path, size)
-            self._reserving.start(in_background=not waits and size > 2 * _DIRECT_BYTES)
+            self._reserving = Reservation(path, size)
+            self._reserving.begin(is_awaited=waits)
         if waits:
             self._reserving.join()
         if not self._reserving.is_over:
@@ -232,6 +234,7 @@ class Growing:
             raise _WaitsError(
                 f"its image needs {more:,} bytes more of memory, {free:,} are free: give the machine more"
             )
+        self._end_pages()
         try:
             with self._files.changing:  # no checkpoint looks at the image meanwhile
                 self._backend.grow_index(index)
@@ -239,6 +242,8 @@ class Growing:
             raise _WaitsError(f"it could not be mapped for {2 * more:,} bytes: {error}") from error
         self._end_reservation()
         self._files.growth = Growth(index.entry.id, index.blocks, index.blocks)
+        self._pages = Pages(index.region)
+        self._pages.begin()
         self._begin_pace(table)
 
     def _begin_pace(self, table: Table) -> None:
@@ -256,12 +261,27 @@ class Growing:
         return int(self._first_unmoved * share)
 
     def _complete(self, table: Table) -> None:
-        self._advance(table, 0)
+        self.move_to(table, 0)
+        self.finish(table)
 
     def _advance(self, table: Table, unmoved: int) -> None:
         self.move_to(table, unmoved)
-        if table.index.unmoved == 0:
+        if table.index.unmoved == 0 and self._committer.is_durable(self._last_gate):
             self.finish(table)
+
+    def idle_step(self, blocks: int) -> bool:
+        """Move so many blocks while there is nothing else to do; return whether there is more."""
+        table = self.table
+        if table is None or self._waits_for(table):
+            return False
+        try:
+            with self._waiting(table):
+                self.move_to(table, max(table.index.unmoved - blocks, 0))
+                if table.index.unmoved == 0:
+                    self.finish(table)
+        except _WaitsError:
+            return False
+        return self.table is not None
 
     def move_to(self, table: Table, unmoved: int) -> None:
         """Move blocks until so many are left."""
@@ -276,10 +296,11 @@ class Growing:
                 self._committer.move_blocks(index, first, last)
             except NoMemoryError as error:
                 raise _WaitsError(str(error)) from error
+            self._last_gate = self._committer.read_gate()
 
     def finish(self, table: Table) -> None:
         """Write the catalogue of twice the blocks; that all have moved is durable before (W7)."""
-        self._committer.wait(self._committer.read_gate())
+        self._committer.wait(self._last_gate)
         failpoint.hit("before_growth_end")
         try:
             with self._files.changing:
@@ -294,6 +315,8 @@ class Growing:
         """Let go of a table that was dropped: the next descriptors do not name it any more."""
         if self._reserving and self._reserving.path == table.index.region.path:
             self._end_reservation()
+        if self._pages and self._pages.region is table.index.region:
+            self._end_pages()
         self._waits.pop(table.entry.id, None)
         if self.table is table:
             self.table = None
@@ -304,45 +327,15 @@ class Growing:
             self._reserving.join()
             self._reserving = None
 
+    def _end_pages(self) -> None:
+        if self._pages:
+            self._pages.end()
+            self._pages = None
+
     def close(self) -> None:
         """Return when nothing runs in the background any more."""
+        self._end_pages()
         self._end_reservation()
-
-
-class _Reservation:
-    """Space for a file that is to be longer."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        self.path = path
-        self.size = size
-        self.error: OSError | None = None
-        self.is_over = False
-        self._thread: threading.Thread | None = None
-
-    def start(self, *, in_background: bool) -> None:
-        if in_background:
-            self._thread = threading.Thread(target=self._run, name="gpkvs-reserve", daemon=True)
-            with suppress(RuntimeError):  # the system gives no thread
-                self._thread.start()
-                return
-            self._thread = None
-        self._run()
-
-    def _run(self) -> None:
-        try:
-            extend_file(self.path, self.size // 2, self.size)
-        except OSError as error:
-            self.error = error
-        else:
-            try:
-                sync_path(self.path)
-            except OSError as error:  # a second try might seem to succeed
-                stop_process("the file of a growing table could not be synced", error)
-        self.is_over = True
-
-    def join(self) -> None:
-        if self._thread:
-            self._thread.join()
 
 
 def _is_aimed(table: Table, new_keys: int) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U64
+from gpkvs.batch import U8, U64
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, PAGE_BYTES, Growth
@@ -78,31 +78,76 @@ def leaving_block_0(backend: Backend, index: Index) -> Slots:
     return Slots(number, contents)
 
 
-def moved(backend: Backend, index: Index, first: int, last: int) -> Slots:
-    """Return the slots of the targets that hold a key; all others are empty."""
+class Moves(NamedTuple):
+    """What a step of growth has a journal store: the slots that hold a key, in the order of their sources.
+
+    Attributes
+    ----------
+    first
+        The first block.
+    side : (slots,) uint8
+        Where each slot of the blocks goes.
+    entry : (blocks,) uint64
+        The number of each block's first entry.
+    digest : (blocks,) uint64
+        Gets the sum of the digests of each block's entries.
+    entries
+        How many there are.
+    """
+
+    first: int
+    side: U8
+    entry: U64
+    digest: U64
+    entries: int
+
+
+def find_moves(backend: Backend, index: Index, first: int, last: int) -> Moves:
+    """Return where each slot of some blocks goes."""
     side = _sides(backend, index, first, last)
-    place = np.flatnonzero(side)
-    source = place.astype(np.uint64) + np.uint64(first * index.layout.block_slots)
-    contents = _contents(index, len(source))
-    backend.host.launch(f"load_slots_{index.layout.name}", len(source), slot=source, index=index, contents=contents)
-    in_block = np.uint64(index.layout.block_slots)
-    is_upper = (side[place] == _UPPER).astype(np.uint64)
-    return Slots((source // in_block * np.uint64(2) + is_upper) * in_block + source % in_block, contents)
+    counts = np.count_nonzero(side.reshape(last - first, -1), axis=1).astype(np.uint64)
+    ends = np.cumsum(counts, dtype=np.uint64)
+    return Moves(first, side, ends - counts, np.empty(last - first, np.uint64), int(ends[-1]))
+
+
+def log_moves(backend: Backend, index: Index, moves: Moves, epoch: int, address: int) -> int:
+    """Store an entry of a journal for each slot that moves; return the sum of their digests."""
+    backend.host.launch(
+        f"log_moved_{index.layout.name}",
+        len(moves.entry),
+        keys_per_item=index.layout.block_slots,
+        index=index,
+        first=moves.first,
+        side=moves.side,
+        entry=moves.entry,
+        epoch=epoch,
+        log=address,
+        digest=moves.digest,
+    )
+    return int(moves.digest.sum(dtype=np.uint64))
+
+
+def split_image(backend: Backend, index: Index, first: int, last: int, epoch: int) -> None:
+    """Store all slots of the targets to an image, then raise the marks of their pages; block 0 is its own target."""
+    assert 2 * first >= last or last == 1
+    _split(backend, index, first, last, upper_only=False)
+    _mark_blocks(index, 2 * first, 2 * last, epoch)
 
 
 def _contents(index: Index, slots: int) -> U64:
     return np.empty((slots, index.layout.slot_bytes // 8), np.uint64)
 
 
-def _sides(backend: Backend, index: Index, first: int, last: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _sides(backend: Backend, index: Index, first: int, last: int) -> U8:
     side = np.empty((last - first) * index.layout.block_slots, np.uint8)
     key0, key1 = index.hash_keys
     backend.host.launch(
         f"sides_{index.layout.name}",
-        len(side),
+        (last - first) * index.layout.block_buckets,
+        keys_per_item=8,
         index=index,
         blocks=index.blocks,
-        first=first * index.layout.block_slots,
+        first=first * index.layout.block_buckets,
         hash_key0=key0,
         hash_key1=key1,
         side=side,
@@ -123,6 +168,10 @@ def fill_blocks(backend: Backend, index: Index, first: int, count: int, epoch: i
         hash_key0=key0,
         hash_key1=key1,
     )
+    _mark_blocks(index, first, first + count, epoch)
+
+
+def _mark_blocks(index: Index, first: int, last: int, epoch: int) -> None:
     image, pages = index.region, BLOCK_BYTES // PAGE_BYTES
     assert isinstance(image, Image)
-    image.marks[first * pages : (first + count) * pages] = epoch
+    image.marks[first * pages : last * pages] = epoch

@@ -1,7 +1,8 @@
 """The heap: where the next record goes, how much of each segment is live, and what its records are charged.
 
-A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. What
-is counted of segments is volatile. An opening recounts it from the index; each committed batch keeps it up.
+A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. A
+long record is longer than a segment, and has neighbouring segments of its own. What is counted of segments is volatile.
+An opening recounts it from the index; each committed batch keeps it up.
 ``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
 """
 
@@ -15,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64
-from gpkvs.media.layout import RECORD_UNITS_MAX, UNIT_BYTES
+from gpkvs.media.layout import LONGEST_RECORD_UNITS, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
-_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS = range(6)
-_STATE_WORDS: Final = 6
+_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN = range(7)
+_STATE_WORDS: Final = 7
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
 _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
+# A record may take a sixteenth of the heap. Of a heap with fewer than two segments in that, none needs neighbours.
+_RUN_SHARE: Final = 16
 _TAILS: Final = 2
 _UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
@@ -42,6 +45,17 @@ class Tail:
     units: int
 
 
+class Run(NamedTuple):
+    """Neighbouring segments, `first` to `end - 1`."""
+
+    first: int
+    end: int
+
+    def segments(self) -> int:
+        """Return how many they are."""
+        return self.end - self.first
+
+
 class SegmentCounts(NamedTuple):
     """What is counted of each segment, one column each; native code changes them in place.
 
@@ -53,7 +67,8 @@ class SegmentCounts(NamedTuple):
     charged : (segments,) uint64
         Units that live records are charged.
     ends : (segments,) uint64
-        The end of the last record; means nothing where nothing is live.
+        The end of the last record; means nothing where nothing is live. With the part i of a long record it is i + 1
+        units behind the end of a whole segment.
     """
 
     live: U64
@@ -71,13 +86,26 @@ def charge_of(units: U64, segment_units: int) -> U64:
     """Return what records of so many units are charged (`record_charge` in kernels/live_units.cuh)."""
     fitting = np.uint64(segment_units) // np.maximum(units, np.uint64(1))
     share = np.uint64(segment_units) // np.maximum(fitting, np.uint64(1))
-    as_it_is = (units * np.uint64(_CHARGED_AS_IT_IS) <= segment_units) | (units > segment_units)
-    return np.where(as_it_is, units, share)
+    share = np.where(units > segment_units, segments_of(units, segment_units) * np.uint64(segment_units), share)
+    return np.where(units * np.uint64(_CHARGED_AS_IT_IS) <= segment_units, units, share)
 
 
-def reserve_of(segments: int) -> int:
+def segments_of(units: U64, segment_units: int) -> U64:
+    """Return how many segments records of so many units take, if they have them for themselves."""
+    return (units + np.uint64(segment_units - 1)) // np.uint64(segment_units)
+
+
+def run_of(segments: int, segment_units: int) -> int:
+    """Return how many free segments that are neighbours are kept for compaction, which makes room for long records."""
+    run = min(segments // _RUN_SHARE, LONGEST_RECORD_UNITS // segment_units)
+    return run if run > 1 and segments >= COMPACTED_SEGMENTS_MIN else 0
+
+
+def reserve_of(segments: int, segment_units: int) -> int:
     """Return how many free segments are kept for compaction."""
-    return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) if segments >= COMPACTED_SEGMENTS_MIN else 0
+    if segments < COMPACTED_SEGMENTS_MIN:
+        return 0
+    return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) + run_of(segments, segment_units)
 
 
 def charged_units_max(units: int, segment_units: int) -> int:
@@ -88,7 +116,7 @@ def charged_units_max(units: int, segment_units: int) -> int:
     segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
         return _UNLIMITED
-    return int(_CHARGED_SHARE * (units - (reserve_of(segments) + _TAILS) * segment_units))
+    return int(_CHARGED_SHARE * (units - (reserve_of(segments, segment_units) + _TAILS) * segment_units))
 
 
 class Heap:
@@ -125,7 +153,7 @@ class Heap:
 
     def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
-        assert self.segment_units <= RECORD_UNITS_MAX  # a record fits a segment, so a reference holds its length
+        assert self.segment_units <= LONGEST_RECORD_UNITS
         self.tail = tail
         self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""
@@ -168,7 +196,9 @@ class Heap:
 
     def _limit(self) -> None:
         """Say what of the segments that are the heap's now must stay free."""
-        self.state[_RESERVE] = reserve_of(self.segments - self.absent)
+        segments = self.segments - self.absent
+        self.state[_RESERVE] = reserve_of(segments, self.segment_units)
+        self.state[_RUN] = run_of(segments, self.segment_units)
         # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
         sizes = (self.present_bytes // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
         self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
@@ -219,6 +249,11 @@ class Heap:
         return int(self.state[_RESERVE])
 
     @property
+    def run(self) -> int:
+        """So many of the reserve are to be neighbours."""
+        return int(self.state[_RUN])
+
+    @property
     def charged(self) -> int:
         """Units that all records are charged."""
         return int(self.state[_CHARGED])
@@ -262,6 +297,33 @@ class Heap:
     def _count_free(self, units: U64) -> int:
         tails = {self.tail.segment, self.survivors} - {None}
         return len(units) - int(np.count_nonzero(units)) - sum(not units[segment] for segment in tails)
+
+    @property
+    def is_free(self) -> NDArray[np.bool_]:
+        """Of each segment, whether nothing in it is live, and it is no tail."""
+        free: NDArray[np.bool_] = self.live_units == 0
+        free[[segment for segment in (self.tail.segment, self.survivors) if segment is not None]] = False
+        return free
+
+    @property
+    def kept_run(self) -> Run:
+        """The last `run` segments of the longest free run; empty where no run is so long."""
+        if not self.run:
+            return Run(0, 0)
+        longest = max(self.free_runs(), key=Run.segments, default=Run(0, 0))
+        return Run(longest.end - self.run, longest.end) if longest.segments() >= self.run else Run(0, 0)
+
+    def has_run(self, segments: int) -> bool:
+        """Whether users' records may take so many neighbours (`Appender::find_run` in kernels/allocate.hpp)."""
+        *others, longest = sorted([0, 0, *(run.segments() for run in self.free_runs())])
+        return longest >= self.run + segments or others[-1] >= segments
+
+    def free_runs(self) -> list[Run]:
+        """Return all runs of whole free segments."""
+        free = self.is_free
+        free[-1] &= self.end_of(self.segments - 1) == self.segment_units
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], free, [False])).astype(np.int8)))
+        return [Run(*edge) for edge in edges.reshape(-1, 2).tolist()]
 
     @property
     def free_units(self) -> int:

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
@@ -32,7 +33,7 @@ _log = logging.getLogger("gpkvs")
 _STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
-_AHEAD_SHARE, _AHEAD_BYTES_MAX = 8, 64 * MIB
+_AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
 _CHARGED_SHARE = 0.70 / 0.85
 # With more than this share, it grows although there are free segments.
@@ -72,6 +73,8 @@ class HeapGrowth:
         self._extending = threading.Lock()
         self._helper: threading.Thread | None = None
         self._is_ending = threading.Event()
+        self._is_awaited = threading.Event()  # a batch waits for so many bytes more
+        self._awaited_bytes = 0
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -151,9 +154,18 @@ class HeapGrowth:
         if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
-        if not self._extend(self._next_size(needed_bytes)):
+        if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
         return self._take_over() or not was_named
+
+    def _extend_now(self, needed_bytes: int) -> bool:
+        """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
+        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
+        self._is_awaited.set()
+        try:
+            return self._extend(self._next_size(needed_bytes))
+        finally:
+            self._is_awaited.clear()
 
     def _extend(self, size: int) -> bool:
         """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
@@ -166,7 +178,6 @@ class HeapGrowth:
             while True:
                 refusal = self._refusal(before, step)
                 if not refusal:
-                    self._extended = before + step
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
@@ -187,8 +198,9 @@ class HeapGrowth:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
                 return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
+        enough = partial(self._pause, offset + before)
         try:
-            extend_file(path, offset + before, offset + before + step)
+            end = extend_file(path, offset + before, offset + before + step, enough)
         except OSError as error:
             if error.errno in NO_SPACE:
                 return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
@@ -198,7 +210,12 @@ class HeapGrowth:
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
+        self._extended = end - offset
         return ""
+
+    def _pause(self, before: int, seconds: float, end: int) -> bool:
+        """Leave as much time to batches as a piece took; return whether one waits for what is there."""
+        return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
     def _take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
@@ -227,5 +244,6 @@ class HeapGrowth:
     def close(self) -> None:
         """End the thread, if there is one."""
         self._is_ending.set()
+        self._is_awaited.set()
         if self._helper:
             self._helper.join()

@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.backends.base import Argument, Backend
+from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.checkpoint import Checkpointer
-from gpkvs.engine.growth_steps import Slots, fill_blocks, growth_after, moved
+from gpkvs.engine.growth_steps import Moves, find_moves, growth_after, log_moves, split_image
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.stores import ImageStores
@@ -175,34 +175,30 @@ class JournalCommitter:
         assert 0 <= first < last == index.unmoved
         with self._appending:
             with memory_refused():
-                slots = moved(self._backend, index, first, last)
-                digest = np.empty(len(slots), np.uint64)
+                moves = find_moves(self._backend, index, first, last)
             entry = index.entry
             of_table = (entry.id, entry.generation, index.layout.entry_bytes)
             fill = LogRun(RunKind.FILL, *of_table, 2 * first, 2 * (last - first))
-            redo = LogRun(RunKind.REDO, *of_table, 0, len(slots))
+            redo = LogRun(RunKind.REDO, *of_table, 0, moves.entries)
             frame = self.journal.reserve(frame_pages(redo.words))
             try:
-                self._store_moved(index, (fill, redo), slots, digest, frame, growth_after(index, first))
+                self._store_moved(index, (fill, redo), moves, frame, growth_after(index, first))
                 index.set_unmoved(first)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
                 stop_process("a growing table could not be stored", error)
             self._is_empty = False
 
     def _store_moved(
-        self, index: Index, runs: tuple[LogRun, LogRun], slots: Slots, digest: U64, frame: Frame, growth: Growth
+        self, index: Index, runs: tuple[LogRun, LogRun], moves: Moves, frame: Frame, growth: Growth
     ) -> None:
-        before, layout, launch = self.ended.descriptor, index.layout.name, self._backend.host.launch
-        epoch, (fill, _) = before.epoch + 1, runs
-        columns: dict[str, Argument] = {"changed_slot": slots.number, "contents": slots.contents}
-        logged: dict[str, Argument] = {"epoch": epoch, "first": 0, "log": frame.entries, "digest": digest}
-        launch(f"log_redo_{layout}", len(slots), keys_per_item=1, **columns, **logged)
+        before, first, last = self.ended.descriptor, moves.first, index.unmoved
+        epoch = before.epoch + 1
         descriptor = before._replace(
             epoch=epoch,
             growth=growth,
-            runs=runs if len(slots) else runs[:1],
+            runs=runs if moves.entries else runs[:1],
             first_sequence=before.next_sequence,
-            log_digest=int(digest.sum(dtype=np.uint64)),
+            log_digest=log_moves(self._backend, index, moves, epoch, frame.entries),
         )
         durable = self.journal.durable
         self.begun = epoch
@@ -210,10 +206,13 @@ class JournalCommitter:
         written = self.journal.append(frame, descriptor, 0, durable)
         self._files.growth = growth
         failpoint.hit("before_growth_apply")
-        fill_blocks(self._backend, index, fill.first_word, fill.count, epoch)
+        middle = (first + last + 1) // 2 if failpoint.armed("mid_growth_apply") else first
+        if middle < last:
+            split_image(self._backend, index, middle, last, epoch)
         failpoint.hit("mid_growth_apply")
-        launch(f"apply_{layout}", len(slots), keys_per_item=1, **columns, index=index)
-        self._backend.host_stored_blocks(index, fill.first_word, fill.first_word + fill.count)
+        if first < middle:
+            split_image(self._backend, index, first, middle, epoch)
+        self._backend.host_stored_blocks(index, 2 * first, 2 * last)
         self.ended = written
 
     def read_gate(self) -> int:

@@ -11,7 +11,7 @@ from gpkvs.engine.heap import Heap
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
-from gpkvs.media.layout import LAYOUTS, PAGE_BYTES
+from gpkvs.media.layout import LAYOUTS, LONGEST_RECORD_UNITS, PAGE_BYTES, UNIT_BYTES
 from gpkvs.native import native_step
 from gpkvs.pm.mapping import map_memory
 
@@ -135,7 +135,7 @@ class ImageStores:
         self._file = files.data.file
         self._heap_offset = files.root.journal_bytes
         # The largest record, and the page that it begins in.
-        self._pages = map_memory(files.root.segment_bytes + 2 * PAGE_BYTES)
+        self._pages = map_memory(LONGEST_RECORD_UNITS * UNIT_BYTES + 2 * PAGE_BYTES)
         self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:

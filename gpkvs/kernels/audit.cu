@@ -33,7 +33,7 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
 
     const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
     if (units < 2 || (offset + units) * UNIT_BYTES > a.heap_bytes ||
-        offset / a.segment_units != (offset + units - 1) / a.segment_units)
+        !is_in_segments(offset % a.segment_units, units, a.segment_units))
         return AUDIT_REFERENCE;
     const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);
     if (!record) return AUDIT_CHECKSUM;

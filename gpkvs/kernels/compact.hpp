@@ -5,7 +5,7 @@
 //
 // Records that survive are appended to a segment of their own, behind the last one, so that those of one age stay
 // together. When it is full, the segment with most room above its last record is the next one, else a free one. A large
-// record goes where least room is left.
+// record goes where least room is left. A long record, which has its own segments, moves only where it is told to.
 #pragma once
 #include "hash.cuh"
 #include "heap_state.hpp"
@@ -13,11 +13,12 @@
 #include "record.cuh"
 
 // Of each table with records: its id, where its index begins, and its geometry. `user_tail`: the segment that users' records
-// are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `moves`: the
-// number of moves so far, to which the call adds; what they are charged; and whether the call ended for want of room.
+// are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `run`: the free
+// segment where a long record goes, or NO_SEGMENT. `moves`: the number of moves so far, to which the call adds; what they
+// are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
-    F(u64, victim) F(u64, user_tail)                                                        \
+    F(u64, victim) F(u64, user_tail) F(u64, run)                                            \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
@@ -40,7 +41,7 @@ class Mover {
 
     // Moves the record of a slot; false if there is no room for it.
     bool move(u32 table, u64 slot, u64 reference) {
-        const u64 units = reference_length(reference), segment = place(units);
+        const u64 units = reference_length(reference), segment = units > a.segment_units ? a.run : place(units);
         if (segment == NO_SEGMENT) {
             a.moves[MOVES_LACK_ROOM] = 1;
             return false;
@@ -49,9 +50,14 @@ class Mover {
         a.table[i] = table;
         a.slot[i] = slot;
         a.moved_from[i] = reference;
-        a.moved_to[i] = make_reference(segment * a.segment_units + a.ends[segment], units);
-        a.ends[segment] += units;
-        a.moves[MOVES_CHARGE] += record_charge(units, a.segment_units);
+        if (units > a.segment_units) {
+            a.moved_to[i] = make_reference(segment * a.segment_units, units);
+            a.moves[MOVES_CHARGE] += a.segment_units;  // of the victim
+        } else {
+            a.moved_to[i] = make_reference(segment * a.segment_units + a.ends[segment], units);
+            a.ends[segment] += units;
+            a.moves[MOVES_CHARGE] += record_charge(units, a.segment_units);
+        }
         units_ += units;
         return true;
     }
@@ -59,7 +65,10 @@ class Mover {
     void end() const { a.survivors[0] = survivors_; }
 
   private:
-    u64 room(u64 segment) const { return segment_end(segment, a.segment_units, a.heap_units) - a.ends[segment]; }
+    u64 room(u64 segment) const {
+        const u64 end = segment_end(segment, a.segment_units, a.heap_units);
+        return a.ends[segment] < end ? end - a.ends[segment] : 0;
+    }
     bool is_free(u64 segment) const { return !a.ends[segment] && !a.live_units[segment]; }
 
     u64 place(u64 units) {
@@ -98,7 +107,8 @@ GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
     while (at < a.end && at - started < a.units_max && mover.goes_on()) {
         const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + at) * UNIT_BYTES);
         const u64 units = record_units(header->key_bytes, header->value_bytes);
-        if (at + units > a.end) {
+        const bool is_long = at == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
+        if (at + units > a.end && !(is_long && begin + units <= a.heap_units)) {
             at = a.end;
             break;
         }
@@ -136,7 +146,8 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
         const BytesSlot& slot = index[at / WAYS].ways[at % WAYS];
         if (slot_kind(slot.meta) == KIND_EMPTY) continue;
         const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
-        if (offset / a.segment_units != a.victim || offset % a.segment_units + units > a.segment_units || !units) continue;
+        if (offset / a.segment_units != a.victim || !is_in_segments(offset % a.segment_units, units, a.segment_units)) continue;
+        if (!units || offset + units > a.heap_units) continue;
         if (!mover.move((u32)a.swept, at, slot.reference)) break;
     }
     mover.end();

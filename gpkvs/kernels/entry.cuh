@@ -17,16 +17,21 @@ GPKVS_DEVICE u64 entry_digest(u64 entry, const Entry<Slot>& words) {
     return digest;
 }
 
+// Stores an entry, and returns its digest.
+template <class Slot>
+GPKVS_DEVICE u64 log_entry(u64* log, u64 number, u64 at, u64 epoch, const Slot& slot) {
+    Entry<Slot> entry;
+    entry.slot = at;
+    entry.epoch = epoch;
+    for (u32 w = 0; w < sizeof(Slot) / 8; w++) entry.words[w] = ((const u64*)&slot)[w];
+    for (u32 w = 0; w < sizeof(entry) / 8; w++) pm_store(log + entry_word_at<Slot>(number, w), ((const u64*)&entry)[w]);
+    return entry_digest(number, entry);
+}
+
 // Stores the entry of the changed slot i, with the words that a slot has, and its digest.
 template <class Slot, class Args>
 GPKVS_DEVICE void store_entry(const Args& a, u64 i, const Slot& slot) {
-    Entry<Slot> entry;
-    entry.slot = a.changed_slot[i];
-    entry.epoch = a.epoch;
-    for (u32 w = 0; w < sizeof(Slot) / 8; w++) entry.words[w] = ((const u64*)&slot)[w];
-    for (u32 w = 0; w < sizeof(entry) / 8; w++)
-        pm_store(a.log + entry_word_at<Slot>(a.first + i, w), ((const u64*)&entry)[w]);
-    a.digest[i] = entry_digest(a.first + i, entry);
+    a.digest[i] = log_entry(a.log, a.first + i, a.changed_slot[i], a.epoch, slot);
 }
 
 template <class Slot>

@@ -7,20 +7,29 @@
 
 enum Side { SIDE_EMPTY = 0, SIDE_LOWER = 1, SIDE_UPPER = 2 };
 
+// Where each slot of a bucket goes. The hashes have a loop of their own, of which a compiler makes vectors.
 template <class Slot>
-GPKVS_DEVICE u8 side_of(const TableKey& table, const Slot& slot, u64 bucket, u64 blocks) {
-    if (is_empty(slot, empty_slot(table, bucket, (const Slot*)nullptr))) return SIDE_EMPTY;
+GPKVS_DEVICE void find_sides(const TableKey& table, const Bucket<Slot>& from, u64 bucket, u64 blocks, u8* sides) {
     const u64 upper = 2 * (bucket / Bucket<Slot>::IN_BLOCK) + 1;
-    return mul_high(fingerprint_of(table, slot).low, 2 * blocks) == upper ? SIDE_UPPER : SIDE_LOWER;
+    const Slot empty = empty_slot(table, bucket, (const Slot*)nullptr);
+    u64 fingerprint0[WAYS];
+    for (u32 way = 0; way < WAYS; way++) fingerprint0[way] = fingerprint_of(table, from.ways[way]).low;
+    for (u32 way = 0; way < WAYS; way++) {
+        const u8 side = mul_high(fingerprint0[way], 2 * blocks) == upper ? SIDE_UPPER : SIDE_LOWER;
+        sides[way] = is_empty(from.ways[way], empty) ? (u8)SIDE_EMPTY : side;
+    }
 }
 
+// Both lines of a target are stored whole, so they need not be read.
 template <class Slot>
-GPKVS_DEVICE void store_way(Bucket<Slot>* index, u64 bucket, u32 way, const Slot& slot) {
-    store_slot(index->ways, bucket * WAYS + way, (const u64*)&slot);
+GPKVS_DEVICE void stream_way(Bucket<Slot>& target, u32 way, bool is_taken, const Slot& slot, const Slot& empty) {
+    u64 words[sizeof(Slot) / 8];
+    for (u32 w = 0; w < sizeof(Slot) / 8; w++) words[w] = is_taken ? ((const u64*)&slot)[w] : ((const u64*)&empty)[w];
+    for (u32 w = 0; w < sizeof(Slot) / 8; w += 2) pm_stream_pair((u64*)&target.ways[way] + w, words + w);
 }
 
 // split: both targets of every block, from the block `first` on, all of their slots; with `upper_only`, only the upper one.
-// One item a bucket of a source. No source may be a target of another one.
+// One item a bucket of a source. No source may be a target of another one; block 0 may be its own.
 #define SPLIT_ARGS(F, Slots)                                                                \
     F(Slots*, index) F(u64, blocks) F(u64, first) F(u64, upper_only) F(u64, hash_key0) F(u64, hash_key1)
 #define SPLIT_BYTES_ARGS(F) SPLIT_ARGS(F, BytesBucket)
@@ -32,32 +41,56 @@ GPKVS_DEVICE void split_bucket(const Args& a, u64 i) {
     const u64 lower = bucket / in_block * 2 * in_block + bucket % in_block;
     const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
     const Slot empty = empty_slot(table, bucket, (const Slot*)nullptr);
-    for (u32 way = 0; way < WAYS; way++) {
-        const Slot slot = a.index[bucket].ways[way];
-        const bool is_upper = side_of(table, slot, bucket, a.blocks) == SIDE_UPPER;
-        store_way(a.index, lower + in_block, way, is_upper ? slot : empty);
-        if (!a.upper_only) store_way(a.index, lower, way, is_upper ? empty : slot);
-    }
+    const Bucket<Slot> from = a.index[bucket];
+    u8 sides[WAYS];
+    find_sides(table, from, bucket, a.blocks, sides);
+    for (u32 way = 0; way < WAYS; way++)
+        stream_way(a.index[lower + in_block], way, sides[way] == SIDE_UPPER, from.ways[way], empty);
+    if (a.upper_only) return;
+    for (u32 way = 0; way < WAYS; way++) stream_way(a.index[lower], way, sides[way] == SIDE_LOWER, from.ways[way], empty);
 }
 
 GPKVS_PM_KERNEL(split_bytes, SPLIT_BYTES_ARGS) { split_bucket<BytesSlot>(a, i); }
 GPKVS_PM_KERNEL(split_u64, SPLIT_U64_ARGS) { split_bucket<U64Slot>(a, i); }
 
-// sides: where each slot goes (`Side`). One item a slot, from the slot `first` on.
+// sides: where each slot goes (`Side`). One item a bucket, from the bucket `first` on.
 #define SIDES_ARGS(F, Slots)                                                                \
     F(const Slots*, index) F(u64, blocks) F(u64, first) F(u64, hash_key0) F(u64, hash_key1) F(u8*, side)
 #define SIDES_BYTES_ARGS(F) SIDES_ARGS(F, BytesBucket)
 #define SIDES_U64_ARGS(F) SIDES_ARGS(F, U64Bucket)
 
 template <class Slot, class Args>
-GPKVS_DEVICE void find_side(const Args& a, u64 i) {
-    const u64 slot = a.first + i;
+GPKVS_DEVICE void store_sides(const Args& a, u64 i) {
     const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
-    a.side[i] = side_of(table, a.index[slot / WAYS].ways[slot % WAYS], slot / WAYS, a.blocks);
+    find_sides(table, a.index[a.first + i], a.first + i, a.blocks, a.side + WAYS * i);
 }
 
-GPKVS_KERNEL(sides_bytes, SIDES_BYTES_ARGS) { find_side<BytesSlot>(a, i); }
-GPKVS_KERNEL(sides_u64, SIDES_U64_ARGS) { find_side<U64Slot>(a, i); }
+GPKVS_KERNEL(sides_bytes, SIDES_BYTES_ARGS) { store_sides<BytesSlot>(a, i); }
+GPKVS_KERNEL(sides_u64, SIDES_U64_ARGS) { store_sides<U64Slot>(a, i); }
+
+// log_moved: an entry for each slot that moves, with its contents, in the order of the sources. One item a block, whose
+// entries begin at the number `entry`; `digest` gets their sum.
+#define LOG_MOVED_ARGS(F, Slots)                                                            \
+    F(const Slots*, index) F(u64, first) F(const u8*, side) F(const u64*, entry) F(u64, epoch) F(u64*, log) F(u64*, digest)
+#define LOG_MOVED_BYTES_ARGS(F) LOG_MOVED_ARGS(F, BytesBucket)
+#define LOG_MOVED_U64_ARGS(F) LOG_MOVED_ARGS(F, U64Bucket)
+
+template <class Slot, class Args>
+GPKVS_DEVICE void log_moved_block(const Args& a, u64 i) {
+    const u64 slots = Bucket<Slot>::IN_BLOCK * WAYS, block = a.first + i;
+    const Slot* from = a.index[block * Bucket<Slot>::IN_BLOCK].ways;
+    const u8* side = a.side + slots * i;
+    u64 entry = a.entry[i], digest = 0;
+    for (u64 slot = 0; slot < slots; slot++) {
+        if (side[slot] == SIDE_EMPTY) continue;
+        const u64 target = (2 * block + (side[slot] == SIDE_UPPER)) * slots + slot;
+        digest += log_entry(a.log, entry++, target, a.epoch, from[slot]);
+    }
+    a.digest[i] = digest;
+}
+
+GPKVS_PM_KERNEL(log_moved_bytes, LOG_MOVED_BYTES_ARGS) { log_moved_block<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL(log_moved_u64, LOG_MOVED_U64_ARGS) { log_moved_block<U64Slot>(a, i); }
 
 // empty_slots: the contents of slots that a table does without. One item a slot.
 #define EMPTY_SLOTS_ARGS(F, Slot)                                                           \
@@ -84,7 +117,7 @@ template <class Slot, class Args>
 GPKVS_DEVICE void fill_bucket(const Args& a, u64 i) {
     const u64 bucket = a.first * Bucket<Slot>::IN_BLOCK + i;
     const Slot empty = empty_at<Slot>(a, bucket);
-    for (u32 way = 0; way < WAYS; way++) store_way(a.index, bucket, way, empty);
+    for (u32 way = 0; way < WAYS; way++) stream_way(a.index[bucket], way, false, empty, empty);
 }
 
 GPKVS_PM_KERNEL(fill_bytes, FILL_BYTES_ARGS) { fill_bucket<BytesSlot>(a, i); }

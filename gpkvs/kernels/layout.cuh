@@ -57,6 +57,12 @@ GPKVS_DEVICE u64 reference_offset(u64 reference) { return reference >> REFERENCE
 GPKVS_DEVICE u64 reference_length(u64 reference) { return reference & ((1ull << REFERENCE_LENGTH_BITS) - 1); }  // units
 GPKVS_DEVICE u64 make_reference(u64 offset, u64 length) { return offset << REFERENCE_LENGTH_BITS | length; }
 
+// Whether a record lies where it may: inside a segment; if it is longer than one, from the beginning of one on.
+static const u64 LONGEST_RECORD_UNITS = (32u << 20) / UNIT_BYTES;
+GPKVS_DEVICE bool is_in_segments(u64 in_segment, u64 units, u64 segment_units) {
+    return in_segment + units <= segment_units || (in_segment == 0 && units <= LONGEST_RECORD_UNITS);
+}
+
 // A record: this header, the key, the value, zeros up to a whole unit. The CRC covers all of it but itself.
 struct RecordHeader {
     u32 crc32c;

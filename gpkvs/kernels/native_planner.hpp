@@ -181,6 +181,7 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     for (u64 op = 0; op < a.n; op++) {
         if (a.reference[op] == NO_RECORD) continue;
         const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
+        if (units > a.segment_units) return false;  // `filled_segment` has room for a segment a record
         const u64 reference = appender.append(units);
         if (reference == NO_RECORD) return false;
         a.reference[op] = a.put_reference[records] = reference;
@@ -225,7 +226,7 @@ template <class Args>
 static bool plan_writes(const Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
     if (changes == NO_SLOT) return false;
-    Tail tail = {a.tail_segment, a.tail_units, a.tail_segment, UNCOUNTED};
+    Tail tail = tail_at(a.tail_segment, a.tail_units);
     if constexpr (has_records<typename Args::Slot>)
         if (!allocate_records(a, changes, tail)) return false;
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;

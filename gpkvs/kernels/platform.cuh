@@ -69,6 +69,7 @@ GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
 GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
     asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(words[0]), "l"(words[1]) : "memory");
 }
+GPKVS_DEVICE void pm_stream_pair(u64* at, const u64* words) { pm_store_pair(at, words); }
 // The calling thread's earlier stores to PM have left the GPU when this returns (GPM, ASPLOS '22, section 5.1).
 GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
@@ -76,6 +77,9 @@ GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
 #include <stddef.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 #if defined(__SSE4_2__)
 #include <nmmintrin.h>
 #elif defined(__ARM_FEATURE_CRC32)
@@ -228,6 +232,17 @@ GPKVS_DEVICE void pm_store(u64* at, u64 word) {
 GPKVS_DEVICE void pm_store_pair(u64* at, const u64* words) {
     pm_store(at, words[0]);
     pm_store(at + 1, words[1]);
+}
+// The same for lines that are stored whole and not read soon: past the caches, which would read each line first.
+GPKVS_DEVICE void pm_stream_pair(u64* at, const u64* words) {
+#if defined(__x86_64__) && !defined(GPKVS_TRACE)
+    if (__builtin_expect(pm_write_back == WRITE_BACK_NONE, 1)) {
+        _mm_stream_si64((long long*)at, (long long)words[0]);
+        _mm_stream_si64((long long*)at + 1, (long long)words[1]);
+        return;
+    }
+#endif
+    pm_store_pair(at, words);
 }
 GPKVS_DEVICE void pm_persist() {
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_write_back_all();

@@ -20,8 +20,8 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
 }
 
 // result_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since
-// records are whole units. A value of the same batch takes nothing there. A reference that leaves its segment is damaged,
-// and no value is returned for it.
+// records are whole units. A value of the same batch takes nothing there. A reference that leaves its segment, or is that
+// of a long record and does not begin one, is damaged, and no value is returned for it.
 #define RESULT_BOUND_ARGS(F)                                                                 \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op)               \
     F(const u32*, key_lengths) F(u64, segment_units) F(u32*, length)
@@ -32,7 +32,7 @@ GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u64 held = reference_length(reference) * UNIT_BYTES, other = sizeof(RecordHeader) + a.key_lengths[op];
     const u64 in_segment = reference_offset(reference) % a.segment_units;
     const bool is_record = writer_of(a, op) == NO_OP && reference != NO_RECORD && held > other &&
-                           in_segment + reference_length(reference) <= a.segment_units;
+                           is_in_segments(in_segment, reference_length(reference), a.segment_units);
     a.length[i] = is_record ? (u32)(held - other) : 0;
 }
 

@@ -16,9 +16,11 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
         if (slot_kind(slot->meta) == KIND_EMPTY) continue;
         records++;
         count_reference(a, slot->reference);
-        const u64 segment = reference_offset(slot->reference) / a.segment_units;
-        const u64 end = reference_offset(slot->reference) % a.segment_units + reference_length(slot->reference);
-        if (segment < a.segments) atomic_max(a.ends + segment, end < a.segment_units ? end : a.segment_units);
+        const u64 parts = count_parts(a, slot->reference);
+        for (u64 number = 0; number < parts; number++) {
+            const RecordPart part = part_of(a, slot->reference, number);
+            atomic_max(a.ends + part.segment, part.end);
+        }
     }
     a.records[i] = records;
 }

@@ -151,15 +151,16 @@ static void count_live_run(const void* args, u64, u64) {
         w.heap_state[HEAP_CLOCK] += filled[1];
         w.stamps[segment] = w.heap_state[HEAP_CLOCK];
     }
-    for (u64 i = 0; i < w.freed; i++)
-        if (u64* live_units = live_units_of(w, w.freed_reference[i])) {
-            const u64 segment = live_units - w.live_units, units = reference_length(w.freed_reference[i]);
-            const u64 charge = record_charge(units, w.segment_units);
-            w.charged_units[segment] -= charge;
-            w.heap_state[HEAP_CHARGED] -= charge;
-            if (w.freed_units) w.freed_units[segment] += units;
-            else *live_units -= units;
+    for (u64 i = 0; i < w.freed; i++) {
+        const u64 parts = count_parts(w, w.freed_reference[i]);
+        for (u64 number = 0; number < parts; number++) {
+            const RecordPart part = part_of(w, w.freed_reference[i], number);
+            w.charged_units[part.segment] -= part.charge;
+            w.heap_state[HEAP_CHARGED] -= part.charge;
+            if (w.freed_units) w.freed_units[part.segment] += part.units;
+            else w.live_units[part.segment] -= part.units;
         }
+    }
 }
 
 // A step of the host: it shares its work among the pool's threads itself.

@@ -45,9 +45,11 @@ from gpkvs.media.layout import (
     FIRST_CHECKPOINT,
     FLAG_OFFSET,
     LOG_ENTRIES_OFFSET,
+    LONGEST_RECORD_UNITS,
     PAGE_BYTES,
     ROOT_FILE_BYTES,
     ROOT_OFFSETS,
+    UNIT_BYTES,
     CommitKind,
     Descriptor,
     Root,
@@ -68,8 +70,10 @@ RECOVERY_FILE = "recovery.json"
 # What `create_store` makes before the root; only this may be removed when a creation begins again.
 _CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
-SEGMENT_BYTES_MAX = 32 * MIB
+SEGMENT_BYTES_MAX = 4 * MIB  # of new stores; older ones have up to 32 MiB
 SEGMENT_BYTES_MIN = 64 * KIB
+_SEGMENT_SHARE = 128
+_RECORD_SHARE = 16
 HEAP_SEGMENTS_MAX = 1 << 20  # 64 GiB in the smallest ones
 HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
 JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
@@ -78,6 +82,7 @@ JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40
 JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a block
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
+_EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
 _ZEROS = bytes(1 * MIB)
 INDEX_BYTES_MAX = 1 << 44
 
@@ -210,9 +215,15 @@ def require_store(path: Path) -> None:
 
 
 def segment_bytes_for(heap_bytes: int) -> int:
-    """Return the segment size of a heap: at most a sixteenth of it, a power of two."""
-    wanted = max(SEGMENT_BYTES_MIN, heap_bytes // 16)
+    """Return the segment size of a heap: a power of two, if possible at most a share of it."""
+    wanted = max(SEGMENT_BYTES_MIN, heap_bytes // _SEGMENT_SHARE)
     return min(SEGMENT_BYTES_MAX, 1 << (wanted.bit_length() - 1))
+
+
+def record_bytes_max(segment_bytes: int, heap_bytes_max: int) -> int:
+    """Return how long a record of a heap may be: a sixteenth of it, down to a power of two, or a segment."""
+    share = 1 << (heap_bytes_max // _RECORD_SHARE).bit_length() - 1
+    return max(segment_bytes, min(share, LONGEST_RECORD_UNITS * UNIT_BYTES))
 
 
 def round_up(value: int, step: int) -> int:
@@ -424,8 +435,19 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
         os.close(file)
 
 
-def extend_file(path: Path, size: int, longer: int) -> None:
+def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int], bool] | None = None) -> int:
     """Reserve more space at the end of a file; not durable before a sync.
+
+    Parameters
+    ----------
+    pause
+        Whoever writes to the file meanwhile waits for it. So it is done in pieces, and this is called after each of
+        them, with the seconds that it took and the end that is reached; it returns whether that is enough.
+
+    Returns
+    -------
+    int
+        The size that the file has.
 
     Raises
     ------
@@ -434,13 +456,20 @@ def extend_file(path: Path, size: int, longer: int) -> None:
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.posix_fallocate(file, size, longer - size)
+        end, piece = size, _EXTENDED_AT_ONCE if pause else longer
+        while end < longer:
+            began, step = time.perf_counter(), min(piece, longer - end)
+            os.posix_fallocate(file, end, step)
+            end += step
+            if pause and end < longer and pause(time.perf_counter() - began, end):
+                break
     except OSError:
         with suppress(OSError):  # what was reserved by then goes back
             os.ftruncate(file, size)
         raise
     finally:
         os.close(file)
+    return end
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
-from gpkvs.pm.mapping import grow_mapping, map_memory
+from gpkvs.pm.mapping import grow_mapping, map_memory, touch_pages
 
 _READ_BYTES = 8 << 20
 
@@ -49,6 +49,7 @@ class Image:
     """
 
     is_paged = False
+    is_memory = True
     takes_gpu_stores = True  # it is ordinary memory
     needs_ddio_off = False
 
@@ -84,6 +85,11 @@ class Image:
         self._view = grow_mapping(self._view, size)
         self.address = int(self._view.ctypes.data)
         self.bytes, self.marks, self.copied = size, marks, copied
+
+    def touch(self, offset: int, count: int) -> bool:
+        """Have pages in memory that stores will come to; see `gpkvs.pm.region.Region.touch`."""
+        view = self._view
+        return view is not None and touch_pages(view, offset, count)
 
     def load(self) -> None:
         """Read the checkpoint, past the page cache, and only where the file has data."""

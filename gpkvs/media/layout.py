@@ -84,6 +84,7 @@ UNIT_BYTES: Final = 16
 RECORD_HEADER_BYTES: Final = 32
 REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
+LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
 HEAP_UNITS_MAX: Final = 1 << 40
 
 STRIPE_ENTRIES: Final = 32

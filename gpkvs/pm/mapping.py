@@ -21,6 +21,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 _libc.mremap.restype = ctypes.c_void_p
 _MREMAP_MAYMOVE = 1
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14; not in Python's mmap module
 
 _unmappings: dict[int, weakref.finalize[[int, int], Any]] = {}  # by address
 
@@ -97,6 +98,12 @@ def map_memory(count: int) -> NDArray[np.uint8]:
         raise MemoryError(f"{count:,} bytes: {error.strerror}") from error
     advise(memory, mmap.MADV_HUGEPAGE)
     return memory
+
+
+def touch_pages(mapped: NDArray[np.uint8], first: int, count: int) -> bool:
+    """Have pages of a mapping in memory, to be stored to; return whether the system did it."""
+    refused: int = _libc.madvise(int(mapped.ctypes.data) + first, count, _MADV_POPULATE_WRITE)
+    return not refused
 
 
 def advise(mapped: NDArray[np.uint8], advice: int) -> None:

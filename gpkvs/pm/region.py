@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
-from gpkvs.pm.mapping import advise, grow_mapping, map_file
+from gpkvs.pm.mapping import advise, grow_mapping, map_file, touch_pages
 
 _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
 
@@ -88,6 +88,19 @@ class Region:
         library.gpkvs_unmapped(self.address)
         self._view, self.bytes = view, size
         self._name_mapping(view)
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether the file is memory, so that pages of it cost nothing but the time to touch them."""
+        return self.is_volatile
+
+    def touch(self, offset: int, count: int) -> bool:
+        """Have pages mapped that stores will come to, from any thread; return whether that could be.
+
+        The region is not grown meanwhile. If it is closed, the mapping goes when this returns.
+        """
+        view = self._view
+        return view is not None and touch_pages(view, offset, count)
 
     def _read_single_pages(self, view: NDArray[np.uint8]) -> None:
         """Let the page cache hold this file in single pages.

@@ -31,6 +31,7 @@ from gpkvs.media.directory import (
     checked_sizes,
     first_root,
     make_directory,
+    record_bytes_max,
     require_store,
     round_up,
     segment_bytes_for,
@@ -266,6 +267,8 @@ class _Copy:
         self.sizes = sizes
         self.on_progress = on_progress
         self._segment_units = segment_bytes_for(sizes.heap_bytes_max) // UNIT_BYTES
+        longest = record_bytes_max(self._segment_units * UNIT_BYTES, sizes.heap_bytes_max)
+        self._record_units_max = longest // UNIT_BYTES
         self._contents = {table.id: _Contents() for table in catalog.tables}
         self._blocks = sum(table.blocks for table in catalog.tables)
 
@@ -311,11 +314,11 @@ class _Copy:
             if entry.slot_layout.has_records and len(rows):
                 units = reference_length(in_heap_order(rows.words[:, _REFERENCE]))
                 longest = max(longest, int(units.max()))
-                if longest <= self._segment_units:
+                if longest <= self._record_units_max:
                     _, heap_end = pack(units, heap_end, self._segment_units)
                 live_units += int(units.sum(dtype=np.uint64))
         heap_bytes = round_up(heap_end * UNIT_BYTES, HEAP_STEP_BYTES)
-        if longest > self._segment_units or heap_bytes > self.sizes.heap_bytes_max:
+        if longest > self._record_units_max or heap_bytes > self.sizes.heap_bytes_max:
             raise self._heap_full(max(heap_end, live_units), longest)
         self.sizes = replace(self.sizes, heap_bytes=max(self.sizes.heap_bytes, heap_bytes))
 
@@ -332,7 +335,7 @@ class _Copy:
         )
 
     def _heap_full(self, units: int, longest: int) -> NoSpaceError:
-        # A segment is a sixteenth of the heap, rounded down to a power of two.
+        # A record may take a sixteenth of the heap, rounded down to a power of two.
         needed = max(int(units * UNIT_BYTES / _HEAP_LOAD_SUGGESTED), 16 << (longest * UNIT_BYTES - 1).bit_length())
         return NoSpaceError(
             "heap",

@@ -1,4 +1,7 @@
-"""Records one after the other in a new heap: none crosses the end of a segment, as in the heap of any store."""
+"""Records one after the other in a new heap.
+
+As in the heap of any store, a record lies in one segment; one that is longer than a segment has its own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U8, U64
 from gpkvs.config import MIB
+from gpkvs.media.directory import round_up
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import REFERENCE_LENGTH_BITS, UNIT_BYTES, reference_length, reference_offset
 
@@ -23,7 +27,7 @@ def pack(units: U64, begin: int, segment_units: int) -> tuple[U64, int]:
     Parameters
     ----------
     units
-        The length of each, not above that of a segment.
+        The length of each.
 
     Returns
     -------
@@ -39,8 +43,12 @@ def pack(units: U64, begin: int, segment_units: int) -> tuple[U64, int]:
         last = int(np.searchsorted(ends, np.uint64(done + room), side="right"))
         offset[first:last] = ends[first:last] - units[first:last] + np.uint64(at) - np.uint64(done)
         if last == first:  # it does not fit what is left of the segment
-            assert room < segment_units, "a record is longer than a segment"
-            at += room
+            if room < segment_units:
+                at += room
+                continue
+            offset[first] = at
+            at += round_up(int(units[first]), segment_units)
+            first, done = first + 1, int(ends[first])
             continue
         at += int(ends[last - 1]) - done
         first, done = last, int(ends[last - 1])

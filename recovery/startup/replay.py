@@ -362,7 +362,10 @@ def _is_move(frame: _Found) -> bool:
 
 
 def _record_ranges(files: StoreFiles, frame: _Found, run: LogRun) -> Iterator[tuple[int, int]]:
-    """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages."""
+    """Return where the records of a batch lie: in each segment of the heap the first byte and the end, whole pages.
+
+    A long record goes on behind the segment that it begins in. No other record of the batch lies there.
+    """
     entries = _entries(frame, run)
     versions = entries[:, _META_WORD] & np.uint64(VERSION_MAX)
     is_written = (versions >= np.uint64(frame.header.descriptor.first_sequence)) | _is_move(frame)

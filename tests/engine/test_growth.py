@@ -24,6 +24,7 @@ from gpkvs.engine import growth
 from gpkvs.errors import NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.index import Index
+from gpkvs.pm.region import Region
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
@@ -217,6 +218,7 @@ def test_the_catalogue_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     while grown.index.unmoved > 0:
         with suppress(growth._WaitsError):
             grown.step(rng)
+    grown.store.maintain()
     assert "disk" in grown.store.info().tables[1].growth_waits
     assert (grown.index.blocks, grown.index.unmoved) == (2, 0)
     grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(1000)])
@@ -322,10 +324,85 @@ def test_the_last_step_is_durable_before_the_catalogue(tmp_path: Path, monkeypat
     monkeypatch.setattr(committer, "wait", lambda gate: waited.append(gate) or wait(gate))
     monkeypatch.setattr(growth, "double_table", lambda files, index: waited.append("catalogue"))
     grown.step(random.Random(1))
+    grown.store.maintain()  # a batch does not wait for the last step
     assert waited[-2:] == [committer.read_gate(), "catalogue"]
     assert committer.is_durable(committer.read_gate())
     monkeypatch.undo()
     grown.store.close()
+
+
+def test_a_batch_does_not_wait_for_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one after that is durable writes the catalogue, whatever it stores."""
+    grown = Grown(tmp_path / "store", "bytes", 1, commit="journal")
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(100)])
+    monkeypatch.setattr(grown.store._engine.committer, "is_durable", lambda gate: False)
+    grown.step(random.Random(1))
+    assert (grown.index.unmoved, grown.index.blocks) == (0, 1)
+    grown.run([(Op.SET, b"%08d" % 1, b"again")])
+    assert grown.index.blocks == 1
+    monkeypatch.undo()
+    grown.store._engine.settle()
+    grown.run([(Op.SET, b"%08d" % 2, b"again")])
+    assert (grown.index.blocks, grown.store._engine.growth.table) == (2, None)
+    grown.reopen()
+    grown.verify()
+    grown.store.close()
+
+
+@COMMITS
+def test_a_table_grows_to_its_end_while_nothing_else_is_to_do(tmp_path: Path, commit: Any) -> None:
+    grown = Grown(tmp_path / "store", "bytes", 40, commit=commit)
+    grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(1000)])
+    growing, table = grown.store._engine.growth, grown.store._engine.tables[1]
+    growing.is_reserved(table, waits=True)
+    growing.begin(table)
+    left = []
+    while grown.store.maintain():
+        left.append(grown.index.unmoved)
+    assert left == [24, 8]
+    assert grown.index.blocks == 80
+    grown.verify()
+    grown.reopen()
+    grown.verify()
+    grown.store.close()
+
+
+@COMMITS
+def test_pages_are_there_before_blocks_move_to_them(
+    tmp_path: Path, commit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever drops the table meanwhile waits for the helper."""
+    monkeypatch.setattr(Region, "is_memory", True)
+    grown = Grown(tmp_path / "store", "bytes", 64, commit=commit)
+    growing, table = grown.store._engine.growth, grown.store._engine.tables[1]
+    growing.is_reserved(table, waits=True)
+    growing.begin(table)
+    pages = growing._pages
+    assert pages
+    pages.join()
+    region = table.index.region
+    assert all(is_mapped(region.address + at) for at in range(region.bytes // 2, region.bytes, 4096))
+    grown.store.drop_table("t")
+    assert growing._pages is None
+    grown.store.close()
+
+
+def is_mapped(address: int) -> bool:
+    """Whether a page of this process is in memory (proc(5), pagemap)."""
+    with Path("/proc/self/pagemap").open("rb") as pages:
+        pages.seek(address // 4096 * 8)
+        return bool(int.from_bytes(pages.read(8), "little") >> 63)
+
+
+def test_a_file_is_extended_in_pieces(tmp_path: Path) -> None:
+    """So who writes to it need not wait for all of it; and it ends where somebody has enough."""
+    path, ends = tmp_path / "file", list[int]()
+    path.touch()
+    assert directory.extend_file(path, 0, 5 << 20, lambda seconds, end: bool(ends.append(end))) == 5 << 20
+    assert ends == [1 << 20, 2 << 20, 3 << 20, 4 << 20]
+    assert path.stat().st_size == 5 << 20
+    assert directory.extend_file(path, 5 << 20, 9 << 20, lambda seconds, end: end >= 7 << 20) == 7 << 20
+    assert path.stat().st_size == 7 << 20
 
 
 def test_a_checkpoint_knows_how_far_a_table_has_grown(tmp_path: Path) -> None:
@@ -372,12 +449,12 @@ def test_a_failed_sync_of_a_longer_file_ends_the_process(tmp_path: Path) -> None
 import errno
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import growth
+from gpkvs.engine import index_room
 
 def refuse(path):
     raise OSError(errno.EIO, "no")
 
-growth.sync_path = refuse
+index_room.sync_path = refuse
 with gpkvs.open({str(tmp_path / "store")!r}, index_bytes=64 << 10) as store:
     store.execute(Batch.of([(Op.SET, b"%d" % key, b"v") for key in range(1500)]))
 """

@@ -86,7 +86,7 @@ def require_heap_end(store: gpkvs.Store) -> None:
 
 
 def test_any_batches_while_it_grows(tmp_path: Path, commit: CommitName, host_ops_max: int) -> None:
-    """Random batches against a dictionary, with records up to half of a segment and openings in between."""
+    """Random batches against a dictionary, with records longer than a segment and openings in between."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     choose = random.Random(seed)
@@ -94,7 +94,7 @@ def test_any_batches_while_it_grows(tmp_path: Path, commit: CommitName, host_ops
     settings = {**SMALL, "heap_bytes_max": 32 * MIB, "commit": commit}
     sizes = set()
     store = opened(path, host_ops_max, **settings)
-    assert store._files.root.segment_bytes == 2 * MIB
+    assert store._files.root.segment_bytes == 256 * KIB
     for _ in range(80):
         operations: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]] = []
         for _ in range(choose.randint(1, 20)):
@@ -103,7 +103,7 @@ def test_any_batches_while_it_grows(tmp_path: Path, commit: CommitName, host_ops
                 operations.append((Op.DELETE, key))
                 expected.pop(key, None)
             else:
-                value = choose.randbytes(1) * choose.choice((0, 100, 3000, 20_000, 60_000))
+                value = choose.randbytes(1) * choose.choices((0, 100, 3000, 60_000, 600_000), (3, 3, 3, 3, 0.1))[0]
                 operations.append((Op.SET, key, value))
                 expected[key] = value
         store.execute(Batch.of(operations))
@@ -114,7 +114,7 @@ def test_any_batches_while_it_grows(tmp_path: Path, commit: CommitName, host_ops
             store = opened(path, host_ops_max)
             require_heap_end(store)
     assert len(sizes) > 5, "it hardly grew"
-    assert any(size % (2 * MIB) for size in sizes)
+    assert any(size % (256 * KIB) for size in sizes)
     for number in range(300):
         assert store.get(b"%d" % number) == expected.get(b"%d" % number)
     store.close()
@@ -299,7 +299,7 @@ def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest
 def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     extend_file, asked = heap_growth.extend_file, list[int]()
 
-    def refuse(path: Path, size: int, longer: int) -> None:
+    def refuse(path: Path, size: int, longer: int, pause: object) -> None:
         asked.append(longer - size)
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
@@ -313,7 +313,7 @@ def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.Mon
         store.execute(sets_of(range(28)))
         with pytest.raises(NoSpaceError, match=r"heap full.*the heap asked for 131,072 bytes more, the disk has"):
             store.execute(sets_of(range(28, 40)))
-        assert asked[:3] == [512 * KIB, 256 * KIB, 128 * KIB]
+        assert set(asked) == {512 * KIB, 256 * KIB, 128 * KIB}  # the helper may have begun, too
         assert store.get(b"28") is None
         deadline = time.monotonic() + 10
         while who == "helper" and len(asked) < 9:  # the batch's three, and two rounds of the helper
@@ -359,7 +359,7 @@ def test_a_heap_that_is_overwritten_grows_no_further_than_compaction_needs(
     settings = {**SMALL, "heap_bytes_max": 16 * MIB, "commit": commit}
     store = opened(store_path, host_ops_max, **settings)
     try:
-        assert store._files.root.segment_bytes == 1 * MIB
+        assert store._files.root.segment_bytes == 128 * KIB
         for number in range(400):
             keys = [b"%d" % choose.randrange(800) for _ in range(20)]
             values = [choose.randbytes(1) * choose.choice((500, 5000, 9000)) for _ in keys]

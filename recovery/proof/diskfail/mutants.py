@@ -92,7 +92,7 @@ MUTANTS = (
     _one(
         "catalogue-before-last-step",
         "gpkvs.engine.growth",
-        "        self._committer.wait(self._committer.read_gate())\n",
+        "        self._committer.wait(self._last_gate)\n",
         "",
         "W7: the catalogue of twice the blocks is durable before the frame that says that all have moved",
     ),
