@@ -42,8 +42,11 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \
 	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
 
-# The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise.
-BY_UNDO := tests/engine tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
+# The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. Tests of growth and of
+# compaction name both.
+BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.py %journal_committer.py,\
+	$(wildcard tests/engine/test_*.py)) \
+	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
 test: suite docs phases undo  ## the whole test suite
 

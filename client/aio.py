@@ -323,7 +323,13 @@ class AsyncClient:
         return found_of(await self.execute(deletes_of(keys), table=table, timeout=timeout))
 
     async def create_table(
-        self, name: str, *, layout: str = "bytes", index_bytes: int = 0, timeout: Timeout = _DEFAULT
+        self,
+        name: str,
+        *,
+        layout: str = "bytes",
+        index_bytes: int = 0,
+        index_bytes_max: int = 0,
+        timeout: Timeout = _DEFAULT,
     ) -> TableInfo:
         """Make an empty table, durably when this returns.
 
@@ -335,6 +341,8 @@ class AsyncClient:
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
             32 for each slot of ``bytes``, 16 of ``u64``; 0 takes the server's default.
+        index_bytes_max
+            Size to which its index may grow, for good; 0: no limit but the server's, which holds in any case.
 
         Raises
         ------
@@ -344,7 +352,9 @@ class AsyncClient:
             As for `set`.
         """
         check_table(name)
-        request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
+        request = admin_pb2.CreateTableRequest(
+            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
+        )
         return table_info((await self._call(self._admin.CreateTable, request, timeout, is_write=True)).table)
 
     async def list_tables(self, *, timeout: Timeout = _DEFAULT) -> list[TableInfo]:

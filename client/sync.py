@@ -146,10 +146,14 @@ class Client:
         """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
         return found_of(self.execute(deletes_of(keys), table=table))
 
-    def create_table(self, name: str, *, layout: str = "bytes", index_bytes: int = 0) -> TableInfo:
+    def create_table(
+        self, name: str, *, layout: str = "bytes", index_bytes: int = 0, index_bytes_max: int = 0
+    ) -> TableInfo:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
         check_table(name)
-        request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
+        request = admin_pb2.CreateTableRequest(
+            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
+        )
         return table_info(self._call(self._admin.CreateTable, request, is_write=True).table)
 
     def list_tables(self) -> list[TableInfo]:

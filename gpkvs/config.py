@@ -19,6 +19,7 @@ CommitName = Literal["auto", "undo", "journal"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
 HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
+JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a frame
 LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
 
 DEFAULT_TABLE = "default"
@@ -75,7 +76,7 @@ class Limits:
 class Sizes:
     """Sizes of a store when it is created. All of it is reserved then: by default, at most 32 MiB.
 
-    The heap and the undo log may grow later.
+    The heap, and the undo log or the journal, may grow later.
     """
 
     index_bytes: int = 4 * MIB
@@ -159,6 +160,16 @@ class StoreConfig:
             none_means="half of the index, at least 20 MiB",
         ),
     ] = None
+    journal_bytes_max: Annotated[
+        int | None,
+        Setting(
+            "Largest size of the journal, which grows with the indexes and for large requests; --journal-bytes "
+            "alone keeps it as it is.",
+            LIMITS,
+            is_size=True,
+            none_means="half of all indexes, at least 256 MiB",
+        ),
+    ] = None
     tables_max: Annotated[
         int, Setting("Tables that the store may have; each is a file that stays open.", LIMITS, min=1)
     ] = 1000
@@ -189,6 +200,18 @@ class StoreConfig:
         if self.log_bytes_max is None:
             return LOG_BYTES_MAX if self.log_bytes is None else self.log_bytes
         return self.log_bytes_max
+
+    @property
+    def journal_size_max(self) -> int:
+        """How large the journal may become for a transaction."""
+        if self.journal_bytes_max is None:
+            return JOURNAL_BYTES_USUAL if self.journal_bytes is None else self.journal_bytes
+        return self.journal_bytes_max
+
+    @property
+    def journal_follows_index(self) -> bool:
+        """Whether the journal may become half of all indexes, however much that is."""
+        return self.journal_bytes_max is None and self.journal_bytes is None
 
     @property
     def sizes(self) -> Sizes:

@@ -68,7 +68,11 @@ GROWTH_END = ("before_growth_end",)
 SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 # When the heap grows, or the undo log; `between_roots` then too.
 HEAP_GROWTH = ("before_heap_sync", "before_heap_root", "before_heap_use")
+# When space of the heap is given back, and taken again; `before_heap_sync` then too.
+GIVEN_SPACE = ("before_heap_punch", "after_heap_punch", "before_heap_back")
 LOG_GROWTH = ("before_log_sync", "before_log_root")
+# When the journal grows, after those of `HEAP_GROWTH`; `between_roots` then too.
+JOURNAL_GROWTH = ("mid_extent_zeros", "before_extent_sync", "before_extent_root", "before_extent_use")
 # When a store is created.
 CREATION = ("before_creation_ends",)
 # When a store is copied, in the order in which a copy passes them; `mid_copy` once for each part of an index.
@@ -95,7 +99,7 @@ SERVING_BY_COMMIT = {
 }
 ALL = (
     *(*ENGINE, *JOURNAL, *RECOVERY, *RENEWAL, *GROWTH, *GROWTH_JOURNAL, *GROWTH_END),
-    *(*SCHEMA, *HEAP_GROWTH, *LOG_GROWTH, *CREATION, *COPY),
+    *(*SCHEMA, *HEAP_GROWTH, *GIVEN_SPACE, *LOG_GROWTH, *JOURNAL_GROWTH, *CREATION, *COPY),
 )
 
 _armed = ""

@@ -42,6 +42,7 @@ class TableInfo:
     growing_blocks: int = 0  # blocks of the index before its growth; 0: it does not grow
     moved_blocks: int = 0  # of them, those that are two now
     growth_waits: str = ""  # for what, and what to do
+    index_bytes_max: int = 0  # to which the index may grow; 0: no limit of its own
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class StoreInfo:
     heap_segments: int
     heap_free_segments: int  # in which nothing is live
     heap_moved_bytes: int  # by compaction, since the store was opened
+    heap_given_bytes: int  # of the heap, whose space the file system has now
     commit: str  # ``undo`` or ``journal``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one

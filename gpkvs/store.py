@@ -111,7 +111,11 @@ class Store:
         self.is_new = opened.is_new
         self.recovery = recovered.report
         self._quota = Quota(config.tables_max, config.tables_bytes_max)
-        self._log_bytes_max = max(config.log_size_max, self._files.root.log_bytes)
+        root = self._files.root
+        if root.has_journal:
+            self._log_bytes_max = max(config.journal_size_max, root.journal_bytes_all)
+        else:
+            self._log_bytes_max = max(config.log_size_max, root.log_bytes)
         self.limits = _limits_of(self._files, config.limits, self._log_bytes_max)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
@@ -135,6 +139,8 @@ class Store:
                 self.meter,
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
+                config.heap_bytes or 0,
+                follows_index=config.journal_follows_index,
             )
         except BaseException:
             committer.close()
@@ -284,7 +290,12 @@ class Store:
         )
 
     def create_table(
-        self, name: str, *, layout: str = BYTES_LAYOUT.name, index_bytes: int = Sizes.index_bytes
+        self,
+        name: str,
+        *,
+        layout: str = BYTES_LAYOUT.name,
+        index_bytes: int = Sizes.index_bytes,
+        index_bytes_max: int = 0,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; batches run while its space is reserved.
 
@@ -296,6 +307,8 @@ class Store:
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
             Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
+        index_bytes_max
+            Size to which its index may grow, for good; 0: no limit of its own. That of the store holds too.
 
         Raises
         ------
@@ -307,12 +320,12 @@ class Store:
         """
         with self._schema_mutex:
             self._require_open()
-            check_new_table(self._files.catalog, name, layout, index_bytes)
+            check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
                 unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - anonymous_bytes()
                 require_memory(index_bytes + max(unfilled, 0))
-            entry = new_entry(self._files.catalog, name, layout, index_bytes)
+            entry = new_entry(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
             with self._mutex, self._files.changing, access_errors(self.path):
@@ -343,7 +356,7 @@ class Store:
                 self._free_records(table)
             finally:
                 with self._mutex, self._files.changing:
-                    self._engine.forget(table.index)  # an interrupted count must not go on: the index goes
+                    self._engine.free_space.forget(table.index)  # an interrupted count must not go on: the index goes
                     remove_index(self._files, self._backend, table.entry)
 
     def _free_records(self, dropped: Table) -> None:
@@ -355,8 +368,8 @@ class Store:
             return
         try:
             with self._mutex:
-                self._engine.release(dropped.index)
-            while self._engine.is_counting and self._maintain():
+                self._engine.free_space.release(dropped.index)
+            while self._engine.free_space.is_counting and self._maintain():
                 pass
         except (MemoryError, OSError) as error:
             _log.warning("the records of table %s are freed at the next opening: %r", dropped.entry.name, error)
@@ -373,8 +386,9 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It moves blocks of a table that grows, and empties segments of the heap that are mostly garbage. It need never
-        be called: batches do what they need.
+        It moves blocks of a table that grows, empties segments of the heap that are mostly garbage, and gives back
+        space that was not needed for a minute. It need never be called: batches do what they need, and they give space
+        back too. A process that has nothing to do for long calls it each few seconds; a server does.
         """
         self._origin.require()
         with self._mutex:
@@ -413,19 +427,20 @@ class Store:
             domain_found=self.domain.found,
             domain=self.domain.name,
             domain_note=self.domain.note,
-            heap_bytes=self._files.heap.bytes,
-            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes),
+            heap_bytes=self._files.root.heap_bytes_own,
+            heap_bytes_max=max(self._files.root.heap_bytes_max, self._files.root.heap_bytes_own),
             heap_growth_waits=self._engine.heap.growth_waits,
             heap_live_bytes=live,
             heap_free_bytes=heap.free_units * UNIT_BYTES,
             heap_charged_bytes=heap.charged * UNIT_BYTES,
-            heap_charged_bytes_max=min(heap.charged_max * UNIT_BYTES, heap.bytes),
-            heap_segments=heap.segments,
+            heap_charged_bytes_max=min(heap.charged_max * UNIT_BYTES, heap.present_bytes),
+            heap_segments=heap.segments - len(self._files.journal_segments),
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
+            heap_given_bytes=self._engine.heap_bytes_given,
             commit="journal" if self._files.root.has_journal else "undo",
             log_bytes=self._files.root.log_bytes,
-            journal_bytes=self._files.root.journal_bytes,
+            journal_bytes=self._files.root.journal_bytes_all,
             journal=self._engine.committer.journal_info(),
             limits=self.limits,
             next_version=self._engine.next_sequence,
@@ -476,12 +491,13 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
         growing_blocks=index.blocks if index.is_growing else 0,
         moved_blocks=index.blocks - index.unmoved,
         growth_waits=table.waits,
+        index_bytes_max=entry.index_bytes_max,
     )
 
 
 def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log."""
-    heap_bytes_max = max(files.root.heap_bytes, files.root.heap_bytes_max)
+    heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2)
     return replace(
@@ -506,6 +522,7 @@ def open_store(
     log_bytes_max: int | None = None,
     commit: CommitName = "auto",
     journal_bytes: int | None = None,
+    journal_bytes_max: int | None = None,
     index_bytes_max: int | None = None,
     limits: Limits | None = None,
     create: bool = True,
@@ -537,6 +554,9 @@ def open_store(
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
+    journal_bytes_max
+        How large the journal may become, for larger indexes and for requests of many operations. If only
+        `journal_bytes` is given, it does not grow.
     index_bytes_max
         Size to which the index of each table may grow; by default it grows as far as disk and memory go.
     limits
@@ -581,6 +601,7 @@ def open_store(
         log_bytes_max=log_bytes_max,
         commit=commit,
         journal_bytes=journal_bytes,
+        journal_bytes_max=journal_bytes_max,
         index_bytes_max=index_bytes_max,
         limits=limits or Limits(),
     )

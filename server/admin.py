@@ -48,6 +48,7 @@ class AdminService:
             message.name,
             layout=message.layout or BYTES_LAYOUT.name,
             index_bytes=message.index_bytes or Sizes.index_bytes,
+            index_bytes_max=message.index_bytes_max,
         )
         made = await self._change(create, call)
         return admin_pb2.CreateTableResponse(table=_table(made))
@@ -98,6 +99,7 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         heap_bytes=info.heap_bytes,
         heap_bytes_max=info.heap_bytes_max,
         heap_growth_waits=info.heap_growth_waits,
+        heap_given_back_bytes=info.heap_given_bytes,
         heap_live_bytes=info.heap_live_bytes,
         heap_charged_bytes=info.heap_charged_bytes,
         heap_charged_bytes_max=info.heap_charged_bytes_max,

@@ -33,6 +33,8 @@ _log = logging.getLogger("gpkvs")
 _IN_FLIGHT_MAX = 4
 # So long nothing is asked for before the store does what batches leave behind.
 _IDLE_SECONDS = 0.1
+# And then so long, if there is no more to do: what is not needed for a minute is given back.
+_IDLE_AGAIN_SECONDS = 5.0
 # With fewer operations the next batch waits for the flush, as without a journal. Each batch and each flush costs the
 # same whatever its size: 50 clients with one call each did 1,000 calls a second when every batch started early (2 in a
 # batch), and 1,600 when none did (5 in a batch).
@@ -142,12 +144,14 @@ class Batcher:
         self._observer = observer
         self._maintain = maintain
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._has_nothing_to_maintain = False  # the timer is the long one
         self._is_stopping = False
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[_Waiting] = FairQueue()
         self._busy = False  # the engine's thread has a batch, or gets one in this turn of the loop
         self._in_flight = 0
         self._lacks_memory = False  # for one more batch beside those in flight
+        self._maintain_later(_IDLE_SECONDS)
 
     @property
     def queue_requests(self) -> int:
@@ -203,7 +207,7 @@ class Batcher:
         batch = _Taken(self._take() if self._may_start() else [])
         if not batch.waiting or not self._count_working(batch):
             self._busy = False
-            if self._idle_timer is None:
+            if self._idle_timer is None or self._has_nothing_to_maintain:
                 self._maintain_later(_IDLE_SECONDS)
             return
         job = self._loop.run_in_executor(
@@ -212,8 +216,12 @@ class Batcher:
         job.add_done_callback(partial(self._on_stored, batch))
 
     def _maintain_later(self, seconds: float) -> None:
-        if not self._is_stopping:
-            self._idle_timer = self._loop.call_later(seconds, self._maintain_if_idle)
+        if self._is_stopping:
+            return
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._has_nothing_to_maintain = seconds == _IDLE_AGAIN_SECONDS
+        self._idle_timer = self._loop.call_later(seconds, self._maintain_if_idle)
 
     def stop_maintenance(self) -> None:
         """Begin no step of maintenance any more; the engine's thread may end when its last batch has."""
@@ -239,8 +247,8 @@ class Batcher:
             _log.warning("maintenance of the store failed: %r", error)
         if self._queue:
             self._start_soon()
-        elif error is None and job.result():
-            self._maintain_later(0)
+        else:
+            self._maintain_later(0 if error is None and job.result() else _IDLE_AGAIN_SECONDS)
 
     def _may_start(self) -> bool:
         """Whether to form a batch now."""

@@ -181,6 +181,11 @@ class _StoreCollector(Collector):
             ("free_segments", "Segments of the heap in which nothing is live"),
         ):
             yield GaugeMetricFamily(f"gpkvs_heap_{name}", text, value=getattr(info, f"heap_{name}"))
+        yield GaugeMetricFamily(
+            "gpkvs_heap_given_back_bytes",
+            "Bytes of the heap that were given back to the file system",
+            value=info.heap_given_bytes,
+        )
         yield CounterMetricFamily(
             "gpkvs_heap_moved_bytes", "Bytes of records that compaction moved", value=info.heap_moved_bytes
         )

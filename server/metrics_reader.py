@@ -181,6 +181,7 @@ def _sizes(now: Scrape) -> dict[str, object]:
         "heap_bytes": int(now.value("gpkvs_heap_bytes")),
         "heap_live_bytes": int(now.value("gpkvs_heap_live_bytes")),
         "heap_free_bytes": int(now.value("gpkvs_heap_free_bytes")),
+        "heap_given_back_bytes": int(now.value("gpkvs_heap_given_back_bytes")),
         "heap_charged_bytes": int(now.value("gpkvs_heap_charged_bytes")),
         "heap_charged_bytes_max": int(now.value("gpkvs_heap_charged_bytes_max")),
         "resident_bytes": int(now.value("process_resident_memory_bytes")),

@@ -51,6 +51,12 @@ STEPS = (
         ".venv/bin/python -m pytest -q tests/recovery/startup/test_growth_kills.py -k undo-1",
         10,
     ),
+    Step(
+        "long-records",
+        "GPKVS_ALL_HEAPS=1 .venv/bin/python -m pytest -q tests/engine/test_long_records.py",
+        ".venv/bin/python -m pytest -q tests/engine/test_long_records.py -k batch_with",
+        20,
+    ),
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),
     Step(
         "journal",

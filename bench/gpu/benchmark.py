@@ -20,6 +20,7 @@ import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.bench.gpu.growth import measure_all
 from gpkvs.bench.gpu.records import measure_records
 from gpkvs.bench.gpu.server import measure_server
 from gpkvs.bench.gpu.start import measure_start
@@ -32,7 +33,7 @@ from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.media.layout import LOG_ENTRIES_OFFSET, U64_LAYOUT
 from gpkvs.recovery.startup.recover import undo, verify_log
 
-PARTS = ("numbers", "small", "records", "recovery", "start", "server")
+PARTS = ("numbers", "small", "records", "recovery", "start", "server", "growth")
 _TABLE = "numbers"
 _SMALL = (1, 32, 1024, 16_384, 131_072)
 _SMALL_RUNS = 200
@@ -310,6 +311,10 @@ class GpuBench:
         for size in {self._options.index_bytes: None, self._options.start_index_bytes: None}:
             self._progress(f"starting with an index of {size >> 30} GiB")
             self.facts[f"start_seconds_{size >> 30}_gib"] = measure_start(self._path.with_name("start"), size)
+
+    def _measure_growth(self) -> None:
+        self._progress("growing tables")
+        self.facts["growth"] = measure_all(self._path.with_name("growing"), self._options.batch)
 
     def _measure_server(self) -> None:
         self._progress("YCSB")

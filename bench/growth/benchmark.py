@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, Literal, get_args
 
 from gpkvs.bench.engine.workload import SHAPES, Columns, Shape, Workload
+from gpkvs.bench.growth.steps import measure_steps
 from gpkvs.bench.growth.timeline import Timeline
 from gpkvs.bench.peers.contender import BenchError, Progress, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import TABLE, EmbeddedGpkvs, index_bytes
@@ -23,7 +24,7 @@ from gpkvs.bench.peers.redis_peer import Redis, require_redis
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run, latencies_ms, ratios
-from gpkvs.config import DEFAULT_TABLE
+from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.layout import BLOCK_BYTES
 
@@ -53,6 +54,8 @@ class GrowthOptions:
         Keys in a batch.
     index_bytes
         The size of the index at first.
+    steps_bytes
+        The size of the indexes whose steps of growth are measured alone; 0: none.
     shape
         Sizes of keys and values.
     peers
@@ -64,6 +67,7 @@ class GrowthOptions:
     records: int = 10_000_000
     batch: int = 4096
     index_bytes: int = BLOCK_BYTES
+    steps_bytes: int = 1024 * MIB
     shape: Shape = SHAPES["bytes"]
     peers: tuple[GrowthPeer, ...] = GROWTH_PEERS
 
@@ -90,6 +94,9 @@ def run_growth(options: GrowthOptions, progress: Progress) -> dict[str, Any]:
     if options.peers:
         lines.append(_redis(options, workload, progress, contenders))
     measurements = [_measurement(options, line) for line in lines if line.seconds]
+    comparisons = list(_comparisons(lines))
+    if options.steps_bytes:
+        comparisons += measure_steps(options.directory, options.promise, options.steps_bytes, progress)
     return {
         "benchmark": "growth",
         "promise": options.promise,
@@ -103,7 +110,7 @@ def run_growth(options: GrowthOptions, progress: Progress) -> dict[str, Any]:
         "contenders": contenders,
         "measurements": [measurement.as_json() for measurement in measurements],
         "ratios": ratios(measurements, OWN, []),
-        "comparisons": [one.as_json() for one in _comparisons(lines)],
+        "comparisons": [one.as_json() for one in comparisons],
         "timelines": [line.as_json() for line in lines],
     }
 

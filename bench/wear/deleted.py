@@ -23,7 +23,7 @@ from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerPro
 _KEPT = 10  # one record of so many
 _BATCH = 512
 _LOOK_SECONDS = 1.0
-_HEAP_ROOM = 1.3
+_INDEX_ROOM, _HEAP_MAX_ROOM = 1.3, 2
 _LIVE_AIM, _SEGMENTS_AIM = 1.5, 10
 _SEGMENTS_UNKNOWN = 16  # of a heap that does not say how many it has
 
@@ -50,8 +50,9 @@ def _parts(workload: Workload) -> Iterator[tuple[Columns, Columns]]:
 def _gpkvs(options: WearOptions, workload: Workload, path: Path) -> Comparison:
     record = SHAPE.key_bytes + SHAPE.value_bytes + 32
     server_options = ServerOptions(
-        index=str(index_bytes(SHAPE, int(_HEAP_ROOM * workload.records))),
-        heap=str(int(_HEAP_ROOM * workload.records * record) + (8 << 20)),
+        index=str(index_bytes(SHAPE, int(_INDEX_ROOM * workload.records))),
+        heap="",  # what is asked for is not given back
+        heap_max=str(_HEAP_MAX_ROOM * workload.records * record + (8 << 20)),
         log="16MiB",
         commit="auto",
         journal="16MiB",

@@ -134,6 +134,24 @@ class Backend(Protocol):
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
         """Take note that the host's threads stored to the blocks `first` to `last - 1` of an index."""
 
+    def prepare_growth(self, index: Index, /) -> None:
+        """Take note that the file of an index is long enough for twice its blocks: it will grow soon.
+
+        Raises
+        ------
+        OSError
+            If the system refuses what the backend wants to do ahead; `grow_index` tries again.
+        """
+
+    def reach_blocks(self, index: Index, first: int, /) -> None:
+        """Have kernels reach a growing index from the block `first` on, before anything is stored there.
+
+        Raises
+        ------
+        NoSpaceError
+            If they cannot; nothing has changed.
+        """
+
     def grow_index(self, index: Index, /) -> None:
         """Have room in memory for twice the blocks of an index; its file is that long, and no kernel runs.
 

@@ -275,7 +275,11 @@ def wear_command(
     ),
     share: Annotated[
         list[float] | None,
-        typer.Option(help="How much of the heap they take; by default 0.5, 0.7 and 0.85. May be repeated.", max=1),
+        typer.Option(
+            help="How much of the heap, without reserve and tails, they take; by default 0.5, 0.7 and 0.85. "
+            "May be repeated.",
+            max=1,
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = WearOptions.batch,
     large_records: Annotated[int, typer.Option(help="Records of 1 KB, for the space of files.", min=10)] = (
@@ -298,12 +302,12 @@ def wear_command(
 ) -> None:
     """Overwrite records again and again in a heap that is nearly full, beside RocksDB with BlobDB and LMDB.
 
-    Parts: overwrites (records of 100 B that take 0.5, 0.7 and 0.85 of the heap, uniform and zipfian: what is refused,
-    what is written for a byte of a user, the rate over that at 0.5 and over the peers', how late batches are while
-    records are moved), space (records of 1 KB: files over live records), deleted (a server whose records are mostly
-    deleted and that is then idle: heap file over live records). What the device gets is counted on a disk
-    (--promise msync). With the defaults it takes twenty minutes, most of them for the peers, and 2 GiB; the aims are
-    meant for --heap-bytes 536870912 --large-records 1000000 --large-overwrites 100.
+    Parts: overwrites (records of 100 B that take 0.5, 0.7 and 0.85 of the heap without reserve and tails, uniform and
+    zipfian: what is refused, what is written for a byte of a user, the rate over that at 0.5 and over the peers', how
+    late batches are while records are moved), space (records of 1 KB: files over live records), deleted (a server whose
+    records are mostly deleted and that is then idle: heap file over live records). What the device gets is counted on a
+    disk (--promise msync). With the defaults it takes twenty minutes, most of them for the peers, and 2 GiB; the aims
+    are meant for --heap-bytes 536870912 --large-records 1000000 --large-overwrites 100.
 
     Example: gpkvs bench wear --part overwrites --json bench/results/wear-process.json
     """
@@ -333,6 +337,9 @@ def growth_command(
     records: Annotated[int, typer.Option(help="Keys that are inserted.", min=1)] = GrowthOptions.records,
     batch: Annotated[int, typer.Option(help="Keys in a batch: one transaction.", min=1)] = GrowthOptions.batch,
     index_bytes: Annotated[int, typer.Option(help="Size of the index at first.", min=1)] = GrowthOptions.index_bytes,
+    steps_bytes: Annotated[
+        int, typer.Option(help="Size of the indexes whose steps are measured alone; 0: none.", min=0)
+    ] = GrowthOptions.steps_bytes,
     shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = GrowthOptions.shape.name,
     peer: Annotated[
         list[str] | None,
@@ -354,6 +361,7 @@ def growth_command(
         records=records,
         batch=batch,
         index_bytes=index_bytes,
+        steps_bytes=steps_bytes,
         shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
         peers=_chosen("peer", peer, GROWTH_PEERS),
     )
@@ -382,8 +390,9 @@ def gpu_command(
     Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
     (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside the
     time of the host's threads alone), recovery (verify and undo of a whole batch, opening the store again), start (to
-    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu).
-    The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes four
+    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu),
+    growth (batches of new keys while the index grows from 64 KiB to 4 GiB; the steps of growth alone, to 8 GiB).
+    The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes five
     minutes and 40 GiB of the file system.
 
     Example: gpkvs bench gpu --json bench/results/gpu.json

@@ -84,11 +84,15 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             f"{table.records:,}",
             f"{table.slots:,}",
             f"{100 * table.load_factor:.1f} %",
-            _mib(table.index_bytes),
+            _index(table),
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
             _growth(table),
         )
     return view
+
+
+def _index(table: admin_pb2.TableInfo) -> str:
+    return _mib(table.index_bytes) + (f" of {_mib(table.index_bytes_max)}" if table.index_bytes_max else "")
 
 
 def _growth(table: admin_pb2.TableInfo) -> str:
@@ -101,8 +105,10 @@ def _heap(info: admin_pb2.InfoResponse) -> str:
     text = f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"
     if info.heap_charged_bytes_max < info.heap_bytes:
         text += f", {_mib(info.heap_charged_bytes)} charged of {_mib(info.heap_charged_bytes_max)} that may be"
+    if info.heap_given_back_bytes:
+        text += f", {_mib(info.heap_given_back_bytes)} given back to the file system"
     if info.heap_bytes < info.heap_bytes_max:
-        text += f", which may grow to {_mib(info.heap_bytes_max)}"
+        text += f"; it may grow to {_mib(info.heap_bytes_max)}"
     return f"{text}; growth waits: {info.heap_growth_waits}" if info.heap_growth_waits else text
 
 

@@ -57,11 +57,11 @@ def soak_command(
     """Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.
 
     Clients write, overwrite, read and delete records of 8 bytes to large ones, in tables of both layouts, and make and
-    drop tables. They keep the heap 80 to 85 % full and remember what was acknowledged. In the first half of the time
-    the server is killed again and again, at random moments and at failpoints. After each kill everything is read back,
-    and `gpkvs check` must be clean. In the second half one server lives on: its memory may not grow. Writes that are
-    refused for want of room are counted by what was full. A store that compacts may refuse none for the heap up to
-    85 %. Indexes begin small and grow meanwhile.
+    drop tables. They keep the heap, without reserve and tails, 80 to 85 % full and remember what was acknowledged. In
+    the first half of the time the server is killed again and again, at random moments and at failpoints. After each
+    kill everything is read back, and `gpkvs check` must be clean. In the second half one server lives on: its memory
+    may not grow. Writes that are refused for want of room are counted by what was full. A store that compacts may
+    refuse none for the heap up to these 85 %. Indexes begin small and grow meanwhile.
 
     Example: gpkvs soak --minutes 10 --data /mnt/pmem/soak
     """

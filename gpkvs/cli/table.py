@@ -45,8 +45,17 @@ def create_command(
         typer.Option(
             parser=parse_bytes,
             metavar="SIZE",
-            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. Plan for 80 % full.",
-            show_default="64MiB",
+            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. It grows.",
+            show_default="4MiB",
+        ),
+    ] = 0,
+    index_bytes_max: Annotated[
+        int,
+        typer.Option(
+            parser=parse_bytes,
+            metavar="SIZE",
+            help="Size to which the index may grow, for good. The limit of the server holds too.",
+            show_default="no limit of its own",
         ),
     ] = 0,
     target: Target = ServerConfig.listen,
@@ -58,7 +67,9 @@ def create_command(
     Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
     """
     with connect(target) as channel:
-        request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=index_bytes)
+        request = admin_pb2.CreateTableRequest(
+            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
+        )
         made = admin_pb2_grpc.AdminStub(channel).CreateTable(request, timeout=timeout).table
     if as_json:
         print_json(as_dict(made))

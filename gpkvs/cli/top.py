@@ -149,7 +149,9 @@ def _tables(summary: dict[str, Any]) -> Table:
     live, free, total = (summary[f"heap_{which}bytes"] for which in ("live_", "free_", ""))
     moved = summary["moved_bytes"]
     compaction = f"; compaction moves {_bytes(moved)} a second" if moved else ""
-    caption = f"heap: {_bytes(live)} live, {_bytes(free)} free of {_bytes(total)}{compaction}"
+    given = summary["heap_given_back_bytes"]
+    given_back = f", {_bytes(given)} given back" if given else ""
+    caption = f"heap: {_bytes(live)} live, {_bytes(free)} free{given_back} of {_bytes(total)}{compaction}"
     tables = Table("table", caption=caption)
     tables.caption_justify = "left"
     for heading in ("records", "slots", "load", "bytes per key", "moved"):

@@ -95,8 +95,8 @@ def heap_full(heap: Heap) -> NoSpaceError:
     charged, most = heap.charged * UNIT_BYTES, heap.charged_max * UNIT_BYTES
     return NoSpaceError(
         "heap",
-        f"the records would take more than the {most:,} of {heap.bytes:,} bytes that compaction can keep free of "
-        f"waste ({charged:,} are charged now): {_way_out(heap)}",
+        f"the records would take more than the {most:,} of {heap.present_bytes:,} bytes that compaction can keep free "
+        f"of waste ({charged:,} are charged now): {_way_out(heap)}",
     )
 
 

@@ -64,6 +64,9 @@ class Committer(Protocol):
     def release_waiting(self) -> bool:
         """Make space usable that is free but not yet to be used again; return whether there was some."""
 
+    def release_covered(self) -> None:
+        """Make of this space usable what is to be used again by now; nothing is stored for it."""
+
     def journal_info(self) -> JournalInfo | None:
         """Describe the journal as it is now, if there is one."""
 

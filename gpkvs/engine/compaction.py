@@ -8,7 +8,7 @@ they are, damaged ones too. Their slots keep fingerprint, kind and version, so a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ _STEP_UNITS_MIN = (128 << 10) // UNIT_BYTES
 # What a step looks at for each unit that it is to free: it ends early enough for the batch that waits.
 _LOOKED_AT: Final = 4
 _STEP_MOVES: Final = 4096
+_STEP_RECORDS: Final = 8192  # that a step walks over
+_WALKED_WORDS: Final = 4  # of each (`Walked` in kernels/compact.hpp)
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
@@ -67,7 +69,8 @@ class Compactor:
         self._victim: int | None = None
         self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
         self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
-        self._spared, self._run = _NOTHING, _NOWHERE  # of the step that makes neighbours
+        self._barred, self._long_to = _NOTHING, _NOWHERE  # of the step that makes neighbours
+        self._walked = np.empty((_STEP_RECORDS, _WALKED_WORDS), np.uint64)
         self.freed_units = 0
 
     @property
@@ -123,23 +126,26 @@ class Compactor:
     def _clear(self, step: Step) -> bool:
         """Empty a segment; return whether it is empty."""
         heap = self._heap
+        if step.long_to is not None:  # the record must not be stored over itself, nor over another one
+            assert heap.is_free[step.long_to : step.long_to + step.segments].all()
         if step.victim == heap.survivors:
             heap.survivors = None
-        self._spared, self._run = step.spared, step.run
+        self._barred, self._long_to = step.barred, step.long_to
         try:
             self.empty(step.victim)
         finally:
-            self._spared, self._run = _NOTHING, _NOWHERE
+            self._barred, self._long_to = _NOTHING, _NOWHERE
         return not heap.charged_units[step.victim]
 
     def _step(self, units_max: int) -> None:
-        moves = _Moves(self._files, self._heap, self._tables, units_max, self._spared, self._run)
+        moves = _Moves(self._files, self._heap, self._tables, units_max, self._barred, self._long_to)
         if self._swept is None:
             self._walk(moves)
         else:
             self._sweep(moves)
         if moves.count:
             self._commit(moves)
+            self._long_to = _NOWHERE  # it is taken
         elif moves.lacks_room and not self._committer.release_waiting():
             self._too_large.add(self._give_up())
         self._end_victim()
@@ -224,7 +230,16 @@ class Compactor:
             return
         hash_key0, hash_key1 = self._files.root.hash_keys
         moves.launch(
-            self._backend, "walk_victim", self._victim, self._at, end=end, hash_key0=hash_key0, hash_key1=hash_key1
+            self._backend,
+            "walk_victim",
+            self._victim,
+            self._at,
+            end=end,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            pool=self._backend.host_threads,
+            walked=int(self._walked.ctypes.data),
+            walked_max=_STEP_RECORDS,
         )
         self._at = moves.at
 
@@ -246,7 +261,12 @@ class Compactor:
         """Store a step, and count it."""
         heap, victim = self._heap, self._victim
         assert victim is not None
-        tables = [self._writes(moves, number) for number in np.unique(moves.table).tolist()]
+        all_of_it = moves.filled(slice(None))
+        parts = moves.parts
+        tables = [
+            self._writes(moves, number, part, all_of_it if len(parts) == 1 else moves.filled(part))
+            for number, part in parts
+        ]
         write_set = WriteSet(tables, 0, log_runs(tables, self._files.run_kind), heap.tail, ())
         stamp = float(heap.stamps[victim])
         self._committer.commit(write_set)
@@ -254,44 +274,56 @@ class Compactor:
         units = int(reference_length(moves.moved_to).sum())
         heap.moved_units += units
         self.freed_units -= units
-        segments, _, taken, _ = moves.filled(np.arange(moves.count))
-        for segment, new in zip(segments.tolist(), taken.tolist(), strict=True):  # records keep their age
+        for segment, new in zip(
+            all_of_it.segment.tolist(), all_of_it.units.tolist(), strict=True
+        ):  # records keep their age
             live = max(int(heap.live_units[segment]), new)
             heap.stamps[segment] = int((float(heap.stamps[segment]) * (live - new) + stamp * new) / live)
 
-    def _writes(self, moves: _Moves, number: int) -> TableWrites:
+    def _writes(self, moves: _Moves, number: int, part: _Part, filled: _Filled) -> TableWrites:
         """Return what a step stores of one table."""
-        part = np.flatnonzero(moves.table == number)
         index = moves.tables[number].index
         slot, moved_from, moved_to = moves.slot[part], moves.moved_from[part], moves.moved_to[part]
-        contents = np.empty((len(part), 4), np.uint64)
-        self._backend.launch("load_slots_bytes", len(part), slot=slot, index=index, contents=contents)
+        count = len(slot)
+        contents = np.empty((count, 4), np.uint64)
+        self._backend.launch("load_slots_bytes", count, slot=slot, index=index, contents=contents)
         contents[:, 2] = moved_to
-        segments, ends, units, charges = moves.filled(part)
-        filled = np.stack([segments, units, charges, ends], axis=1)
-        assert filled.shape[1] == FILLED_WORDS
+        filled_segment = np.stack(filled, axis=1)
+        assert filled_segment.shape[1] == FILLED_WORDS
         writes = TableWrites(self._files, self._backend, self._heap)
         writes.index, writes.operations, writes.changed_slot = index, 0, slot
         writes.set(
-            slots=len(part),
-            records=len(part),
-            heap_units=int(units.sum()),
-            freed=len(part),
-            filled=len(segments),
+            slots=count,
+            records=count,
+            heap_units=int(filled.units.sum()),
+            freed=count,
+            filled=len(filled.segment),
             index=index.address,
             table_id=index.entry.id,
         )
         writes.keep(
             changed_slot=slot,
             contents=contents,
-            digest=np.empty(len(part), np.uint64),
+            digest=np.empty(count, np.uint64),
             freed_reference=moved_from,
             put_reference=moved_to,
             moved_from=moved_from,
-            filled_segment=np.ascontiguousarray(filled),
+            filled_segment=np.ascontiguousarray(filled_segment),
         )
         writes.read_counters()
         return writes
+
+
+class _Filled(NamedTuple):
+    """What a step fills: one item a segment, in the order of `filled_segment` (kernels/write_set.hpp)."""
+
+    segment: U64
+    units: U64
+    charge: U64
+    end: U64  # of the step's last record
+
+
+_Part = slice | NDArray[np.int64]  # of the moves
 
 
 class _Moves:
@@ -303,9 +335,9 @@ class _Moves:
         Of the store.
     units_max
         That the step looks at.
-    spared
+    barred
         Segments that no record goes to.
-    run
+    long_to
         Where a long record goes; `None`: nowhere.
     """
 
@@ -315,10 +347,10 @@ class _Moves:
     moved_to: U64
 
     def __init__(
-        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, spared: Run, run: int | None
+        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, barred: Run, long_to: int | None
     ) -> None:
-        self._spared = spared
-        self._run = run
+        self._barred = barred
+        self._long_to = long_to
         self._files = files
         self._heap = heap
         self._units_max = units_max
@@ -358,10 +390,10 @@ class _Moves:
         """Have a kernel find moves."""
         heap, entries = self._heap, [table.index for table in self.tables]
         ends = np.where(heap.live_units > 0, heap.ends, np.uint64(0))
-        for run in (heap.kept_run, self._spared):
+        for run in (heap.kept_run, self._barred):
             ends[run.first : run.end] = heap.segment_units  # no room
         table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
-        self._counts[_AT] = at
+        self._counts[_AT], self._ends = at, ends
         backend.launch(
             kernel,
             1,
@@ -374,7 +406,7 @@ class _Moves:
             survivors=self._survivors,
             victim=victim,
             user_tail=heap.tail.segment,
-            run=_NO_SEGMENT if self._run is None else self._run,
+            long_to=_NO_SEGMENT if self._long_to is None else self._long_to,
             tables=len(entries),
             table_ids=np.array([index.entry.id for index in entries], np.uint64),
             table_index=np.array([index.image for index in entries], np.uint64),
@@ -393,27 +425,36 @@ class _Moves:
         count = int(self._counts[_COUNT])
         self._set_moves(table[:count], *columns[:, :count])
 
-    def filled(self, part: NDArray[np.int64]) -> tuple[U64, U64, U64, U64]:
-        """Return what a part of the moves fills: segments, the end of each step's last record, units, and charges."""
+    @property
+    def parts(self) -> list[tuple[int, _Part]]:
+        """The numbers of the tables, and which moves are of each."""
+        numbers = np.flatnonzero(np.bincount(self.table)).tolist()
+        if len(numbers) == 1:
+            return [(numbers[0], slice(None))]
+        return [(number, np.flatnonzero(self.table == number)) for number in numbers]
+
+    def filled(self, part: _Part) -> _Filled:
+        """Return what a part of the moves fills."""
         units = self._heap.segment_units
-        if self._run is not None:
+        if reference_length(int(self.moved_to[part][0])) > units:
             return _filled_by_long(self.moved_to[part], units)
-        of_all = reference_offset(self.moved_to) // np.uint64(units)
-        ends = (reference_offset(self.moved_to) % np.uint64(units)) + reference_length(self.moved_to)
-        lengths = reference_length(self.moved_to[part])
-        segments, inverse = np.unique(of_all[part], return_inverse=True)
+        moved_to = self.moved_to[part]
+        offsets, lengths = reference_offset(moved_to), reference_length(moved_to)
+        segment_of = offsets // np.uint64(units)
+        # They come in runs: one record after the other goes to the same segment.
+        starts = np.flatnonzero(np.diff(segment_of, prepend=segment_of[:1] + np.uint64(1)))
+        segments, inverse = np.unique(segment_of[starts], return_inverse=True)
         taken, charges = np.zeros((2, len(segments)), np.uint64)
-        np.add.at(taken, inverse, lengths)
-        np.add.at(charges, inverse, charge_of(lengths, units))
-        last = np.array([ends[of_all == segment].max() for segment in segments.tolist()], np.uint64)
-        return segments, last, taken, charges
+        np.add.at(taken, inverse, np.add.reduceat(lengths, starts))
+        np.add.at(charges, inverse, np.add.reduceat(charge_of(lengths, units), starts))
+        return _Filled(segments, taken, charges, self._ends[segments])
 
 
-def _filled_by_long(moved_to: U64, segment_units: int) -> tuple[U64, U64, U64, U64]:
+def _filled_by_long(moved_to: U64, segment_units: int) -> _Filled:
     """Return the same of a step that moves one long record."""
     (reference,) = moved_to.tolist()
     segment, units = reference_offset(reference) // segment_units, reference_length(reference)
     number = np.arange(-(-units // segment_units), dtype=np.uint64)
     taken = np.minimum(np.uint64(units) - number * np.uint64(segment_units), np.uint64(segment_units))
     ends = np.uint64(segment_units + 1) + number
-    return np.uint64(segment) + number, ends, taken, np.full(len(number), segment_units, np.uint64)
+    return _Filled(np.uint64(segment) + number, taken, np.full(len(number), segment_units, np.uint64), ends)

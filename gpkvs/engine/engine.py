@@ -7,8 +7,6 @@ Planners only read PM; the committer alone stores to it. Decisions are in Python
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from contextlib import suppress
 
 import numpy as np
@@ -18,30 +16,22 @@ from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
+from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.journal_growth import JournalGrowth
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
-from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.resolve import Resolver
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
-
-_log = logging.getLogger("gpkvs")
-
-_ROOM_SEGMENTS = 2  # that are freed at once for a batch of many requests: the rest of it comes after
-# What compaction may move for what it frees, before it is given up: with the fullest victims it is 19 times as much.
-_MOVED_TO_FREE_MAX = 40
-_STALLED_SEGMENTS = 4
-_DROPPED_STEP_BYTES = 1 << 20
 
 
 class Engine:
@@ -69,7 +59,11 @@ class Engine:
     growth_limits
         How large indexes may become.
     log_bytes_max
-        How large the undo log may become, if there is one.
+        How large the undo log, or the journal, may become for one batch.
+    heap_bytes_kept
+        What the heap does not give back to the file system, whether it is needed or not.
+    follows_index
+        Whether a journal may also become half of all indexes.
     """
 
     def __init__(
@@ -85,6 +79,9 @@ class Engine:
         meter: Meter,
         growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
+        heap_bytes_kept: int = 0,
+        *,
+        follows_index: bool = False,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -98,15 +95,21 @@ class Engine:
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
         self._resolver = Resolver(backend, files, tables, value_bytes_max, batch_result_bytes_max, meter)
         self._log_entries_max = files.log_entries_max
+        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
-        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap)
-        self._dropped: deque[DroppedTable] = deque()
-        self.compactor = Compactor(files, backend, tables, heap, committer)
-        self._paid_segment = -1  # the tail's, when free segments were last counted
-        self._is_paying = False  # whether free segments are few
-        self._debt = 0  # units that batches appended and compaction has not freed yet
-        self._idle_state = (-1, -1)  # of the heap, when idle compaction began
-        self._idle_from = 0
+        self._journal_growth = (
+            JournalGrowth(
+                files,
+                committer,
+                self._heap_growth,
+                log_bytes_max,
+                follows_index=follows_index,
+                on_grown=self._take_over_log,
+            )
+            if isinstance(committer, JournalCommitter)
+            else None
+        )
+        self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
 
     @property
@@ -138,8 +141,11 @@ class Engine:
         """
         self.meter.begin()
         self._heap_growth.step()
+        if self._journal_growth:
+            self._journal_growth.step()
+        self.free_space.before_batch()
         if len(batch) > self._log_entries_max and batch.has_writes:
-            self._grow_log(len(batch))
+            self._grow_log(batch)
         planned = self._plan(batch)
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
@@ -147,26 +153,38 @@ class Engine:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
         self.growth.after(planned.write_set)
-        # The search for free segments costs as much as a small batch: only where one was taken, or few are left.
-        if self._is_paying or self.heap.tail.segment != self._paid_segment:
-            self._pay(sum(writes.heap_units for writes in planned.write_set.tables))
+        if self.free_space.is_due:
+            self.free_space.pay(sum(writes.heap_units for writes in planned.write_set.tables))
         return planned.result, gate
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
-        if self._lacks(planned, "log") and self._grow_log(2 * len(batch)):  # it displaces keys: two entries each
+        if self._lacks(planned, "log") and self._grow_log(batch, 2):  # it displaces keys: two entries each
             planned = self._plan(batch)
+        may_explain = True
         while True:
             full = _full_tables(planned)
-            if not (full and self.growth.make_room(full)) and not (
-                self._lacks(planned, "heap") and self._heap_growth.make_room(record_bytes_max(batch))
-            ):
+            plans_anew = bool(full) and self.growth.make_room(full)
+            if not plans_anew and self._lacks(planned, "heap"):
+                plans_anew = self._heap_growth.make_room(record_bytes_max(batch))
+                if not plans_anew and may_explain:  # once: what it waits for may be another figure each time
+                    plans_anew, may_explain = self._is_unexplained(planned), False
+            if not plans_anew:
                 break
             planned = self._plan(batch)
         for number, refusal in planned.result.rejected.items():
             if isinstance(refusal, IndexFullError):
                 planned.result.rejected[number] = self.growth.refusal(refusal)
         return planned
+
+    def _is_unexplained(self, planned: Planned) -> bool:
+        """Whether a refusal lacks what the heap waits for: a thread named it after the plan."""
+        waits = self.heap.growth_waits
+        refusals = planned.result.rejected.values()
+        return any(
+            isinstance(refusal, NoSpaceError) and refusal.resource == "heap" and waits not in str(refusal)
+            for refusal in refusals
+        )
 
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
@@ -207,58 +225,16 @@ class Engine:
 
     def _plan_with_room(self, batch: Batch, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
-        growth, needed_bytes = self._heap_growth, record_bytes_max(batch)
-        if not (growth.is_preferred and growth.make_room(needed_bytes)):
-            self._make_room(lacking)
+        growth, needed_bytes, present = self._heap_growth, record_bytes_max(batch), self.heap.present_bytes
+        if growth.is_preferred:
+            growth.make_room(needed_bytes)
+        if self.heap.present_bytes == present:
+            self.free_space.make_room(lacking)
             if growth.can_grow:
                 with suppress(NoRoomError):
                     return self._plan_by_phases(batch)
                 growth.make_room(needed_bytes)
         return self._plan_by_phases(batch, makes_do=True)
-
-    def _make_room(self, lacking: NoRoomError) -> None:
-        """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
-        request = np.flatnonzero(lacking.units)[0]
-        heap, first, in_a_row = self.heap, int(lacking.units[request]), int(lacking.long_segments[request])
-        wanted = max(first, min(int(lacking.units.sum()), _ROOM_SEGMENTS * heap.segment_units)) + heap.segment_units
-        try:
-            while self._dropped:
-                self._count_dropped(_DROPPED_STEP_BYTES)
-            self._free(wanted)
-            if in_a_row and heap.is_compacted:
-                self.compactor.make_run(in_a_row)
-        except (MemoryError, OSError) as error:
-            _log.warning("the heap could not be compacted: %r", error)
-        self.committer.release_waiting()
-
-    def _free(self, wanted_units: int) -> None:
-        """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
-        heap, compactor = self.heap, self.compactor
-        moved, freed = heap.moved_units, compactor.freed_units
-        while heap.emptied_units < wanted_units and compactor.step():
-            gained = compactor.freed_units - freed
-            if heap.moved_units - moved > _MOVED_TO_FREE_MAX * max(gained, 0) + _STALLED_SEGMENTS * heap.segment_units:
-                return
-
-    def _pay(self, units: int) -> None:
-        """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
-        self._debt += units
-        if self._is_paying and self._debt <= 0:
-            return
-        self._paid_segment = self.heap.tail.segment
-        self._is_paying = self.compactor.is_due and not self._dropped and not self._heap_growth.is_preferred
-        if not self._is_paying:
-            self._debt = 0
-            return
-        try:
-            while self._debt > 0:
-                freed = self.compactor.freed_units
-                if not self.compactor.step(wanted_units=self._debt):
-                    self._debt = 0
-                    return
-                self._debt -= self.compactor.freed_units - freed
-        except MemoryError as error:  # the batch is committed: its result must not be lost
-            _log.warning("the heap could not be compacted: %r", error)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:
         """Whether a request was refused for want of room."""
@@ -267,13 +243,22 @@ class Engine:
             isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
         )
 
-    def _grow_log(self, entries: int) -> bool:
-        """Have room for so many entries in the undo log, if it may grow; return whether it is larger now."""
-        if self._log_growth is None or not self._log_growth.make_room(entries):
+    def _grow_log(self, batch: Batch, entries_each: int = 1) -> bool:
+        """Have room for a batch in undo log or journal, if it may grow; return whether it is larger now.
+
+        A journal has room for the largest request of it: the rest can wait for the next frame, and costs no space.
+        """
+        if self._journal_growth:
+            return self._journal_growth.make_room(entries_each * int(batch.request_ops.max()))
+        if self._log_growth is None or not self._log_growth.make_room(entries_each * len(batch)):
             return False
+        self._take_over_log()
+        return True
+
+    def _take_over_log(self) -> None:
+        """Take note that undo log or journal have grown."""
         self._log_entries_max = self._files.log_entries_max
         self._native.take_over_log()
-        return True
 
     def _plan_natively(self, batch: Batch) -> Planned | None:
         with memory_refused():
@@ -288,25 +273,23 @@ class Engine:
         planner = self._phases_on_host if on_host else self._phases
         return planner.plan(batch, self.next_sequence, makes_do=makes_do)
 
+    @property
+    def heap_bytes_given(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._heap_growth.given_bytes
+
     def settle(self) -> None:
         """Return when all batches are durable."""
         self.committer.wait(self.committer.read_gate())
 
     def close(self) -> None:
         """End what runs beside the batches; all of them are durable then."""
+        if self._journal_growth:
+            self._journal_growth.close()
         self._heap_growth.close()
         self.growth.close()
         self.settle()
         self.committer.close()
-
-    def release(self, index: Index) -> None:
-        """Have `maintain` count what a dropped table had in the heap, and free it; nobody else uses its index."""
-        if index.has_records:
-            self._dropped.append(DroppedTable(self._files, self._backend.host, index))
-
-    def forget(self, index: Index) -> None:
-        """Count no further what a dropped table had in the heap: its index is about to be unmapped."""
-        self._dropped = deque(dropped for dropped in self._dropped if dropped.index is not index)
 
     def maintain(self, budget_bytes: int) -> bool:
         """Do a bounded step of the work that batches leave behind.
@@ -326,33 +309,10 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
-        if self._dropped:
-            self._count_dropped(budget_bytes)
+        self.free_space.before_batch()
+        if self.free_space.count_step(budget_bytes):
             return True
-        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self._compact_idle()
-
-    @property
-    def is_counting(self) -> bool:
-        """Whether `maintain` still counts what dropped tables had in the heap."""
-        return bool(self._dropped)
-
-    def _compact_idle(self) -> bool:
-        """Run a step of compaction where two segments become one; it ends if nobody writes."""
-        state = (self.heap.clock, self.heap.charged)
-        if state != self._idle_state:
-            self._idle_state, self._idle_from = state, self.heap.moved_units
-        if self.heap.moved_units - self._idle_from > self.heap.segments * self.heap.segment_units:
-            return False
-        return self.compactor.idle_step()
-
-    def _count_dropped(self, budget_bytes: int) -> None:
-        try:
-            self.committer.release(self._dropped[0].step(budget_bytes))
-        except BaseException:
-            self._dropped.popleft()
-            raise
-        if self._dropped[0].is_counted:
-            self._dropped.popleft()
+        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step()
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from gpkvs.engine.index_room import Pages, Reservation
 from gpkvs.engine.schema import double_table
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import NoMemoryError, NoSpaceError
+from gpkvs.errors import NoSpaceError
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes
 from gpkvs.media.files import StoreFiles
@@ -127,6 +127,8 @@ class Growing:
             return
         if not self.is_reserved(table, waits=False):
             return
+        with suppress(OSError):  # it is tried again when the growth begins
+            self._backend.prepare_growth(table.index)
         if table.records > _BEGIN_LOAD * slots:
             self.begin(table)
         else:
@@ -197,7 +199,8 @@ class Growing:
             self._end_reservation()
             # What an earlier life reserved is reserved again: it may not be durable.
             self._reserving = Reservation(path, size)
-            self._reserving.begin(is_awaited=waits)
+            # No batch of a GPU writes through this file's lock, and batches come faster: no pauses.
+            self._reserving.begin(is_awaited=waits, is_paced=self._backend is self._backend.host)
         if waits:
             self._reserving.join()
         if not self._reserving.is_over:
@@ -209,6 +212,12 @@ class Growing:
         return True
 
     def _check_limits(self, index: Index, size: int) -> None:
+        limit_own = index.entry.index_bytes_max
+        if limit_own and size > limit_own:
+            raise _WaitsError(
+                f"twice its {index.region.bytes:,} bytes are over the table's own index_bytes_max, {limit_own:,}, with "
+                "which it was made: delete keys, or make a new table"
+            )
         limit = min(self._limits.index_bytes_max or INDEX_BYTES_MAX, INDEX_BYTES_MAX)
         if size > limit:
             raise _WaitsError(
@@ -293,8 +302,9 @@ class Growing:
             # No block may move to the place of one that moves with it.
             first = max(unmoved, (last + 1) // 2, last - at_once) if last > 1 else 0
             try:
+                self._backend.reach_blocks(index, 2 * first)
                 self._committer.move_blocks(index, first, last)
-            except NoMemoryError as error:
+            except NoSpaceError as error:
                 raise _WaitsError(str(error)) from error
             self._last_gate = self._committer.read_gate()
 

@@ -16,6 +16,7 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, PAGE_BYTES, Growth
 
 _UPPER = 2  # `SIDE_UPPER` in kernels/grow.cu
+_SLOTS_OF_AN_OPERATION = 8  # the host moves so many slots while it does one operation
 
 
 class Slots(NamedTuple):
@@ -36,8 +37,27 @@ def growth_after(index: Index, first: int) -> Growth:
 def split(backend: Backend, index: Index, first: int, last: int) -> None:
     """Store all slots of the targets; no source may be a target. Not durable before `Region.persist`."""
     assert 2 * first >= last
+    if (last - first) * index.layout.block_slots > _SLOTS_OF_AN_OPERATION * backend.host_ops_max:
+        _split_on_device(backend, index, first, last)
+        return
     _split(backend, index, first, last, upper_only=False)
     backend.host_stored_blocks(index, 2 * first, 2 * last)
+
+
+def _split_on_device(backend: Backend, index: Index, first: int, last: int) -> None:
+    assert 2 * last * BLOCK_BYTES <= index.region.bytes
+    key0, key1 = index.hash_keys
+    in_block = index.layout.block_slots
+    backend.launch(
+        f"split_slots_{index.layout.name}",
+        (last - first) * BLOCK_BYTES // 16,
+        source=index,
+        index=index,
+        blocks=index.blocks,
+        first=first * in_block,
+        hash_key0=key0,
+        hash_key1=key1,
+    )
 
 
 def split_upper_half_of_block_0(backend: Backend, index: Index) -> None:

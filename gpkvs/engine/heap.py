@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64
-from gpkvs.media.layout import LONGEST_RECORD_UNITS, UNIT_BYTES
+from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
 _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN = range(7)
@@ -28,10 +28,10 @@ _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 # A record may take a sixteenth of the heap. Of a heap with fewer than two segments in that, none needs neighbours.
 _RUN_SHARE: Final = 16
-_TAILS: Final = 2
+TAILS: Final = 2
 _UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
-_CHARGED_SHARE: Final = 0.85
+_PROMISED_SHARE: Final = 0.85
 _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
 # What the live units of an absent segment have in addition, so that no allocator takes it: no segment has so many.
 _ABSENT_UNITS: Final = 1 << 40
@@ -116,7 +116,7 @@ def charged_units_max(units: int, segment_units: int) -> int:
     segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
         return _UNLIMITED
-    return int(_CHARGED_SHARE * (units - (reserve_of(segments, segment_units) + _TAILS) * segment_units))
+    return int(_PROMISED_SHARE * (units - (reserve_of(segments, segment_units) + TAILS) * segment_units))
 
 
 class Heap:
@@ -168,16 +168,30 @@ class Heap:
         self.moved_units = 0
         self._freed: deque[tuple[int, U64]] = deque()
 
-    def allow(self, size_max: int) -> None:
-        """Have a place for the segments of a larger heap; before native code knows the addresses of the columns."""
-        self.bytes_max = max(size_max, self.bytes)
-        if self._segments_of(size_max) > len(self._columns[0]):
+    def allow(self, size_max: int, others_max: int = 0) -> None:
+        """Have a place for the segments of a larger heap; before native code knows the addresses of the columns.
+
+        Parameters
+        ----------
+        size_max
+            Bytes that the heap may have.
+        others_max
+            Bytes of its space that may be others', beside that.
+        """
+        self.bytes_max = max(size_max, self.present_bytes)
+        segments = self._segments_of(min(self.bytes_max + others_max, HEAP_UNITS_MAX * UNIT_BYTES))
+        if segments > len(self._columns[0]):
             # What nobody touches takes no memory.
-            columns = tuple(np.zeros(self._segments_of(size_max), np.uint64) for _ in self._columns)
+            columns = tuple(np.zeros(segments, np.uint64) for _ in self._columns)
             for column, old in zip(columns, self._columns, strict=True):
                 column[: len(old)] = old
             self._columns = columns
         self._take(self.bytes)
+
+    @property
+    def space_bytes(self) -> int:
+        """The size that heap and others have a place for."""
+        return len(self._columns[0]) * self.segment_units * UNIT_BYTES
 
     def _segments_of(self, size: int) -> int:
         return -(-size // (self.segment_units * UNIT_BYTES))
@@ -208,11 +222,14 @@ class Heap:
         """The size that it has, without the segments that are absent."""
         return self.bytes - self.absent * self.segment_units * UNIT_BYTES
 
-    def leave(self, segments: NDArray[np.int64]) -> None:
-        """Take whole segments, in which nothing is live, out of use: their space is not the heap's now."""
-        assert not self.live_units[segments].any()
-        assert all(self.end_of(segment) == self.segment_units for segment in segments.tolist())
-        self.live_units[segments] = _ABSENT_UNITS
+    def leave(self, segments: NDArray[np.int64], *, is_opening: bool = False) -> None:
+        """Take whole segments, in which nothing is live, out of use: their space is not the heap's now.
+
+        At an opening, slots that rotted may refer to them. What these count is taken back when their keys change.
+        """
+        assert is_opening or not self.live_units[segments].any()
+        assert not len(segments) or self.end_of(int(segments.max())) == self.segment_units
+        self.live_units[segments] += np.uint64(_ABSENT_UNITS)
         self.ends[segments] = self.segment_units  # compaction finds no room in them
         self.absent += len(segments)
         self._limit()

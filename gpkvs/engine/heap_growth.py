@@ -6,8 +6,13 @@ So a file may be longer than the root says, never shorter, and no record, tail o
 says (invariants file-size, descriptor and slot-reference). Space is reserved before it is used: a store to the mapping
 never meets a hole.
 
+The journal's extents lie in the same space, and are extended here for it (`HeapGrowth.extend_for_journal`).
+
 A thread extends the file while batches run. A batch that finds no room extends it itself. If the disk refuses, the
 store goes on with what it has, and the thread tries again each second.
+
+What a heap does not need for a minute goes back to the file system (``given_space.py``), and is reserved again, in the
+same way, before the file is extended.
 """
 
 from __future__ import annotations
@@ -16,16 +21,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+
+import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.config import MIB
+from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
 from gpkvs.fatal import stop_process
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import NO_SERIAL, UNIT_BYTES, Extent
 
 _log = logging.getLogger("gpkvs")
 
@@ -35,7 +44,7 @@ _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # So much is to be free ahead of the records.
 _AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
-_CHARGED_SHARE = 0.70 / 0.85
+_GROWS_SHARE = 0.70 / 0.85
 # With more than this share, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
@@ -43,14 +52,18 @@ _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(charged: int, charged_max: int, segments: int) -> bool:
+def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _GROWS_SHARE) -> bool:
     """Whether a heap that is short of space had better grow than be compacted."""
-    return charged > _CHARGED_SHARE * charged_max or segments < COMPACTED_SEGMENTS_MIN
+    return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
 def step_bytes(heap_bytes: int) -> int:
     """Return by how much a heap grows at once."""
     return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
+
+
+class _RefusedError(Exception):
+    """Space cannot be had now; the text says why."""
 
 
 class HeapGrowth:
@@ -62,19 +75,39 @@ class HeapGrowth:
         Of the store.
     on_grown
         Called between two batches when the heap is larger: its address and its segments are others now.
+    wait
+        Returns when all batches up to a gate are durable (`Committer.wait`).
+    kept_bytes
+        What the heap keeps of its space in any case.
+
+    Raises
+    ------
+    NoSpaceError
+        If the heap has holes where records are, and the disk is full.
     """
 
-    def __init__(self, files: StoreFiles, heap: Heap, on_grown: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        heap: Heap,
+        on_grown: Callable[[], None],
+        wait: Callable[[int], None],
+        kept_bytes: int = 0,
+    ) -> None:
         self._files = files
         self._heap = heap
         self._on_grown = on_grown
-        self._size_max = max(files.root.heap_bytes_max, heap.bytes)
+        self._wait = wait
+        self._given = GivenSpace(files, heap)
+        self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
+        self._spare = SpareSegments(heap, kept_bytes)
         self._extended = heap.bytes  # what the file has, durably
-        self._extending = threading.Lock()
+        self._extent: Extent | None = None  # the end of it that the journal asked for
         self._helper: threading.Thread | None = None
-        self._is_ending = threading.Event()
+        self._may_end = threading.Event()
         self._is_awaited = threading.Event()  # a batch waits for so many bytes more
         self._awaited_bytes = 0
+        self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
@@ -82,18 +115,31 @@ class HeapGrowth:
     def step(self) -> None:
         """Do what is to be done between two batches; most of the time nothing."""
         tail = self._heap.tail
-        if tail.segment == self._segment and tail.units < self._look_units and self._extended == self._heap.bytes:
+        is_far = tail.segment == self._segment and tail.units < self._look_units
+        if is_far and self._extended == self._heap.bytes and self._reserved is NO_SEGMENTS:
             return
         self._look()
 
+    @property
+    def _size_max(self) -> int:
+        """How large the space of heap and journal's extents may become for the heap's sake."""
+        root = self._files.root
+        most = min(root.heap_bytes_max + root.extent_bytes, self._heap.space_bytes)
+        return max(most, self._heap.bytes)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is space that the heap has not taken over."""
+        return self._extended != self._heap.bytes or self._reserved is not NO_SEGMENTS
+
     def _look(self) -> None:
-        self._take_over()
+        self.take_over()
         heap = self._heap
         self._segment = heap.tail.segment
-        if heap.bytes == self._size_max:
+        if self._is_largest:
             self._look_units = heap.segment_units + 1
             return
-        ahead = min(heap.bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
+        ahead = min(heap.present_bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
         # What may come before space is short, or before more is charged than may be.
         left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
         if left < 0 and self.is_preferred:
@@ -101,35 +147,55 @@ class HeapGrowth:
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
 
     @property
+    def space_bytes(self) -> int:
+        """The size that the heap and the journal's extents have a place for."""
+        return self._heap.space_bytes
+
+    @property
+    def waits(self) -> str:
+        """Why space is not taken into use that the file may have; else nothing."""
+        return self._heap.growth_waits or "the file has no more space"
+
+    @property
     def can_grow(self) -> bool:
         """Whether the heap may grow, and nothing is in the way."""
-        return self._heap.bytes < self._size_max and not self._heap.growth_waits
+        return not self._is_largest and not self._heap.growth_waits
+
+    @property
+    def _is_largest(self) -> bool:
+        """Whether nothing can be added to the heap."""
+        return self._heap.bytes >= self._size_max and not len(self._given.segments)
+
+    @property
+    def given_bytes(self) -> int:
+        """What the file system has of the heap's space."""
+        return self._given.bytes
 
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
-        heap = self._heap
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments)
+        heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _GROWS_SHARE
+        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.segments - heap.absent, share)
 
-    def _next_size(self, needed_bytes: int) -> int:
-        wanted = max(needed_bytes, step_bytes(self._heap.bytes))
-        return min(self._heap.bytes + round_up(wanted, HEAP_STEP_BYTES), self._size_max)
+    def _wanted_bytes(self, needed_bytes: int) -> int:
+        return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
-        if self._extended > self._heap.bytes or (self._helper and self._helper.is_alive()):
+        if self._has_more or (self._helper and self._helper.is_alive()):
             return
+        self._may_end.clear()
         self._helper = threading.Thread(
-            target=self._extend_ahead, args=(self._next_size(0),), name="gpkvs-heap", daemon=True
+            target=self._extend_ahead, args=(self._wanted_bytes(0),), name="gpkvs-heap", daemon=True
         )
         try:
             self._helper.start()
         except RuntimeError:  # the system gives no thread: a batch that finds no room does it
             self._helper = None
 
-    def _extend_ahead(self, size: int) -> None:
+    def _extend_ahead(self, wanted: int) -> None:
         try:
-            while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):
+            while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):
                 pass
         except MemoryError:
             pass  # a batch that finds no room does it
@@ -149,80 +215,226 @@ class HeapGrowth:
         bool
             Whether to plan the batch again: the heap is larger now, or only now it is known why it cannot be.
         """
-        if self._take_over():
+        if self.take_over():
             return True
-        if self._heap.bytes == self._size_max or time.monotonic() - self._refused_at < _RETRY_SECONDS:
+        if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)
         if not self._extend_now(needed_bytes):
             self._begin_ahead()  # it tries again, whether a batch comes or not
-        return self._take_over() or not was_named
+        return self.take_over() or not was_named
 
     def _extend_now(self, needed_bytes: int) -> bool:
         """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
         self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
         self._is_awaited.set()
         try:
-            return self._extend(self._next_size(needed_bytes))
+            return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)
         finally:
             self._is_awaited.clear()
 
-    def _extend(self, size: int) -> bool:
-        """Make the file longer, as far as the disk lets it; return whether it is longer than the heap now."""
-        with self._extending:
-            if self._extended > self._heap.bytes:
+    @property
+    def has_extent(self) -> bool:
+        """Whether the journal has space that it does not use yet."""
+        extents = self._files.root.journal_extents
+        return self._extent is not None or any(extent.serial == NO_SERIAL for extent in extents)
+
+    def extend_for_journal(self, segments: int, pause: Callable[[float], bool] | None = None) -> str:
+        """Make the file longer by whole segments that are to be the journal's; from any thread.
+
+        What the heap lacks of its last segment is filled up first. Both get their part when the space is taken over.
+
+        Parameters
+        ----------
+        segments
+            How many.
+        pause
+            Called with the seconds that each piece took; returns whether to end. It ends, too, if a batch waits for
+            space of the heap: what is there by then is the heap's.
+
+        Returns
+        -------
+        str
+            Why it cannot be, or nothing.
+        """
+        with self._given.changing:
+            if self.has_extent:
+                return ""  # the last ones are not in use yet
+            segment_bytes, before = self._files.root.segment_bytes, self._extended
+            first = -(-before // segment_bytes)
+            size = (first + segments) * segment_bytes
+            ends = partial(self._ends_for_heap, pause) if pause else None
+            try:
+                end = self._reserve(size - before, partial(self._extend_file, before, size, ends), "the journal")
+            except _RefusedError as error:
+                return str(error)
+            if end < size:
+                self._extended = max(min(end, self._size_max), before)
+                return "a batch needed the space"
+            self._extent = Extent(first, segments)  # before the size: who sees that takes over both
+            self._extended = size
+            return ""
+
+    def _extend(self, wanted: int, needed: int = 0) -> bool:
+        """Get more space, as far as the disk lets it; return whether there is more than the heap has now.
+
+        Parameters
+        ----------
+        wanted
+            How much is best.
+        needed
+            A batch waits for so much, perhaps for one record of that size.
+        """
+        with self._given.changing:
+            if self._has_more or self._is_largest:
                 return True
-            before = self._extended
-            wanted = size - before
-            step = wanted
+            # What was given back comes first, unless a long record may find no neighbours there.
+            is_longest = self._extended >= self._size_max
+            is_given = self._given.bytes > 0 and (is_longest or self._given.longest_run_bytes >= needed)
+            unit = self._segment_bytes if is_given else HEAP_STEP_BYTES
+            most = self._given.bytes if is_given else self._size_max - self._extended
+            step = min(round_up(wanted, unit), most)
             while True:
-                refusal = self._refusal(before, step)
-                if not refusal:
+                try:
+                    self._add(step, is_given=is_given)
+                except _RefusedError as error:
+                    refusal = str(error)
+                else:
                     self._heap.growth_waits = ""
                     self._refused_at = -_RETRY_SECONDS  # if it is not enough, the next refusal says why
                     return True
-                if step <= _REFUSED_STEP_BYTES_MIN:
+                if step <= max(_REFUSED_STEP_BYTES_MIN, unit):
                     break
-                step = max(round_up(step // 2, HEAP_STEP_BYTES), _REFUSED_STEP_BYTES_MIN)
+                step = max(round_up(step // 2, unit), min(_REFUSED_STEP_BYTES_MIN, most))
             self._refused_at = time.monotonic()
             if not self._heap.growth_waits:
                 _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})
             self._heap.growth_waits = refusal
             return False
 
-    def _refusal(self, before: int, step: int) -> str:
-        """Extend the file by a step; return why it cannot be, or nothing."""
-        path, offset = self._files.heap.path, self._files.root.journal_bytes
-        asked = f"the heap asked for {step:,} bytes more"
+    @property
+    def _segment_bytes(self) -> int:
+        return self._files.root.segment_bytes
+
+    def _add(self, step: int, *, is_given: bool) -> None:
+        """Take space back that was given back, or make the file longer."""
+        before = self._extended
+        if is_given:
+            segments = self._given.next(step // self._segment_bytes)
+            count = self._reserve(step, lambda: self._given.reserve(segments, partial(self._pause, 0)))
+            taken = segments[:count]
+            self._given.forget(taken)
+            self._reserved = taken  # last: the engine may take them over from here on
+            return
+        self._extended = self._reserve(step, partial(self._extend_file, before, before + step, self._pause))
+
+    def _extend_file(self, before: int, size: int, pause: Callable[[int, float, int], bool] | None = None) -> int:
+        """Make the file longer, so that the heap's space has a size, or less if a pause says that it is enough."""
+        begin = self._files.root.journal_bytes
+        enough = partial(pause, begin + before) if pause else None
+        return extend_file(self._files.heap.path, begin + before, begin + size, enough) - begin
+
+    def _reserve(self, step: int, reserve: Callable[[], int], who: str = "the heap") -> int:
+        """Have space reserved, durably; return what is returned.
+
+        Raises
+        ------
+        _RefusedError
+            If it cannot be.
+        """
+        path, asked = self._files.heap.path, f"{who} asked for {step:,} bytes more"
         if self._files.root_region.is_volatile:
             free = free_bytes()
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                return f"{asked}, {path} is in memory, of which {free:,} bytes are free"
-        enough = partial(self._pause, offset + before)
+                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
         try:
-            end = extend_file(path, offset + before, offset + before + step, enough)
+            end = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:
-                return f"{asked}, the disk has {disk_free_bytes(path):,} bytes free"
-            return f"{asked}, the system refuses: {path}: {error.strerror}"
+                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
+            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)
         except OSError as error:
             stop_process("the heap's file could not be synced", error)  # records may be lost with it
-        self._extended = end - offset
-        return ""
+        return end
 
     def _pause(self, before: int, seconds: float, end: int) -> bool:
         """Leave as much time to batches as a piece took; return whether one waits for what is there."""
         return self._is_awaited.wait(seconds) and end - before >= self._awaited_bytes
 
-    def _take_over(self) -> bool:
+    def _ends_for_heap(self, pause: Callable[[float], bool], before: int, seconds: float, end: int) -> bool:
+        """Leave time to batches; return whether one waits for space of the heap, or the caller ends."""
+        return pause(seconds) or self._is_awaited.is_set()
+
+    def give_back(self, gate: int) -> None:
+        """Have a thread give space back that nobody needs; between two batches.
+
+        Parameters
+        ----------
+        gate
+            Of the newest batch: what it says is durable before space goes.
+        """
+        if self._reserved is not NO_SEGMENTS:  # also what a file system did not take
+            self.take_over()
+        if not self._given.can_punch or (self._giver and self._giver.is_alive()):
+            return
+        segments = self._spare.find()
+        if not len(segments):
+            return
+        if self._has_more:
+            self.take_over()
+            return
+        if self._helper and self._helper.is_alive():  # it still tries to get more
+            self._may_end.set()
+            return
+        if not self._given.changing.acquire(blocking=False):  # the journal's thread gets more
+            return
+        try:
+            self._given.add(segments)
+        finally:
+            self._given.changing.release()
+        self._heap.leave(segments)
+        self._heap.growth_waits = ""
+        self._segment = -1
+        self._giver = threading.Thread(target=self._give, args=(segments, gate), name="gpkvs-give", daemon=True)
+        with suppress(RuntimeError):  # the system gives no thread: they are taken back when they are needed
+            self._giver.start()
+
+    def _give(self, segments: Segments, gate: int) -> None:
+        try:
+            self._wait(gate)
+            self._given.give(segments)
+            if not self._given.can_punch:
+                self._extend(self._given.bytes)
+        except BaseException as error:  # noqa: BLE001 - nobody knows which space is there
+            stop_process("space of the heap could not be given back", error)
+
+    def take_over(self) -> bool:
         """Take space into use that the file has; return whether there was some. No batch runs meanwhile."""
-        size = self._extended
+        has_taken = self._take_back()
+        return self._take_end() or has_taken
+
+    def _take_back(self) -> bool:
+        """Take segments into use that have their space again."""
+        if self._reserved is NO_SEGMENTS:
+            return False
+        failpoint.hit("before_heap_back")
+        self._heap.take_back(self._reserved)
+        self._reserved = NO_SEGMENTS
+        self._segment = -1
+        return True
+
+    def _take_end(self) -> bool:
+        """Take into use what was added to the end of the file."""
+        size, extent = self._extended, self._extent
         if size == self._heap.bytes:
             return False
         files = self._files
+        segment_bytes = files.root.segment_bytes
+        if extent and (extent.first_segment + extent.segments) * segment_bytes > size:
+            extent = None  # of a later size
         try:
             files.heap.grow(size)
         except OSError as error:
@@ -232,18 +444,26 @@ class HeapGrowth:
         try:
             failpoint.hit("before_heap_root")
             with files.changing:
-                files.roots.change(heap_bytes=size)
+                extents = (*files.root.journal_extents, *([extent] if extent else []))
+                files.roots.change(heap_bytes=size, journal_extents=extents)
             failpoint.hit("before_heap_use")
         except BaseException as error:  # noqa: BLE001 - either root may be durable now
             stop_process("the roots could not be written", error)
         self._heap.grow(size)
+        self._heap.growth_waits = ""  # it may have waited for the mapping
+        self._refused_at = -_RETRY_SECONDS
+        if extent:
+            self._heap.leave(np.arange(extent.first_segment, extent.first_segment + extent.segments))
+            self._extent = None
         self._on_grown()
         self._segment = -1
         return True
 
     def close(self) -> None:
-        """End the thread, if there is one."""
-        self._is_ending.set()
+        """End the threads, if there are any."""
+        self._may_end.set()
         self._is_awaited.set()
-        if self._helper:
-            self._helper.join()
+        self._given.is_ending = True
+        for thread in (self._helper, self._giver):
+            if thread:
+                thread.join()

@@ -6,6 +6,8 @@ pause after each one that is as long as the piece took, unless a batch waits for
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from abc import abstractmethod
@@ -80,8 +82,10 @@ class Reservation(_Helper):
         self.error: OSError | None = None
         self.is_over = False
 
-    def begin(self, *, is_awaited: bool) -> None:
+    def begin(self, *, is_awaited: bool, is_paced: bool = True) -> None:
         """Reserve it: at once, or in the background where it takes long and nobody waits for it."""
+        if not is_paced:
+            self._is_awaited.set()
         self.start(in_background=not is_awaited and self.size > 2 * _DIRECT_BYTES)
 
     def _run(self) -> None:
@@ -89,6 +93,8 @@ class Reservation(_Helper):
             extend_file(self.path, self.size // 2, self.size, self._go_on)
         except OSError as error:
             self.error = error
+        except MemoryError:
+            self.error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(self.path))
         else:
             try:
                 sync_path(self.path)

@@ -33,8 +33,8 @@ from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.frame import HEADER_BYTES, frame_pages
 from gpkvs.media.index import Index
-from gpkvs.media.journal import Frame, Journal, Written
-from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES, Descriptor, Growth, LogRun, RunKind
+from gpkvs.media.journal import Frame, Journal, Ring, Written
+from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, UNIT_BYTES, Descriptor, Growth, LogRun, RunKind
 
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 
@@ -247,6 +247,10 @@ class JournalCommitter:
             self.wait(self._append_empty())
         return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
+    def release_covered(self) -> None:
+        """See `Committer.release_covered`: a frame that came since the last batch may cover it (W6)."""
+        self._heap.release_covered(self.journal.covered_by(self.journal.durable))
+
     def cover(self) -> bool:
         """Append an empty frame that says what is durable, unless a batch is under way or the last frame is empty.
 
@@ -292,6 +296,23 @@ class JournalCommitter:
         with self._appending:
             self.wait(self._append_empty())
         self.checkpointer.start()
+
+    def grow_journal(self) -> None:
+        """Put the extents that are not in the ring yet into it; no batch runs meanwhile."""
+        with self._appending:
+            serial = self.journal.serial
+            extents = tuple(
+                extent._replace(serial=serial) if extent.serial == NO_SERIAL else extent
+                for extent in self._files.root.journal_extents
+            )
+            try:
+                failpoint.hit("before_extent_root")
+                with self._files.changing:
+                    self._files.roots.change(journal_extents=extents)
+                failpoint.hit("before_extent_use")
+                self.journal.grow(Ring.of(self._files.root))
+            except BaseException as error:  # noqa: BLE001 - either root may be durable now
+                stop_process("the journal could not grow", error)
 
     def journal_info(self) -> JournalInfo:
         """See `Committer.journal_info`."""

@@ -24,18 +24,21 @@ class Step(NamedTuple):
     ----------
     cost
         Units that move until the segments are neighbours.
-    spared
+    barred
         Segments that no record goes to meanwhile, but a long one.
     victim
         The segment to empty.
-    run
+    long_to
         Where its long record goes; `None` if it has none.
+    segments
+        That the long record takes.
     """
 
     cost: int
-    spared: Run
+    barred: Run
     victim: int
-    run: int | None
+    long_to: int | None
+    segments: int = 0
 
 
 def next_step(heap: Heap, segments: int, stuck: set[int]) -> Step | None:
@@ -94,41 +97,40 @@ class _Map:
         full = np.flatnonzero(~self._free[first : first + count])
         yield Step(int(moved[first]), Run(first, first + count), first + int(full[0]), None)
 
-    def _room(self, spared: Any) -> Any:
-        """Return how many units find room elsewhere, if so many of the free segments are spared."""
-        return (int(self._free.sum()) - self._kept.segments() - spared - 1) * self._units
+    def _room(self, barred: Any) -> Any:
+        """Return how many units find room elsewhere, if so many of the free segments are barred."""
+        return (int(self._free.sum()) - self._kept.segments() - barred - 1) * self._units
 
     def _longer(self, run: Run, count: int, upwards: bool, is_kept: bool) -> Step | None:
         """Return the first step to make a run so long in one direction; it passes the long records that it meets."""
         low, high = run
         cost = moved = 0
-        first: tuple[int, int | None] | None = None
+        first: tuple[int, int | None, int] | None = None
         while high - low < count:
             segment = high if upwards else low - 1
             if not 0 <= segment < self._heap.segments or self._fixed[segment]:
                 return None
             if not is_kept and self._kept.first <= segment < self._kept.end:
                 return None
-            length = 0
             if self._part[segment] >= 0:
                 begin = segment - int(self._part[segment])
                 length = self._length(begin)
                 # A long record may have a segment that cannot move.
                 if length > high - low or self._fixed[begin : begin + length].any():
                     return None
-                first = first or (begin, low if upwards else high - length)
+                first = first or (begin, low if upwards else high - length, length)
                 cost += length * self._units
                 low, high = (low + length, high + length) if upwards else (low - length, high - length)
             else:
                 if not self._free[segment]:
-                    first = first or (segment, None)
+                    first = first or (segment, None, 0)
                     moved += int(self._charged[segment])
                 low, high = (low, high + 1) if upwards else (low - 1, high)
-        spared = Run(min(low, run.first), max(high, run.end))
-        free = int(self._free[spared.first : spared.end].sum()) - (self._kept.segments() if is_kept else 0)
+        barred = Run(min(low, run.first), max(high, run.end))
+        free = int(self._free[barred.first : barred.end].sum()) - (self._kept.segments() if is_kept else 0)
         if first is None or (moved and moved > self._room(free)):
             return None
-        return Step(cost + moved, spared, *first)
+        return Step(cost + moved, barred, *first)
 
     def _length(self, begin: int) -> int:
         """Return how many segments the long record takes that begins with one."""

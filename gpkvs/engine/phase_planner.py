@@ -290,10 +290,10 @@ class PhasePlanner:
         raise DoesNotFitError({0: self._log_full(8 * needed)})
 
     def _log_full(self, needed_bytes: int) -> NoSpaceError:
-        if self._files.data:
-            way_out = "stop the server and run gpkvs copy OLD NEW with a larger --journal-bytes"
-        else:
-            way_out = "start the server with a larger --log-bytes-max, and see that the disk has the room"
+        option = "--journal-bytes-max" if self._files.data else "--log-bytes-max"
+        way_out = f"start the server with a larger {option}, and see that the disk has the room"
+        if self._files.log_waits:
+            way_out = f"make room and try again: {self._files.log_waits}"
         return NoSpaceError(
             "log",
             f"one transaction would log {needed_bytes:,} bytes, there is room for {8 * self._files.log_words_max:,}: "

@@ -40,7 +40,7 @@ _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 _FILES = re.compile(r"(index-\d+-\d+|catalog-\d+\.json)(\.tmp)?")
 
 
-def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) -> None:
+def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int, index_bytes_max: int = 0) -> None:
     """Check what a client asks for.
 
     Raises
@@ -55,6 +55,11 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int) 
     if layout not in LAYOUTS:
         raise InvalidArgumentError(f"{quoted(layout)}: there are {', '.join(LAYOUTS)}", field="layout")
     check_index_bytes(index_bytes)
+    if index_bytes_max and not index_bytes <= index_bytes_max <= INDEX_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{index_bytes_max:,} bytes, allowed are {index_bytes:,} (index_bytes) to {INDEX_BYTES_MAX:,}",
+            field="index_bytes_max",
+        )
     if any(table.name == name for table in catalog.tables):
         raise TableExistsError(f"there is a table {quoted(name)} already", field="name")
 
@@ -222,7 +227,7 @@ def remove_orphans(files: StoreFiles) -> list[str]:
     return [path.name for path in orphans]
 
 
-def new_entry(catalog: Catalog, name: str, layout: str, index_bytes: int) -> TableEntry:
+def new_entry(catalog: Catalog, name: str, layout: str, index_bytes: int, index_bytes_max: int = 0) -> TableEntry:
     """Return the catalogue entry of a table to be made."""
     blocks = round_up(index_bytes, BLOCK_BYTES) // BLOCK_BYTES
-    return TableEntry(catalog.next_table_id, name, layout, 0, blocks)
+    return TableEntry(catalog.next_table_id, name, layout, 0, blocks, index_bytes_max)

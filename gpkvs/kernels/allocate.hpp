@@ -116,7 +116,7 @@ class Appender {
         u64 free = 0;  // segments in a row
         for (u64 segment = tail_.high; segment-- > tail_.low;) {
             // Of the run that is kept, the last ones are taken.
-            if (segment + 1 == kept.end && !may_shorten(count)) {
+            if (kept.count() && segment + 1 == kept.end && !may_shorten(count)) {
                 segment = kept.first;
                 free = 0;
                 continue;

@@ -7,8 +7,11 @@
 // together. When it is full, the segment with most room above its last record is the next one, else a free one. A large
 // record goes where least room is left. A long record, which has its own segments, moves only where it is told to.
 #pragma once
+#include <algorithm>
+
 #include "hash.cuh"
 #include "heap_state.hpp"
+#include "pool.hpp"
 #include "probe.cuh"
 #include "record.cuh"
 
@@ -18,12 +21,17 @@
 // are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
-    F(u64, victim) F(u64, user_tail) F(u64, run)                                            \
+    F(u64, victim) F(u64, user_tail) F(u64, long_to)                                        \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
 
 enum Moves { MOVES_COUNT, MOVES_CHARGE, MOVES_LACK_ROOM, MOVES_AT, MOVES_WORDS };
+
+template <class Args>
+GPKVS_DEVICE Geometry geometry_of_table(const Args& a, u64 table) {
+    return {a.table_blocks[table], a.table_unmoved[table]};
+}
 
 // A segment with less room than this part of it is not worth filling up.
 static const u64 ROOM_SHARE_MIN = 8;
@@ -36,12 +44,14 @@ class Mover {
     // Whether the step may go on.
     bool goes_on() const {
         const bool is_full = a.moves[MOVES_COUNT] == a.moves_max || units_ >= a.units_max;
-        return !is_full && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
+        // One long record has a place: rot may have made two of it.
+        const bool is_placed = a.long_to != NO_SEGMENT && a.moves[MOVES_COUNT];
+        return !is_full && !is_placed && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
     }
 
     // Moves the record of a slot; false if there is no room for it.
     bool move(u32 table, u64 slot, u64 reference) {
-        const u64 units = reference_length(reference), segment = units > a.segment_units ? a.run : place(units);
+        const u64 units = reference_length(reference), segment = units > a.segment_units ? a.long_to : place(units);
         if (segment == NO_SEGMENT) {
             a.moves[MOVES_LACK_ROOM] = 1;
             return false;
@@ -95,39 +105,86 @@ class Mover {
     u64 survivors_, units_ = 0;
 };
 
+// A record on the way: where it begins, in units of the segment, and the slot that holds exactly this reference, or NO_SLOT.
+struct Walked {
+    u64 at, reference, table, slot;  // `table`: its number, or `tables` if it is of none that has records
+};
+
 // walk_victim: the records from `moves[MOVES_AT]` on, in units of the segment, to `end`. It ends there, too, where no record
-// can be.
-#define WALK_VICTIM_ARGS(F) MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end)
+// can be, and after `walked_max` records. `walked` is scratch memory.
+#define WALK_VICTIM_ARGS(F)                                                                 \
+    MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end) F(Pool*, pool) F(u64*, walked) F(u64, walked_max)
+
+// Reads headers up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
+template <class Args>
+GPKVS_DEVICE u64 read_headers(const Args& a, u64& next, u64 until) {
+    Walked* walked = (Walked*)a.walked;
+    const u64 begin = a.victim * a.segment_units;
+    u64 count = 0;
+    while (count < a.walked_max && next < until) {
+        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + next) * UNIT_BYTES);
+        const u64 units = record_units(header->key_bytes, header->value_bytes);
+        const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
+        if (next + units > a.end && !(is_long && begin + units <= a.heap_units)) {
+            next = a.end;
+            break;
+        }
+        u64 table = 0;
+        while (table < a.tables && a.table_ids[table] != header->table_id) table++;
+        walked[count++] = {next, make_reference(begin + next, units), table, NO_SLOT};
+        next += units;
+    }
+    return count;
+}
+
+// So many are looked up together: their cache lines come at the same time. One by one, each would be waited for.
+static const u64 LOOKED_UP_AT_ONCE = 32;
+
+template <class Args>
+static void look_up_run(const void* args, u64 first, u64 last) {
+    const Args& a = *(const Args*)args;
+    Walked* walked = (Walked*)a.walked;
+    Hash128 fingerprints[LOOKED_UP_AT_ONCE];
+    for (; first < last; first += LOOKED_UP_AT_ONCE) {
+        const u64 count = std::min(last - first, LOOKED_UP_AT_ONCE);
+        for (u64 k = 0; k < count; k++) {
+            const Walked& record = walked[first + k];
+            if (record.table == a.tables) continue;
+            const RecordHeader* header = (const RecordHeader*)(a.heap + reference_offset(record.reference) * UNIT_BYTES);
+            fingerprints[k] = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+            prefetch_candidates((const BytesBucket*)a.table_index[record.table], geometry_of_table(a, record.table),
+                                fingerprints[k]);
+        }
+        for (u64 k = 0; k < count; k++) {
+            Walked& record = walked[first + k];
+            if (record.table == a.tables) continue;
+            const BytesBucket* index = (const BytesBucket*)a.table_index[record.table];
+            const BytesSlot key = {fingerprints[k].low, fingerprints[k].high, 0, 0};
+            const u64 slot = find_slot(index, geometry_of_table(a, record.table), fingerprints[k], key);
+            if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) continue;
+            record.slot = slot;
+        }
+    }
+}
+
+// How many keys a look-up counts for, when threads share them: it waits for memory.
+static const u64 LOOK_UP_KEYS = 8;
 
 GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
     if (i != 0) return;
+    static const Kernel look_up = {sizeof(a), "", look_up_run<walk_victim_args>, 1, 0, 0};
     Mover<walk_victim_args> mover(a);
-    const u64 begin = a.victim * a.segment_units, started = a.moves[MOVES_AT];
+    const Walked* walked = (const Walked*)a.walked;
     u64& at = a.moves[MOVES_AT];
-    while (at < a.end && at - started < a.units_max && mover.goes_on()) {
-        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + at) * UNIT_BYTES);
-        const u64 units = record_units(header->key_bytes, header->value_bytes);
-        const bool is_long = at == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
-        if (at + units > a.end && !(is_long && begin + units <= a.heap_units)) {
-            at = a.end;
-            break;
-        }
-        const u64 reference = make_reference(begin + at, units);
-        for (u32 table = 0; table < a.tables; table++) {
-            if (a.table_ids[table] != header->table_id) continue;
-            const Hash128 fingerprint = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
-            const BytesBucket* index = (const BytesBucket*)a.table_index[table];
-            const BytesSlot key = {fingerprint.low, fingerprint.high, 0, 0};
-            const u64 slot = find_slot(index, {a.table_blocks[table], a.table_unmoved[table]}, fingerprint, key);
-            if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;
-            if (!mover.move(table, slot, reference)) {
-                mover.end();
-                return;
-            }
-            break;
-        }
-        at += units;
+    u64 next = at;
+    const u64 count = read_headers(a, next, std::min(a.end, at + a.units_max));
+    a.pool->run(&look_up, &a, count, LOOK_UP_KEYS);
+    for (u64 k = 0; k < count; k++) {
+        at = walked[k].at;
+        if (!mover.goes_on()) return mover.end();
+        if (walked[k].slot != NO_SLOT && !mover.move((u32)walked[k].table, walked[k].slot, walked[k].reference)) return mover.end();
     }
+    at = next;
     mover.end();
 }
 
@@ -138,7 +195,7 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
     if (i != 0) return;
     Mover<sweep_index_args> mover(a);
     const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
-    const Geometry geometry = {a.table_blocks[a.swept], a.table_unmoved[a.swept]};
+    const Geometry geometry = geometry_of_table(a, a.swept);
     u64& at = a.moves[MOVES_AT];
     for (; at < a.end && mover.goes_on(); at++) {
         // A dead block of an index that grows still has the slots that moved from it.

@@ -21,6 +21,7 @@
 #include "recount.cu"
 #include "redo.cu"
 #include "route.cu"
+#include "split_slots.cu"
 
 // After the kernels, which they run.
 #include "admit.hpp"

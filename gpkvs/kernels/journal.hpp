@@ -1,8 +1,8 @@
 // The journal's writer: a thread that writes frames in their order, flushes once for all that wait, and then says how far
 // the journal is durable.
 //
-// The journal is a ring of segments at the start of the file of data. Its pages are numbered from the first one ever
-// written, heads of segments not counted. Who submits a frame has made sure that its place is free.
+// The journal is a ring of segments in the file of data. Its pages are numbered from the first one ever written, heads of
+// segments not counted. Who submits a frame has made sure that its place is free.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -13,6 +13,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <thread>
+#include <vector>
 
 #include "fatal_line.hpp"
 #include "hash.cuh"
@@ -33,6 +34,7 @@ struct SegmentHead {
 struct Given {
     u64 file, direct, flushes;
     u64 segment_bytes, segments;
+    const u64* places;  // where each segment begins in the file; copied
     u64 key0, key1;
     u64 incarnation, durable;
 };
@@ -44,7 +46,8 @@ struct Frame {
 
 class Journal {
 public:
-    explicit Journal(const Given& given) : given_(given), durable_(given.durable) {
+    explicit Journal(const Given& given)
+        : given_(given), places_(given.places, given.places + given.segments), durable_(given.durable) {
         void* page = mmap(nullptr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) throw std::bad_alloc();
         head_ = static_cast<u8*>(page);
@@ -72,6 +75,13 @@ public:
         submitted_.notify_one();
     }
 
+    // The ring has more segments from here on. Those that frames were submitted for have the places that they had.
+    void set_places(const u64* places, u64 segments) {
+        std::vector<u64> more(places, places + segments);
+        std::lock_guard<std::mutex> lock(places_mutex_);
+        places_.swap(more);
+    }
+
     u64 durable() const { return durable_.load(std::memory_order_acquire); }
 
     // How many flushes there were, and how long they took in all.
@@ -94,7 +104,10 @@ private:
                 if (waiting_.empty()) return;
                 taken_.swap(waiting_);
             }
-            for (const Frame& frame : taken_) write(frame);
+            {
+                std::lock_guard<std::mutex> lock(places_mutex_);
+                for (const Frame& frame : taken_) write(frame);
+            }
             if (given_.flushes) flush();
             {
                 std::lock_guard<std::mutex> lock(mutex_);
@@ -119,7 +132,7 @@ private:
         const u64 segment_pages = given_.segment_bytes / PAGE - 1;
         for (u64 done = 0; done < frame.pages;) {
             const u64 serial = (frame.position + done) / segment_pages, page = (frame.position + done) % segment_pages;
-            const u64 at = serial % given_.segments * given_.segment_bytes;
+            const u64 at = places_[serial % places_.size()];
             const u64 count = std::min(frame.pages - done, segment_pages - page);
             if (page == 0) write_head(serial, frame.epoch, at);
             write_whole((int)given_.direct, frame.data + done * PAGE, count * PAGE, at + (1 + page) * PAGE);
@@ -136,6 +149,8 @@ private:
     }
 
     const Given given_;
+    std::mutex places_mutex_;  // the writer holds it while it writes
+    std::vector<u64> places_;
     u8* head_;  // a page that a file without a cache takes
     std::mutex mutex_;
     std::condition_variable submitted_, published_;
@@ -164,6 +179,9 @@ void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
 void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
     static_cast<Journal*>(journal)->submit({epoch, position, pages, data});
+}
+void gpkvs_journal_set_places(void* journal, const u64* places, u64 segments) {
+    static_cast<Journal*>(journal)->set_places(places, segments);
 }
 void gpkvs_journal_wait(void* journal, u64 epoch) { static_cast<Journal*>(journal)->wait(epoch); }
 u64 gpkvs_journal_durable(void* journal) { return static_cast<Journal*>(journal)->durable(); }

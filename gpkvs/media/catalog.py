@@ -11,13 +11,20 @@ from gpkvs.native import crc32c
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One table, as the catalogue has it."""
+    """One table, as the catalogue has it.
+
+    Attributes
+    ----------
+    index_bytes_max
+        Size to which the index may grow; 0: no limit of its own.
+    """
 
     id: int
     name: str
     layout: str
     generation: int
     blocks: int
+    index_bytes_max: int = 0
 
     @property
     def file_name(self) -> str:
@@ -49,7 +56,11 @@ class Catalog:
 
     def pack(self) -> bytes:
         """Return the file's bytes: JSON, padded with line feeds to whole words."""
-        text = json.dumps(asdict(self), indent=1).encode()
+        fields = asdict(self)
+        for table in fields["tables"]:
+            if not table["index_bytes_max"]:  # as in the catalogues of versions that knew no such limit
+                del table["index_bytes_max"]
+        text = json.dumps(fields, indent=1).encode()
         return text + b"\n" * (8 - len(text) % 8)
 
     @staticmethod

@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpkvs import failpoint
-from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, KIB, MIB, Sizes
+from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, JOURNAL_BYTES_USUAL, KIB, MIB, Sizes
 from gpkvs.errors import (
     InvalidArgumentError,
     NoSpaceError,
@@ -80,7 +80,6 @@ JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40
-JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a block
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
 _EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
 _ZEROS = bytes(1 * MIB)

@@ -7,6 +7,9 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
@@ -63,6 +66,7 @@ class StoreFiles:
     data: DataFile | None  # the journal and the heap
     heap: Region
     indexes: dict[int, Index]  # by table id
+    log_waits: str = ""  # why the journal does not grow, although a batch needs it
     growth: Growth = NO_GROWTH  # as the descriptor of the next batch says it
     changing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -88,14 +92,28 @@ class StoreFiles:
         return -(-self.root.heap_bytes // self.root.segment_bytes)
 
     @property
+    def journal_segments(self) -> NDArray[np.int64]:
+        """Segments of the heap's space that are the journal's."""
+        extents = self.root.journal_extents
+        parts = [np.arange(extent.first_segment, extent.first_segment + extent.segments) for extent in extents]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    @property
     def segment_units(self) -> int:
         """Units of a segment of the heap."""
         return self.root.segment_bytes // UNIT_BYTES
 
     def holds_tail(self, tail_segment: int, tail_bytes: int) -> bool:
         """Whether a tail lies in the heap."""
-        end = tail_segment * self.root.segment_bytes + tail_bytes
-        return tail_segment < self.segments and tail_bytes <= self.root.segment_bytes and end <= self.root.heap_bytes
+        root = self.root
+        end = tail_segment * root.segment_bytes + tail_bytes
+        is_journal = any(0 <= tail_segment - extent.first_segment < extent.segments for extent in root.journal_extents)
+        return (
+            tail_segment < self.segments
+            and tail_bytes <= root.segment_bytes
+            and end <= root.heap_bytes
+            and not is_journal
+        )
 
     def table(self, table_id: int) -> TableEntry:
         """Return the catalogue entry of a table that exists."""
@@ -104,21 +122,20 @@ class StoreFiles:
     @property
     def log_words_max(self) -> int:
         """Words that a batch has for entries, in the undo log or in a frame."""
-        return self._log_words_of(self.root.log_bytes)
-
-    def _log_words_of(self, log_bytes: int) -> int:
-        if self.root.has_journal:
-            return Ring.of(self.root).frame_words_max
-        return (log_bytes - LOG_ENTRIES_OFFSET) // 8
+        root = self.root
+        return Ring.of(root).frame_words_max if root.has_journal else _log_words_of(root.log_bytes)
 
     @property
     def log_entries_max(self) -> int:
         """Entries that a batch surely has room for: of the larger layout, in whole stripes, some lost between runs."""
-        return self.log_entries_of(self.root.log_bytes)
+        return _entries_in(self.log_words_max)
 
-    def log_entries_of(self, log_bytes: int) -> int:
-        """Return the same for an undo log of another size; a journal is as it is."""
-        return (self._log_words_of(log_bytes) // _STRIPE_WORDS - RUNS_MAX) * STRIPE_ENTRIES
+    def log_entries_of(self, size: int) -> int:
+        """Return the same for an undo log, or a journal, of another size."""
+        root = self.root
+        if root.has_journal:
+            return _entries_in(Ring.of_size(root.journal_segment_bytes, size).frame_words_max)
+        return _entries_in(_log_words_of(size))
 
     def run_address(self, run: LogRun) -> int:
         """Return where a run of entries begins, in memory."""
@@ -162,9 +179,22 @@ class StoreFiles:
             self.data.close()
 
 
+def _log_words_of(log_bytes: int) -> int:
+    return (log_bytes - LOG_ENTRIES_OFFSET) // 8
+
+
+def _entries_in(words: int) -> int:
+    return (words // _STRIPE_WORDS - RUNS_MAX) * STRIPE_ENTRIES
+
+
+def log_words_for(entries: int) -> int:
+    """Return the words in which a batch surely has room for so many entries (`StoreFiles.log_entries_max`)."""
+    return _STRIPE_WORDS * (RUNS_MAX + -(-entries // STRIPE_ENTRIES))
+
+
 def log_bytes_for(entries: int) -> int:
     """Return the size of an undo log that surely has room for so many entries (`StoreFiles.log_entries_max`)."""
-    return LOG_ENTRIES_OFFSET + 8 * _STRIPE_WORDS * (RUNS_MAX + -(-entries // STRIPE_ENTRIES))
+    return LOG_ENTRIES_OFFSET + 8 * log_words_for(entries)
 
 
 def open_files(
@@ -229,6 +259,7 @@ def open_files(
         root_region = region(root_file, ROOT_FILE_BYTES)
         roots = Roots(root_region, unpack_root)
         root = roots.current
+        _check_extents(root, path / DATA_FILE)
         catalog = _read_catalog(path, root)
         return StoreFiles(
             path=path,
@@ -259,7 +290,7 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     root = files.root
     has = Sizes(
         index_bytes=index.region.bytes,
-        heap_bytes=root.heap_bytes,
+        heap_bytes=root.heap_bytes_own,
         log_bytes=root.log_bytes,
         journal_bytes=root.journal_bytes,
     )
@@ -280,7 +311,7 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
         )
     # A heap that grows may have had the size that is asked for.
-    grows = config.heap_bytes_max is not None or root.heap_bytes < root.heap_bytes_max
+    grows = config.heap_bytes_max is not None or root.heap_bytes_own < root.heap_bytes_max
     heap: tuple[str, ...] = () if grows else ("heap_bytes",)
     for name in ("index_bytes", *heap, of_commit):
         # An index may have grown since.
@@ -308,6 +339,23 @@ def _check_size(path: Path, size: int, *, may_be_longer: bool = False) -> None:
         path=path,
         offset=found or 0,
     )
+
+
+def _check_extents(root: Root, path: Path) -> None:
+    """Raise `CorruptStoreError` unless the journal's extents are whole, in the heap's space, one behind the other."""
+    end = 0
+    for extent in root.journal_extents:
+        begin, end_before = extent.first_segment * root.segment_bytes, end
+        end = begin + extent.segments * root.segment_bytes
+        is_whole = root.has_journal and not (end - begin) % root.journal_segment_bytes
+        if begin < end_before or end > root.heap_bytes or not is_whole:
+            raise CorruptStoreError(
+                "journal-extent",
+                f"{extent.segments:,} segments from {extent.first_segment:,} on cannot be the journal's: restore the "
+                "directory from a backup",
+                path=path,
+                offset=root.journal_bytes + begin,
+            )
 
 
 def _read_catalog(path: Path, root: Root) -> Catalog:

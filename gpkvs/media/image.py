@@ -12,6 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,15 @@ from numpy.typing import NDArray
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
-from gpkvs.pm.mapping import grow_mapping, map_memory, touch_pages
+from gpkvs.pm.mapping import (
+    grow_mapping,
+    map_memory,
+    map_memory_into_room,
+    reserve_room,
+    room_of,
+    take_room,
+    touch_pages,
+)
 
 _READ_BYTES = 8 << 20
 
@@ -65,11 +74,32 @@ class Image:
             self._file.close()
             raise
         self.address = int(self._view.ctypes.data)
+        self._mapped_bytes = self.bytes  # with what is mapped ahead
         self._closing = threading.Lock()
         self._is_syncing = False
 
+    def reserve(self, room: int) -> None:
+        """See `Region.reserve`."""
+        assert self._view is not None
+        if room > room_of(self._view):
+            with suppress(OSError):
+                self._view = reserve_room(self._view, room)
+                self.address = int(self._view.ctypes.data)
+
+    def map_ahead(self, size: int) -> bool:
+        """See `Region.map_ahead`; memory that is mapped is not taken before it is touched."""
+        assert self._view is not None
+        if size > room_of(self._view):
+            return False
+        if size > self._mapped_bytes:
+            map_memory_into_room(self._view, self._mapped_bytes, size)
+            self._mapped_bytes = size
+        return True
+
     def grow(self, size: int) -> None:
-        """Make the image longer; its file is that long already. The address may change, and so do the columns of marks.
+        """Make the image longer; its file is that long already. The columns of marks are others then.
+
+        The address may change, unless `map_ahead` says it stays.
 
         No batch runs meanwhile, and the caller holds `StoreFiles.changing`, so no checkpoint looks at it.
 
@@ -82,9 +112,10 @@ class Image:
         assert size >= self.bytes
         more = np.zeros(size // PAGE_BYTES - len(self.marks), np.uint64)
         marks, copied = np.concatenate((self.marks, more)), np.concatenate((self.copied, more))
-        self._view = grow_mapping(self._view, size)
+        self._view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
         self.address = int(self._view.ctypes.data)
         self.bytes, self.marks, self.copied = size, marks, copied
+        self._mapped_bytes = max(size, self._mapped_bytes)
 
     def touch(self, offset: int, count: int) -> bool:
         """Have pages in memory that stores will come to; see `gpkvs.pm.region.Region.touch`."""

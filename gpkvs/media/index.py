@@ -68,6 +68,16 @@ class Index:
         self.unmoved = unmoved
         self.geometry = {"blocks": self.blocks, "unmoved": unmoved}
 
+    def reserve(self, room: int) -> None:
+        """Keep so many bytes of addresses, so that the index grows where it is; its address changes. See `Region`."""
+        self.region.reserve(room)
+        self.address = self.image = self.region.address
+
+    @property
+    def grown_bytes(self) -> int:
+        """The bytes of twice the blocks."""
+        return 2 * self.blocks * BLOCK_BYTES
+
     def grow_region(self) -> None:
         """Make room in memory for twice the blocks; the file is that long. The address may change.
 
@@ -76,8 +86,8 @@ class Index:
         OSError, MemoryError
             If there is none; nothing has changed.
         """
-        if self.region.bytes < 2 * self.blocks * BLOCK_BYTES:
-            self.region.grow(2 * self.blocks * BLOCK_BYTES)
+        if self.region.bytes < self.grown_bytes:
+            self.region.grow(self.grown_bytes)
             self.address = self.image = self.region.address
 
     @property

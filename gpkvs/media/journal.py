@@ -2,6 +2,9 @@
 
 The journal is a ring of segments. Its pages are numbered from the first one ever written. Each segment begins with a
 page for its head, which is not numbered. Space is used again when both root copies name a checkpoint beyond it (W3).
+
+The ring grows by extents: whole segments of the heap's space. The root says of each which segment of the journal was
+the newest when it joined, and that gives every segment its place. Nothing of the journal is read to find the order.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +25,7 @@ from numpy.typing import NDArray
 from gpkvs.errors import memory_refused
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.frame import HEADER_BYTES, FrameHeader
-from gpkvs.media.layout import PAGE_BYTES, Descriptor, Root
+from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, Descriptor, Extent, Root
 from gpkvs.native import journal_durable, library
 from gpkvs.pm.mapping import map_memory
 
@@ -59,17 +63,43 @@ class Ring(NamedTuple):
 
     Attributes
     ----------
-    segment_bytes, segments
-        Of the journal.
+    segment_bytes
+        Of each segment.
+    places : (segments,) uint64
+        Where the segments begin in the file: that of serial number s is the one at s modulo their number.
     """
 
     segment_bytes: int
-    segments: int
+    places: NDArray[np.uint64]
 
     @staticmethod
     def of(root: Root) -> Ring:
         """Return the ring of a store."""
-        return Ring(root.journal_segment_bytes, root.journal_bytes // root.journal_segment_bytes)
+        extents = tuple(extent for extent in root.journal_extents if extent.serial != NO_SERIAL)
+        return _ring_of(root.journal_segment_bytes, root.journal_bytes, root.segment_bytes, extents)
+
+    @staticmethod
+    def of_size(segment_bytes: int, size: int) -> Ring:
+        """Return the ring of a journal that has not grown."""
+        return _ring_of(segment_bytes, size, 0, ())
+
+    def extended(self, serial: int, places: NDArray[np.uint64]) -> Ring:
+        """Return the ring with more segments, which follow the one with a serial number.
+
+        That one and those before it, of which any may be in use, keep their places.
+        """
+        known = np.arange(serial - self.segments + 1, serial + 1)
+        new = np.arange(serial + 1, serial + 1 + len(places))
+        count = self.segments + len(places)
+        all_places = np.empty(count, np.uint64)
+        all_places[known % count] = self.places[known % self.segments]
+        all_places[new % count] = places
+        return Ring(self.segment_bytes, all_places)
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return len(self.places)
 
     @property
     def segment_pages(self) -> int:
@@ -91,14 +121,33 @@ class Ring(NamedTuple):
         """Words of entries that the largest frame has room for."""
         return (self.frame_pages_max * PAGE_BYTES - HEADER_BYTES) // 8
 
+    def bytes_for(self, words: int) -> int:
+        """Return the size of a ring of such segments in which a frame has room for so many words."""
+        frame_pages = -(-(HEADER_BYTES + 8 * words) // PAGE_BYTES)
+        return (-(-frame_pages * _FRAME_SHARE // self.segment_pages) + 1) * self.segment_bytes
+
     def head_offset(self, serial: int) -> int:
         """Return where the segment with a serial number begins in the file."""
-        return serial % self.segments * self.segment_bytes
+        return int(self.places[serial % self.segments])
 
     def page_offset(self, position: int) -> int:
         """Return where a page begins in the file."""
         serial, page = divmod(position, self.segment_pages)
         return self.head_offset(serial) + (1 + page) * PAGE_BYTES
+
+
+@lru_cache(maxsize=4)
+def _ring_of(segment_bytes: int, size: int, heap_segment_bytes: int, extents: tuple[Extent, ...]) -> Ring:
+    ring = Ring(segment_bytes, _places(0, size, segment_bytes))
+    for extent in extents:
+        begin = size + extent.first_segment * heap_segment_bytes
+        end = begin + extent.segments * heap_segment_bytes
+        ring = ring.extended(extent.serial, _places(begin, end, segment_bytes))
+    return ring
+
+
+def _places(begin: int, end: int, step: int) -> NDArray[np.uint64]:
+    return np.arange(begin, end, step).astype(np.uint64)
 
 
 class Frame:
@@ -157,7 +206,7 @@ class Journal:
         self.on_new_memory: Callable[[NDArray[np.uint8]], None] = lambda memory: None
         words = (
             *(data.file, data.direct, flushes),
-            *self.ring,
+            *(self.ring.segment_bytes, self.ring.segments, self.ring.places.ctypes.data),
             *self._key,
             *(root.incarnation, last.epoch),
         )
@@ -261,6 +310,19 @@ class Journal:
         """Use the pages before a position again: both root copies name a checkpoint there (W3)."""
         with self._is_freed:
             self._freed_to = position
+            self._is_freed.notify_all()
+
+    @property
+    def serial(self) -> int:
+        """Of the segment that the next frame begins in."""
+        return self.last.position // self.ring.segment_pages
+
+    def grow(self, ring: Ring) -> None:
+        """Go on in a ring with more segments, which both root copies name; nobody appends meanwhile."""
+        assert ring.segment_bytes == self.ring.segment_bytes
+        library.gpkvs_journal_set_places(self._writer, ring.places.ctypes.data, ring.segments)
+        with self._is_freed:
+            self.ring = ring
             self._is_freed.notify_all()
 
     def close(self) -> None:

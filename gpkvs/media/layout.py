@@ -9,18 +9,19 @@ roots-equal       the two copies are equal; in a store with a journal one may be
 catalog           the catalogue file has the length and checksum that the root says
 file-size         every file has the size that root and catalogue say; heap, undo log and indexes may be longer
 growth            the table that is said to grow agrees with the catalogue, or was dropped
+journal-extent    an extent of the journal lies in the heap's space, in no other one, and has no record and no tail
 flag              the transaction flag is a state, an epoch and their checksum
 descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
 undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's
 slot-kind         a slot is empty (all zero) or of a known kind
 slot-bucket       a key lies in one of its two candidate buckets
 slot-unique       a key is in one slot only
-slot-reference    a slot's record lies inside one segment, before the end of the heap
+slot-reference    a slot's record lies inside one segment, or is longer and begins with one; before the heap's end
 record-checksum   a record's CRC32C is right
 record-table      a record names the table that refers to it
 record-key        a record's key has the fingerprint of its slot
 record-version    a record has its slot's version, below the next one to be given
-record-overlap    no two live records share a byte
+record-overlap    no two live records share a byte, and a long one shares none of its segments
 version-unique    no two live records have one version
 """
 
@@ -162,6 +163,9 @@ UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not clos
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
 _ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9QQ3I4x")
+_EXTENT = struct.Struct("<IIQ")
+EXTENTS_MAX: Final = 12  # that a root has room for
+NO_SERIAL: Final = (1 << 64) - 1
 
 
 class CommitKind(IntEnum):
@@ -216,6 +220,22 @@ class Checkpoint(NamedTuple):
     growth: Growth = NO_GROWTH
 
 
+class Extent(NamedTuple):
+    """Whole segments of the heap's space that are the journal's for ever (`gpkvs.media.journal.Ring`).
+
+    Attributes
+    ----------
+    first_segment, segments
+        Of the heap's space.
+    serial
+        Of the journal's segment that was the newest when these joined the ring; `NO_SERIAL` while they have not.
+    """
+
+    first_segment: int
+    segments: int
+    serial: int = NO_SERIAL
+
+
 _CHECKPOINT_NUMBERS: Final = len(Checkpoint._fields) - 1  # without the growth
 FIRST_CHECKPOINT: Final = Checkpoint(0, 0, 0, 1, 0, 0, 0, 0, 0)
 
@@ -240,10 +260,12 @@ class Root:
     journal_segment_bytes: int
     journal_bytes: int
     checkpoint: Checkpoint
-    heap_bytes_max: int = 0  # 0: the heap does not grow
+    heap_bytes_max: int = 0  # 0: the heap does not grow; the journal's extents are not counted
+    journal_extents: tuple[Extent, ...] = ()
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
+        extents = b"".join(_EXTENT.pack(*extent) for extent in self.journal_extents)
         return _seal(
             _ROOT.pack(
                 _ROOT_MAGIC,
@@ -268,6 +290,7 @@ class Root:
                 self.heap_bytes_max,
                 *self.checkpoint.growth,
             )
+            + extents
         )
 
     @staticmethod
@@ -291,11 +314,29 @@ class Root:
             raise BadFormatError(
                 f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION}: {_other_version(version)}"
             )
-        fields = _ROOT.unpack_from(_unseal(data, "the root"))[len(_ROOT_PREFIX.unpack_from(data)) :]
+        body = _unseal(data, "the root")
+        fields = _ROOT.unpack_from(body)[len(_ROOT_PREFIX.unpack_from(data)) :]
         *fixed, heap_bytes_max, table_id, blocks, unmoved = fields
         numbers = fixed[-_CHECKPOINT_NUMBERS:]
         checkpoint = Checkpoint._make((*numbers, Growth(table_id, blocks, unmoved)))
-        return Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max))
+        all_extents = (Extent(*_EXTENT.unpack_from(body, _ROOT.size + n * _EXTENT.size)) for n in range(EXTENTS_MAX))
+        extents = tuple(extent for extent in all_extents if extent.segments)
+        return Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents))
+
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes of the heap's space that are the journal's."""
+        return sum(extent.segments for extent in self.journal_extents) * self.segment_bytes
+
+    @property
+    def journal_bytes_all(self) -> int:
+        """The size of the journal: its first part, and its extents."""
+        return self.journal_bytes + self.extent_bytes
+
+    @property
+    def heap_bytes_own(self) -> int:
+        """The size of the heap, without the journal's extents."""
+        return self.heap_bytes - self.extent_bytes
 
     @property
     def has_journal(self) -> bool:
@@ -323,7 +364,7 @@ class RunKind(IntEnum):
 
 
 _RUN = struct.Struct("<IIIIQQ")
-RUNS_MAX: Final = 10  # that fit a descriptor: so many tables may one transaction touch
+RUNS_MAX: Final = 10  # so many tables may one transaction touch; a descriptor has room for more
 
 
 @dataclass(frozen=True)

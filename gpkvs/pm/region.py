@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,16 @@ from numpy.typing import NDArray
 
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
-from gpkvs.pm.mapping import advise, grow_mapping, map_file, touch_pages
+from gpkvs.pm.mapping import (
+    advise,
+    grow_mapping,
+    map_file,
+    map_into_room,
+    reserve_room,
+    room_of,
+    take_room,
+    touch_pages,
+)
 
 _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
 
@@ -58,6 +68,7 @@ class Region:
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
             # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
             flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
+            self._mapped_as = flags, access
             view = map_file(self._file, self.bytes, flags, access, offset)
         except BaseException:
             os.close(self._file)
@@ -65,6 +76,7 @@ class Region:
         if self._is_cached:
             self._read_single_pages(view)
         self._view: NDArray[np.uint8] | None = view
+        self._mapped_bytes = self.bytes  # with what is mapped ahead
         self._name_mapping(view)
 
     def _name_mapping(self, view: NDArray[np.uint8]) -> None:
@@ -72,10 +84,44 @@ class Region:
         self.address = int(view.ctypes.data)
         library.gpkvs_mapped(self.address, self.bytes, os.fsencode(self.path))
 
-    def grow(self, size: int) -> None:
-        """Map more of the file, which is that long already; the address may change.
+    def reserve(self, room: int) -> None:
+        """Keep `room` bytes of addresses for the region, so that it grows where it is; its address changes, once.
 
-        No batch runs meanwhile, and a GPU has let go of the region.
+        Nobody uses the region meanwhile, and no GPU has registered it. Where the system has no such addresses, the
+        region stays as it is: it moves when it grows.
+        """
+        assert self._view is not None
+        if room <= room_of(self._view):
+            return
+        with suppress(OSError):
+            view = reserve_room(self._view, room)
+            library.gpkvs_unmapped(self.address)
+            self._view = view
+            self._name_mapping(view)
+
+    def map_ahead(self, size: int) -> bool:
+        """Map more of the file, which is that long already, behind the region; return whether it stays in its place.
+
+        It is not a part of the region before `grow`.
+
+        Raises
+        ------
+        OSError
+            If the operating system refuses.
+        """
+        assert self._view is not None
+        if size > room_of(self._view):
+            return False
+        if size > self._mapped_bytes:
+            offset = self._offset + self._mapped_bytes
+            map_into_room(self._view, self._mapped_bytes, size, *self._mapped_as, self._file, offset)
+            self._mapped_bytes = size
+        return True
+
+    def grow(self, size: int) -> None:
+        """Map more of the file, which is that long already; the address may change, unless `map_ahead` says it stays.
+
+        No batch runs meanwhile, and if the address changes, a GPU has let go of the region.
 
         Raises
         ------
@@ -84,9 +130,9 @@ class Region:
         """
         assert self._view is not None
         assert size >= self.bytes
-        view = grow_mapping(self._view, size)
+        view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
         library.gpkvs_unmapped(self.address)
-        self._view, self.bytes = view, size
+        self._view, self.bytes, self._mapped_bytes = view, size, max(size, self._mapped_bytes)
         self._name_mapping(view)
 
     @property

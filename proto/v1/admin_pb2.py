@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpkvs/proto/v1/admin.proto\x12\x08gpkvs.v1\"\r\n\x0bInfoRequest\"\xce\x01\n\tTableInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06layout\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bload_factor\x18\x06 \x01(\x01\x12\x15\n\rbytes_per_key\x18\x07 \x01(\x01\x12\x16\n\x0egrowing_blocks\x18\x08 \x01(\x04\x12\x14\n\x0cmoved_blocks\x18\t \x01(\x04\x12\x14\n\x0cgrowth_waits\x18\n \x01(\t\"\x9e\x01\n\x0cRecoveryInfo\x12\x0e\n\x06undone\x18\x01 \x01(\x08\x12\x16\n\x0eundone_entries\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x0e\n\x06report\x18\x04 \x01(\t\x12\x18\n\x10replayed_batches\x18\x05 \x01(\x04\x12\x16\n\x0ereplayed_slots\x18\x06 \x01(\x04\x12\x13\n\x0b\x63ut_batches\x18\x07 \x01(\x04\"\xd4\x01\n\x0bJournalInfo\x12\x11\n\tis_direct\x18\x01 \x01(\x08\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x16\n\x0e\x63\x61pacity_bytes\x18\x03 \x01(\x04\x12\x19\n\x11\x62\x61tches_in_flight\x18\x04 \x01(\x04\x12\x14\n\x0croom_seconds\x18\x05 \x01(\x01\x12\x13\n\x0b\x63heckpoints\x18\x06 \x01(\x04\x12\x18\n\x10\x63heckpoint_bytes\x18\x07 \x01(\x04\x12\x0f\n\x07\x66lushes\x18\x08 \x01(\x04\x12\x15\n\rflush_seconds\x18\t \x01(\x01\"\x88\x06\n\x0cInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x14\n\x0c\x64omain_found\x18\x04 \x01(\t\x12\x0e\n\x06\x64omain\x18\x05 \x01(\t\x12\x13\n\x0b\x64omain_note\x18\x06 \x01(\t\x12\x12\n\nheap_bytes\x18\x07 \x01(\x04\x12\x17\n\x0fheap_live_bytes\x18\x08 \x01(\x04\x12\x11\n\tlog_bytes\x18\t \x01(\x04\x12\x15\n\rkey_bytes_max\x18\n \x01(\x04\x12\x17\n\x0fvalue_bytes_max\x18\x0b \x01(\x04\x12\x17\n\x0frequest_ops_max\x18\x0c \x01(\x04\x12\x19\n\x11message_bytes_max\x18\r \x01(\x04\x12\x14\n\x0cnext_version\x18\x0e \x01(\x04\x12#\n\x06tables\x18\x0f \x03(\x0b\x32\x13.gpkvs.v1.TableInfo\x12-\n\rlast_recovery\x18\x10 \x01(\x0b\x32\x16.gpkvs.v1.RecoveryInfo\x12\"\n\x15process_written_bytes\x18\x11 \x01(\x04H\x00\x88\x01\x01\x12\x1f\n\x12process_read_bytes\x18\x12 \x01(\x04H\x01\x88\x01\x01\x12\x0e\n\x06\x63ommit\x18\x13 \x01(\t\x12\x15\n\rjournal_bytes\x18\x14 \x01(\x04\x12&\n\x07journal\x18\x15 \x01(\x0b\x32\x15.gpkvs.v1.JournalInfo\x12\x16\n\x0eheap_bytes_max\x18\x16 \x01(\x04\x12\x19\n\x11heap_growth_waits\x18\x17 \x01(\t\x12\x1a\n\x12heap_charged_bytes\x18\x18 \x01(\x04\x12\x1e\n\x16heap_charged_bytes_max\x18\x19 \x01(\x04\x12\x15\n\rheap_segments\x18\x1a \x01(\x04\x12\x1a\n\x12heap_free_segments\x18\x1b \x01(\x04\x12\x18\n\x10heap_moved_bytes\x18\x1c \x01(\x04\x42\x18\n\x16_process_written_bytesB\x15\n\x13_process_read_bytes\"G\n\x12\x43reateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06layout\x18\x02 \x01(\t\x12\x13\n\x0bindex_bytes\x18\x03 \x01(\x04\"9\n\x13\x43reateTableResponse\x12\"\n\x05table\x18\x01 \x01(\x0b\x32\x13.gpkvs.v1.TableInfo\"\x13\n\x11ListTablesRequest\"9\n\x12ListTablesResponse\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.gpkvs.v1.TableInfo\" \n\x10\x44ropTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse2\x99\x02\n\x05\x41\x64min\x12\x35\n\x04Info\x12\x15.gpkvs.v1.InfoRequest\x1a\x16.gpkvs.v1.InfoResponse\x12J\n\x0b\x43reateTable\x12\x1c.gpkvs.v1.CreateTableRequest\x1a\x1d.gpkvs.v1.CreateTableResponse\x12G\n\nListTables\x12\x1b.gpkvs.v1.ListTablesRequest\x1a\x1c.gpkvs.v1.ListTablesResponse\x12\x44\n\tDropTable\x12\x1a.gpkvs.v1.DropTableRequest\x1a\x1b.gpkvs.v1.DropTableResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpkvs/proto/v1/admin.proto\x12\x08gpkvs.v1\"\r\n\x0bInfoRequest\"\xe7\x01\n\tTableInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06layout\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bload_factor\x18\x06 \x01(\x01\x12\x15\n\rbytes_per_key\x18\x07 \x01(\x01\x12\x16\n\x0egrowing_blocks\x18\x08 \x01(\x04\x12\x14\n\x0cmoved_blocks\x18\t \x01(\x04\x12\x14\n\x0cgrowth_waits\x18\n \x01(\t\x12\x17\n\x0findex_bytes_max\x18\x0b \x01(\x04\"\x9e\x01\n\x0cRecoveryInfo\x12\x0e\n\x06undone\x18\x01 \x01(\x08\x12\x16\n\x0eundone_entries\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x0e\n\x06report\x18\x04 \x01(\t\x12\x18\n\x10replayed_batches\x18\x05 \x01(\x04\x12\x16\n\x0ereplayed_slots\x18\x06 \x01(\x04\x12\x13\n\x0b\x63ut_batches\x18\x07 \x01(\x04\"\xd4\x01\n\x0bJournalInfo\x12\x11\n\tis_direct\x18\x01 \x01(\x08\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x16\n\x0e\x63\x61pacity_bytes\x18\x03 \x01(\x04\x12\x19\n\x11\x62\x61tches_in_flight\x18\x04 \x01(\x04\x12\x14\n\x0croom_seconds\x18\x05 \x01(\x01\x12\x13\n\x0b\x63heckpoints\x18\x06 \x01(\x04\x12\x18\n\x10\x63heckpoint_bytes\x18\x07 \x01(\x04\x12\x0f\n\x07\x66lushes\x18\x08 \x01(\x04\x12\x15\n\rflush_seconds\x18\t \x01(\x01\"\xa7\x06\n\x0cInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x14\n\x0c\x64omain_found\x18\x04 \x01(\t\x12\x0e\n\x06\x64omain\x18\x05 \x01(\t\x12\x13\n\x0b\x64omain_note\x18\x06 \x01(\t\x12\x12\n\nheap_bytes\x18\x07 \x01(\x04\x12\x17\n\x0fheap_live_bytes\x18\x08 \x01(\x04\x12\x11\n\tlog_bytes\x18\t \x01(\x04\x12\x15\n\rkey_bytes_max\x18\n \x01(\x04\x12\x17\n\x0fvalue_bytes_max\x18\x0b \x01(\x04\x12\x17\n\x0frequest_ops_max\x18\x0c \x01(\x04\x12\x19\n\x11message_bytes_max\x18\r \x01(\x04\x12\x14\n\x0cnext_version\x18\x0e \x01(\x04\x12#\n\x06tables\x18\x0f \x03(\x0b\x32\x13.gpkvs.v1.TableInfo\x12-\n\rlast_recovery\x18\x10 \x01(\x0b\x32\x16.gpkvs.v1.RecoveryInfo\x12\"\n\x15process_written_bytes\x18\x11 \x01(\x04H\x00\x88\x01\x01\x12\x1f\n\x12process_read_bytes\x18\x12 \x01(\x04H\x01\x88\x01\x01\x12\x0e\n\x06\x63ommit\x18\x13 \x01(\t\x12\x15\n\rjournal_bytes\x18\x14 \x01(\x04\x12&\n\x07journal\x18\x15 \x01(\x0b\x32\x15.gpkvs.v1.JournalInfo\x12\x16\n\x0eheap_bytes_max\x18\x16 \x01(\x04\x12\x19\n\x11heap_growth_waits\x18\x17 \x01(\t\x12\x1a\n\x12heap_charged_bytes\x18\x18 \x01(\x04\x12\x1e\n\x16heap_charged_bytes_max\x18\x19 \x01(\x04\x12\x15\n\rheap_segments\x18\x1a \x01(\x04\x12\x1a\n\x12heap_free_segments\x18\x1b \x01(\x04\x12\x18\n\x10heap_moved_bytes\x18\x1c \x01(\x04\x12\x1d\n\x15heap_given_back_bytes\x18\x1e \x01(\x04\x42\x18\n\x16_process_written_bytesB\x15\n\x13_process_read_bytes\"`\n\x12\x43reateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06layout\x18\x02 \x01(\t\x12\x13\n\x0bindex_bytes\x18\x03 \x01(\x04\x12\x17\n\x0findex_bytes_max\x18\x04 \x01(\x04\"9\n\x13\x43reateTableResponse\x12\"\n\x05table\x18\x01 \x01(\x0b\x32\x13.gpkvs.v1.TableInfo\"\x13\n\x11ListTablesRequest\"9\n\x12ListTablesResponse\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.gpkvs.v1.TableInfo\" \n\x10\x44ropTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse2\x99\x02\n\x05\x41\x64min\x12\x35\n\x04Info\x12\x15.gpkvs.v1.InfoRequest\x1a\x16.gpkvs.v1.InfoResponse\x12J\n\x0b\x43reateTable\x12\x1c.gpkvs.v1.CreateTableRequest\x1a\x1d.gpkvs.v1.CreateTableResponse\x12G\n\nListTables\x12\x1b.gpkvs.v1.ListTablesRequest\x1a\x1c.gpkvs.v1.ListTablesResponse\x12\x44\n\tDropTable\x12\x1a.gpkvs.v1.DropTableRequest\x1a\x1b.gpkvs.v1.DropTableResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFOREQUEST']._serialized_start=40
   _globals['_INFOREQUEST']._serialized_end=53
   _globals['_TABLEINFO']._serialized_start=56
-  _globals['_TABLEINFO']._serialized_end=262
-  _globals['_RECOVERYINFO']._serialized_start=265
-  _globals['_RECOVERYINFO']._serialized_end=423
-  _globals['_JOURNALINFO']._serialized_start=426
-  _globals['_JOURNALINFO']._serialized_end=638
-  _globals['_INFORESPONSE']._serialized_start=641
-  _globals['_INFORESPONSE']._serialized_end=1417
-  _globals['_CREATETABLEREQUEST']._serialized_start=1419
-  _globals['_CREATETABLEREQUEST']._serialized_end=1490
-  _globals['_CREATETABLERESPONSE']._serialized_start=1492
-  _globals['_CREATETABLERESPONSE']._serialized_end=1549
-  _globals['_LISTTABLESREQUEST']._serialized_start=1551
-  _globals['_LISTTABLESREQUEST']._serialized_end=1570
-  _globals['_LISTTABLESRESPONSE']._serialized_start=1572
-  _globals['_LISTTABLESRESPONSE']._serialized_end=1629
-  _globals['_DROPTABLEREQUEST']._serialized_start=1631
-  _globals['_DROPTABLEREQUEST']._serialized_end=1663
-  _globals['_DROPTABLERESPONSE']._serialized_start=1665
-  _globals['_DROPTABLERESPONSE']._serialized_end=1684
-  _globals['_ADMIN']._serialized_start=1687
-  _globals['_ADMIN']._serialized_end=1968
+  _globals['_TABLEINFO']._serialized_end=287
+  _globals['_RECOVERYINFO']._serialized_start=290
+  _globals['_RECOVERYINFO']._serialized_end=448
+  _globals['_JOURNALINFO']._serialized_start=451
+  _globals['_JOURNALINFO']._serialized_end=663
+  _globals['_INFORESPONSE']._serialized_start=666
+  _globals['_INFORESPONSE']._serialized_end=1473
+  _globals['_CREATETABLEREQUEST']._serialized_start=1475
+  _globals['_CREATETABLEREQUEST']._serialized_end=1571
+  _globals['_CREATETABLERESPONSE']._serialized_start=1573
+  _globals['_CREATETABLERESPONSE']._serialized_end=1630
+  _globals['_LISTTABLESREQUEST']._serialized_start=1632
+  _globals['_LISTTABLESREQUEST']._serialized_end=1651
+  _globals['_LISTTABLESRESPONSE']._serialized_start=1653
+  _globals['_LISTTABLESRESPONSE']._serialized_end=1710
+  _globals['_DROPTABLEREQUEST']._serialized_start=1712
+  _globals['_DROPTABLEREQUEST']._serialized_end=1744
+  _globals['_DROPTABLERESPONSE']._serialized_start=1746
+  _globals['_DROPTABLERESPONSE']._serialized_end=1765
+  _globals['_ADMIN']._serialized_start=1768
+  _globals['_ADMIN']._serialized_end=2049
 # @@protoc_insertion_point(module_scope)

@@ -11,7 +11,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TableInfo(_message.Message):
-    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits")
+    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits", "index_bytes_max")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class TableInfo(_message.Message):
     GROWING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MOVED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GROWTH_WAITS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     records: int
@@ -32,7 +33,8 @@ class TableInfo(_message.Message):
     growing_blocks: int
     moved_blocks: int
     growth_waits: str
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ...) -> None: ...
+    index_bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class RecoveryInfo(_message.Message):
     __slots__ = ("undone", "undone_entries", "seconds", "report", "replayed_batches", "replayed_slots", "cut_batches")
@@ -75,7 +77,7 @@ class JournalInfo(_message.Message):
     def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ..., flushes: _Optional[int] = ..., flush_seconds: _Optional[float] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits", "heap_charged_bytes", "heap_charged_bytes_max", "heap_segments", "heap_free_segments", "heap_moved_bytes")
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits", "heap_charged_bytes", "heap_charged_bytes_max", "heap_segments", "heap_free_segments", "heap_moved_bytes", "heap_given_back_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +106,7 @@ class InfoResponse(_message.Message):
     HEAP_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     HEAP_FREE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     HEAP_MOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEAP_GIVEN_BACK_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     backend: str
     path: str
@@ -132,17 +135,20 @@ class InfoResponse(_message.Message):
     heap_segments: int
     heap_free_segments: int
     heap_moved_bytes: int
-    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ...) -> None: ...
+    heap_given_back_bytes: int
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ..., heap_given_back_bytes: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("name", "layout", "index_bytes")
+    __slots__ = ("name", "layout", "index_bytes", "index_bytes_max")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     index_bytes: int
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., index_bytes: _Optional[int] = ...) -> None: ...
+    index_bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., index_bytes: _Optional[int] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class CreateTableResponse(_message.Message):
     __slots__ = ("table",)

@@ -18,7 +18,7 @@ from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, Sizes
-from gpkvs.engine.heap import SegmentCounts
+from gpkvs.engine.heap import SegmentCounts, charge_of, charged_units_max
 from gpkvs.engine.recount import recount
 from gpkvs.engine.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
@@ -152,7 +152,7 @@ def copy_store(
         source = undo.enter_context(open_source(old, backend))
         catalog = _new_catalog(source, sizes)
         copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), on_progress)
-        copy.survey()
+        copy.survey(is_heap_chosen=sizes.heap_bytes is not None or sizes.heap_bytes_max is not None)
         with access_errors(new):
             _write_new(copy, new, source, commit)
         on_progress("copied", 1.0)
@@ -176,14 +176,18 @@ def _new_catalog(source: Source, sizes: CopySizes) -> Catalog:
         if name not in names:
             raise UnknownTableError(no_such("table", name, names), field="table_index_bytes")
         check_index_bytes(size)
+    sizes_of = {
+        table: round_up(wanted.get(table.name, _grown_bytes(source, table)), BLOCK_BYTES) for table in catalog.tables
+    }
     return Catalog(
         tuple(
             replace(
                 table,
                 generation=0,
-                blocks=round_up(wanted.get(table.name, _grown_bytes(source, table)), BLOCK_BYTES) // BLOCK_BYTES,
+                blocks=size // BLOCK_BYTES,
+                index_bytes_max=table.index_bytes_max and max(table.index_bytes_max, size),
             )
-            for table in catalog.tables
+            for table, size in sizes_of.items()
         ),
         catalog.next_table_id,
     )
@@ -199,8 +203,8 @@ def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
     heap_bytes, heap_bytes_max = sizes.heap_bytes, sizes.heap_bytes_max
     if heap_bytes is None and heap_bytes_max is None:
         # A heap that grows begins as small as its records let it.
-        is_fixed = root.heap_bytes >= root.heap_bytes_max
-        heap_bytes, heap_bytes_max = (root.heap_bytes, None) if is_fixed else (None, root.heap_bytes_max)
+        is_fixed = root.heap_bytes_own >= root.heap_bytes_max
+        heap_bytes, heap_bytes_max = (root.heap_bytes_own, None) if is_fixed else (None, root.heap_bytes_max)
     return checked_sizes(
         Sizes(
             index_bytes=sum(table.blocks for table in catalog.tables) * BLOCK_BYTES,
@@ -208,7 +212,7 @@ def _new_sizes(source: Source, catalog: Catalog, sizes: CopySizes) -> Sizes:
             heap_bytes_max=heap_bytes_max or 0,
             # A store has one of these two; where the new one has the other, it is as in any new store.
             log_bytes=root.log_bytes or Sizes.log_bytes if sizes.log_bytes is None else sizes.log_bytes,
-            journal_bytes=root.journal_bytes if sizes.journal_bytes is None else sizes.journal_bytes,
+            journal_bytes=root.journal_bytes_all if sizes.journal_bytes is None else sizes.journal_bytes,
         )
     )
 
@@ -295,8 +299,13 @@ class _Copy:
                 yield entry, first, last, rows
                 done += last - first
 
-    def survey(self) -> None:
+    def survey(self, *, is_heap_chosen: bool) -> None:
         """Count what there is, before anything is written.
+
+        Parameters
+        ----------
+        is_heap_chosen
+            Whether the size of the heap is not that of the old one.
 
         Raises
         ------
@@ -305,7 +314,7 @@ class _Copy:
         NoSpaceError
             If it is known already that the new sizes are too small.
         """
-        heap_end, live_units, longest = 0, 0, 0
+        heap_end, live_units, charged, longest = 0, 0, 0, 0
         keys = dict.fromkeys(self._contents, 0)
         for entry, _, _, rows in self._each_window("surveying", 0.0, 0.15):
             keys[entry.id] += len(rows)
@@ -317,9 +326,13 @@ class _Copy:
                 if longest <= self._record_units_max:
                     _, heap_end = pack(units, heap_end, self._segment_units)
                 live_units += int(units.sum(dtype=np.uint64))
+                charged += int(charge_of(units, self._segment_units).sum(dtype=np.uint64))
         heap_bytes = round_up(heap_end * UNIT_BYTES, HEAP_STEP_BYTES)
         if longest > self._record_units_max or heap_bytes > self.sizes.heap_bytes_max:
             raise self._heap_full(max(heap_end, live_units), longest)
+        # A heap that somebody chose shall take writes, too; one as large as the old one takes what the old one took.
+        if is_heap_chosen and charged > self._charged_max(self.sizes.heap_bytes_max):
+            raise self._heap_full(charged, longest)
         self.sizes = replace(self.sizes, heap_bytes=max(self.sizes.heap_bytes, heap_bytes))
 
     def _index_full(self, entry: TableEntry) -> NoSpaceError:
@@ -334,9 +347,16 @@ class _Copy:
             f"{entry.slots:,} slots, which cannot take all of them: use {option}{mib}MiB or more",
         )
 
+    @staticmethod
+    def _charged_max(heap_bytes: int) -> int:
+        """Return the units that a heap of a size takes with any write."""
+        return charged_units_max(heap_bytes // UNIT_BYTES, segment_bytes_for(heap_bytes) // UNIT_BYTES)
+
     def _heap_full(self, units: int, longest: int) -> NoSpaceError:
         # A record may take a sixteenth of the heap, rounded down to a power of two.
         needed = max(int(units * UNIT_BYTES / _HEAP_LOAD_SUGGESTED), 16 << (longest * UNIT_BYTES - 1).bit_length())
+        while units > self._charged_max(needed):
+            needed += needed // 8
         return NoSpaceError(
             "heap",
             f"the records take {units * UNIT_BYTES:,} bytes in segments of {self._segment_units * UNIT_BYTES:,}, the "

@@ -13,6 +13,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.config import CommitName, DurabilityName, StoreConfig
 from gpkvs.engine.heap import Heap
+from gpkvs.engine.journal_growth import journal_space_max
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
@@ -121,19 +122,20 @@ def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
     """Let the heap grow as far as this opening says; where it says nothing, as far as it was said before."""
     root, asked = files.root, config.heap_bytes_max
     if asked is not None:
-        if asked < root.heap_bytes:
+        if asked < root.heap_bytes_own:
             _log.warning(
-                "heap_bytes_max=%d: the heap has %d bytes and does not shrink; gpkvs copy OLD NEW makes a smaller one",
+                "heap_bytes_max=%d: the heap has %d bytes, and its file does not become shorter; gpkvs copy OLD NEW "
+                "--heap-bytes-max SIZE makes a smaller one",
                 asked,
-                root.heap_bytes,
+                root.heap_bytes_own,
                 extra={"event": "setting_ignored"},
             )
         # Much is as large as the number of segments: a store that was made small does not become huge.
         asked = min(round_up(asked, root.segment_bytes), HEAP_SEGMENTS_MAX * root.segment_bytes)
-        size_max = max(asked, root.heap_bytes)
-        if size_max != max(root.heap_bytes_max, root.heap_bytes):
+        size_max = max(asked, root.heap_bytes_own)
+        if size_max != max(root.heap_bytes_max, root.heap_bytes_own):
             files.roots.change(heap_bytes_max=size_max)
-    heap.allow(files.root.heap_bytes_max)
+    heap.allow(files.root.heap_bytes_max, journal_space_max(root) if root.has_journal else 0)
 
 
 def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:

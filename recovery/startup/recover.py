@@ -168,7 +168,9 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     counts = SegmentCounts.of(files.segments)
     records = {table: recount(files, backend, index, counts) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    return Heap(files.root.segment_bytes, tail, counts, size=files.root.heap_bytes), records
+    heap = Heap(files.root.segment_bytes, tail, counts, size=files.root.heap_bytes)
+    heap.leave(files.journal_segments, is_opening=True)
+    return heap, records
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:

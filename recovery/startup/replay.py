@@ -169,6 +169,8 @@ class _Reader:
         self._page = map_memory(PAGE_BYTES)
         if not self._data.is_direct:  # at once: a large piece of the cache goes whole or not at all
             self._data.forget_pages(0, files.root.journal_bytes)
+            for place in self.ring.places[self.ring.places >= files.root.journal_bytes].tolist():
+                self._data.forget_pages(place, self.ring.segment_bytes)
 
     def chain(self, start: Written) -> Iterator[_Found]:
         """Walk the valid frames after a batch, each after the one before."""

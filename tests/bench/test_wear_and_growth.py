@@ -94,7 +94,7 @@ def test_zipfian_keys_are_records_and_some_are_popular() -> None:
 @needs_shm
 def test_growth_is_measured_beside_redis_and_reported(tmp_path: Path) -> None:
     kept, document = tmp_path / "results" / "growth.json", tmp_path / "performance.md"
-    sizes = ("--records", "20000", "--batch", "500", "--index-bytes", str(4 << 20))
+    sizes = ("--records", "20000", "--batch", "500", "--index-bytes", str(4 << 20), "--steps-bytes", str(1 << 20))
     done = run_gpkvs("bench", "growth", *sizes, "--json", str(kept))
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(kept.read_text())
@@ -106,6 +106,7 @@ def test_growth_is_measured_beside_redis_and_reported(tmp_path: Path) -> None:
     rows = {(one["what"], one["beside"]): one for one in result["comparisons"]}
     assert rows["inserts: throughput", "gpkvs, made large"]["aim"] == 0.7
     assert rows["inserts: throughput", "redis"]["ratio"] > 0
+    assert all(rows[f"steps of growth alone, {layout}", "a copy"]["ratio"] > 0 for layout in ("u64", "bytes"))
 
     document.write_text(f"{BEGIN}\n{END}\n")
     done = run_gpkvs("bench", "report", "--results", str(kept.parent), "--document", str(document))

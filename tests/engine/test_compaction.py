@@ -171,7 +171,7 @@ def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Rando
     for number, at in enumerate(before.values()):
         write_to_heap(driver, at + 24, b"\xff" * 4 if number % 2 else b"\x07")  # of the header: key bytes
     driver.churn_keys(sorted(driver.expected.keys() - damaged), lambda rng: rng.randrange(200, 1500), 3)
-    assert not driver.store._engine.compactor._damaged
+    assert not driver.store._engine.free_space.compactor._damaged
     after = record_offsets(driver, sorted(damaged))
     assert sum(before[key] != after[key] for key in damaged) > 5
     for key in damaged:
@@ -185,7 +185,7 @@ def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Rando
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "durable", property(lambda _: durable))
         for key in sorted(damaged):
-            driver.store._engine.compactor.empty(record_offsets(driver, [key])[key] // SEGMENT_BYTES)
+            driver.store._engine.free_space.compactor.empty(record_offsets(driver, [key])[key] // SEGMENT_BYTES)
             driver.write(b"after " + key, b"x")
         driver.store._engine.settle()
     assert driver.heap.moved_units > moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
-from gpkvs.engine import growth
-from gpkvs.errors import NoSpaceError
+from gpkvs.engine import growth, growth_steps
+from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media import directory
+from gpkvs.media.catalog import Catalog, TableEntry
 from gpkvs.media.index import Index
+from gpkvs.native import crc32c
 from gpkvs.pm.region import Region
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
@@ -142,6 +146,27 @@ def test_a_table_of_one_block_takes_as_many_keys_as_come(store_path: Path, layou
             assert set(result.value_list()) == {(7).to_bytes(8, "little")}
 
 
+@LAYOUTS
+def test_a_gpu_moves_slots_as_the_host_does(tmp_path: Path, layout: str) -> None:
+    """Two kernels for one step: the host's goes bucket by bucket, a GPU's slot by slot."""
+    grown = Grown(tmp_path / "store", layout, 6, commit="undo", backend="cpu")
+    rng = random.Random(5)
+    grown.run([(Op.SET, rng.getrandbits(64).to_bytes(8, "little"), bytes(8)) for _ in range(6000)])
+    growing, table, index = grown.store._engine.growth, grown.store._engine.tables[1], grown.index
+    growing.is_reserved(table, waits=True)
+    growing.begin(table)
+    region, moved = index.region, []
+    for move in (growth_steps._split_on_device, partial(growth_steps._split, upper_only=False)):
+        ctypes.memset(index.address + region.bytes // 2, 0xEE, region.bytes // 2)  # nothing lives there yet
+        move(grown.store._backend, index, 3, 6)
+        moved.append(region.read(region.bytes // 2, region.bytes // 2))
+    assert moved[0] == moved[1]
+    growing.move_to(table, 2)
+    grown.verify()
+    grown.reopen()
+    grown.store.close()
+
+
 def test_growth_keeps_its_pace(store_path: Path) -> None:
     """It begins at 0.65 of the slots and ends by 0.78, a part of it after each batch."""
     with gpkvs.open(store_path, **{**SIZES, "index_bytes": 1 << 20}) as store:
@@ -174,6 +199,50 @@ def test_at_the_largest_size_new_keys_are_refused_and_the_rest_goes_on(store_pat
         assert store.delete((5).to_bytes(8, "little"), table="t")
         assert "index_bytes_max" in store.info().tables[1].growth_waits
         assert store.info().tables[1].index_bytes == 128 << 10
+
+
+@LAYOUTS
+def test_a_table_has_a_limit_of_its_own(store_path: Path, layout: str) -> None:
+    """It is in the catalogue; the limit of the store holds too, and the text says which one it is."""
+    few, many = list(range(1000)), list(range(100_000, 119_000))
+    with gpkvs.open(store_path, **SIZES) as store:
+        made = store.create_table("t", layout=layout, index_bytes=64 << 10, index_bytes_max=256 << 10)
+        assert made.index_bytes_max == 256 << 10
+        assert store.create_table("free", layout=layout, index_bytes=64 << 10).index_bytes_max == 0
+        store.execute(sets(few), table="t")
+    with gpkvs.open(store_path) as store:
+        assert [table.index_bytes_max for table in store.info().tables] == [0, 256 << 10, 0]
+        with pytest.raises(
+            NoSpaceError, match=r"over the table's own index_bytes_max, 262,144, with which it was made"
+        ):
+            store.execute(sets(many), table="t")
+        grown = store.info().tables[1]
+        assert grown.index_bytes == 256 << 10
+        assert "the table's own" in grown.growth_waits
+        store.execute(sets(few, 8), table="t")
+        store.execute(sets(many), table="free")
+    with gpkvs.open(store_path, index_bytes_max=128 << 10) as store:
+        with pytest.raises(NoSpaceError, match=r"own index_bytes_max, 262,144"):
+            store.execute(sets(many), table="t")
+        store.create_table("more", layout=layout, index_bytes=64 << 10, index_bytes_max=1 << 20)
+        with pytest.raises(NoSpaceError, match=r"--index-bytes-max, 131,072"):
+            store.execute(sets(many), table="more")
+        for wrong in (64 << 10, (1 << 44) + 1):
+            with pytest.raises(InvalidArgumentError, match=r"index_bytes_max.*allowed are 131,072 \(index_bytes\) to"):
+                store.create_table("wrong", index_bytes=128 << 10, index_bytes_max=wrong)
+    new = store_path.with_name("copied")
+    copy_store(store_path, new, CopySizes(table_index_bytes={"more": 2 << 20}), lambda step, share: None)
+    with gpkvs.open(new) as store:  # a limit below the size would say nothing
+        assert [table.index_bytes_max for table in store.info().tables] == [0, 256 << 10, 0, 2 << 20]
+
+
+def test_a_catalogue_says_nothing_of_a_limit_that_is_not_there() -> None:
+    """So it is what versions wrote, and read, that knew no such limit."""
+    limited = TableEntry(1, "t", "u64", 0, 1, 1 << 20)
+    catalog = Catalog((TableEntry(0, "default", "bytes", 0, 4), limited), 2)
+    packed = catalog.pack()
+    assert packed.count(b"index_bytes_max") == 1
+    assert Catalog.unpack(packed, crc32c(packed)) == catalog
 
 
 def test_the_limit_of_all_tables_counts(store_path: Path) -> None:

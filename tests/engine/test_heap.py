@@ -104,7 +104,7 @@ def test_a_record_may_end_with_its_segment(tiny: gpkvs.Store) -> None:
     assert all(tiny.get(key) == value_of(4) for key in names)
 
 
-def test_a_batch_that_goes_round_the_heap_stops_at_its_own_records(tiny: gpkvs.Store) -> None:
+def test_a_batch_that_fills_the_heap_stops_at_its_own_records(tiny: gpkvs.Store) -> None:
     run(tiny, [(Op.SET, b"first000", b"v")])
     names = keys(b"key", 2 * SEGMENTS)
     with pytest.raises(NoSpaceError, match="heap full"):

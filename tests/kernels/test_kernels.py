@@ -112,7 +112,9 @@ def test_launch_refuses_arguments_of_another_type() -> None:
 
 def _root() -> Root:
     checkpoint = layout.Checkpoint(*range(13, 22), layout.Growth(23, 24, 25))
-    return Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9, layout.CommitKind.JOURNAL, 11, 12, checkpoint, 22)
+    extents = tuple(layout.Extent(at, 1000 + at, 2000 + at) for at in range(layout.EXTENTS_MAX))
+    kind = layout.CommitKind.JOURNAL
+    return Root(1, 2, b"i" * 16, b"k" * 16, 0, 3, 4, 5, 6, 7, 8, 9, kind, 11, 12, checkpoint, 22, extents)
 
 
 def test_structures_survive_packing() -> None:

@@ -53,6 +53,6 @@ def test_a_journal_is_whole_segments_with_room_for_four_frames(journal_bytes: in
     segment_bytes = journal_segment_bytes_for(rounded)
     assert journal_bytes <= rounded < journal_bytes + segment_bytes
     assert rounded % segment_bytes == 0
-    ring = Ring(segment_bytes, rounded // segment_bytes)
+    ring = Ring.of_size(segment_bytes, rounded)
     assert ring.segments >= 16
     assert ring.frame_words_max > 0

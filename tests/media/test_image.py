@@ -78,3 +78,18 @@ def test_an_image_grows_with_its_file(image: Image) -> None:
     assert len(image.marks) == len(image.copied) == (1 << 30) // PAGE_BYTES
     assert (image.marks[3], image.copied[5], image.marks.sum(), image.copied.sum()) == (7, 7, 7, 7)
     image.close()
+
+
+def test_an_image_with_free_addresses_grows_where_it_is(image: Image) -> None:
+    assert image._view is not None
+    image._view[-8:] = 7
+    image.reserve(1 << 30)
+    at, size = image.address, 3 * PAGES * PAGE_BYTES
+    image.grow(size)
+    assert image.address == at
+    assert image.bytes == size
+    assert len(image.marks) == len(image.copied) == 3 * PAGES
+    assert image.read(PAGES * PAGE_BYTES - 8, 16) == b"\7" * 8 + bytes(8)
+    image._view[-8:] = 9
+    assert image.read(size - 8, 8) == b"\t" * 8
+    image.close()

@@ -8,20 +8,23 @@ _STEP, _FIND = "gpkvs/engine/compaction.py", "gpkvs/kernels/compact.hpp"
 _TESTS = "engine/test_compaction.py::"
 _LIMIT, _ROT = f"{_TESTS}test_any_write_is_accepted_below_the_limit", f"{_TESTS}test_what_rot_hides_moves_too"
 _KILLS = f"{_TESTS}test_kills_inside_steps_lose_nothing_and_wedge_nothing"
+_LONG = "engine/test_long_records.py"
+_ALLOCATE, _COUNTS, _HEAP = "gpkvs/kernels/allocate.hpp", "gpkvs/kernels/live_units.cuh", "gpkvs/engine/heap.py"
+_NEIGHBOURS = "gpkvs/engine/neighbours.py"
 
 MUTANTS = (
     Mutant(
         "record-matched-by-key",
         _FIND,
-        "if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != reference) break;",
-        "if (slot == NO_SLOT) break;",
+        "if (slot == NO_SLOT || index[slot / WAYS].ways[slot % WAYS].reference != record.reference) continue;",
+        "if (slot == NO_SLOT) continue;",
         "an old record of a key takes the place of the new one",
         (_LIMIT,),
     ),
     Mutant(
         "users-take-the-reserve",
         "gpkvs/engine/heap.py",
-        "self.state[_RESERVE] = reserve_of(self.segments - self.absent)",
+        "self.state[_RESERVE] = reserve_of(segments, self.segment_units)",
         "self.state[_RESERVE] = 0",
         "compaction finds no room, and writes are refused for ever",
         (_LIMIT, _KILLS),
@@ -76,5 +79,61 @@ MUTANTS = (
         "IDLE_SHARE_MAX: Final = 0.95",
         "an idle store that is nearly full writes again and again",
         (f"{_TESTS}test_an_idle_store_compacts_what_is_worth_it_and_ends",),
+    ),
+    Mutant(
+        "long-record-over-the-tail",
+        _ALLOCATE,
+        "segment-- > tail_.low;",
+        "segment-- > 0;",
+        "a long record is stored over records of its own batch",
+        (f"{_LONG}::test_a_long_record_takes_nothing_that_its_batch_has_taken",),
+    ),
+    Mutant(
+        "long-records-over-each-other",
+        _ALLOCATE,
+        "        tail_.high = first;\n",
+        "",
+        "the long records of one batch are stored over each other",
+        (f"{_LONG}::test_a_batch_with_records_of_all_lengths",),
+    ),
+    Mutant(
+        "neighbour-not-counted",
+        _COUNTS,
+        "    return segment + parts <= a.segments ? parts : 0;\n",
+        "    return segment + parts <= a.segments;\n",
+        "after an opening, a long record's further segments pass for free, and are stored over",
+        (f"{_LONG}::test_an_opening_counts_every_segment",),
+    ),
+    Mutant(
+        "reserve-without-the-run",
+        _HEAP,
+        " + run_of(segments, segment_units)\n",
+        "\n",
+        "long records find no neighbours though the charge allows them",
+        (f"{_LONG}::test_the_promise_names_what_is_kept_for_long_records", f"{_LONG}::test_any_length_is_accepted"),
+    ),
+    Mutant(
+        "run-not-kept",
+        _HEAP,
+        "        self.state[_RUN] = run_of(segments, self.segment_units)\n",
+        "        self.state[_RUN] = 0\n",
+        "where free segments are between long records, none of them can move, and one is refused for ever",
+        (f"{_LONG}::test_any_length_is_accepted",),
+    ),
+    Mutant(
+        "survivors-where-neighbours-are-made",
+        _STEP,
+        "for run in (heap.kept_run, self._barred):",
+        "for run in (heap.kept_run,):",
+        "compaction fills the segments that it has emptied for a long record",
+        (f"{_LONG}::test_records_in_the_way_move",),
+    ),
+    Mutant(
+        "run-passes-what-is-longer",
+        _NEIGHBOURS,
+        "                if length > high - low or self._fixed[begin : begin + length].any():\n",
+        "                if self._fixed[begin : begin + length].any():\n",
+        "a long record is moved over itself: a crash finds it torn",
+        (f"{_LONG}::test_a_run_passes_no_record_that_is_longer",),
     ),
 )

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_GROWTH, _UNDO, _JOURNAL = (
-    "gpkvs/engine/growth.py",
-    "gpkvs/engine/undo_committer.py",
-    "gpkvs/engine/journal_committer.py",
-)
+_GROWTH, _UNDO = "gpkvs/engine/growth.py", "gpkvs/engine/undo_committer.py"
 _STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
 _KILLS = "recovery/startup/test_growth_kills.py"
 
 MUTANTS = (
     Mutant(
+        "limit-of-a-table-is-forgotten",
+        "gpkvs/media/catalog.py",
+        'if not table["index_bytes_max"]:',
+        "if True:",
+        "a table grows beyond its own limit after a restart",
+        ("engine/test_growth.py::test_a_table_has_a_limit_of_its_own",),
+    ),
+    Mutant(
         "geometry-missing-from-a-descriptor",
         _UNDO,
         "            log_digest=digest,\n            growth=self._files.growth,\n",
         "            log_digest=digest,\n",
-        "after a batch and a restart, keys are looked for where they were before the table grew",
-        (_STEPS,),
-    ),
-    Mutant(
-        "geometry-missing-from-a-frame",
-        _JOURNAL,
-        "            growth=self._files.growth,\n            runs=write_set.runs,\n",
-        "            growth=type(before.growth)(0, 0, 0),\n            runs=write_set.runs,\n",
         "after a batch and a restart, keys are looked for where they were before the table grew",
         (_STEPS,),
     ),
@@ -76,6 +72,30 @@ MUTANTS = (
         "(side[slot] == SIDE_LOWER)) * slots",
         "after a replay, keys are in the block that they do not belong to",
         (_STEPS,),
+    ),
+    Mutant(
+        "a-gpu-moves-slots-to-the-other-block",
+        "gpkvs/kernels/split_slots.cu",
+        "(goes_up ? &slot : &empty) + word",
+        "(goes_up ? &empty : &slot) + word",
+        "keys that a GPU moved are in the block that they do not belong to",
+        ("engine/test_growth.py::test_a_gpu_moves_slots_as_the_host_does",),
+    ),
+    Mutant(
+        "free-addresses-stay-reserved",
+        "gpkvs/pm/mapping.py",
+        "_unmap, address, max(count, _rooms.get(address, 0)))",
+        "_unmap, address, count)",
+        "each index that is closed leaves its addresses behind, until none are left",
+        ("pm/test_region.py::test_the_free_addresses_go_with_the_region",),
+    ),
+    Mutant(
+        "what-is-mapped-ahead-is-another-place-of-the-file",
+        "gpkvs/pm/region.py",
+        "            offset = self._offset + self._mapped_bytes\n",
+        "            offset = self._offset\n",
+        "the upper half of a growing index shows its lower half",
+        ("pm/test_region.py::test_a_region_with_free_addresses_grows_where_it_is",),
     ),
     Mutant(
         "pages-of-targets-not-marked",

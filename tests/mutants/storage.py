@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
 _COPY = "recovery/copy/"
 _GROWTH_TESTS = "engine/test_heap_growth.py::"
+_JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
+_GIVEN, _GIVEN_TESTS = "gpkvs/engine/given_space.py", "engine/test_given_space.py::"
+_COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -21,10 +24,50 @@ MUTANTS = (
     Mutant(
         "root-learns-nothing-of-growth",
         "gpkvs/engine/heap_growth.py",
-        "                files.roots.change(heap_bytes=size)\n",
+        "                files.roots.change(heap_bytes=size, journal_extents=extents)\n",
         "                pass\n",
         "records lie beyond the end of the heap that the root names",
         (f"{_GROWTH_TESTS}test_any_batches_while_it_grows",),
+    ),
+    Mutant(
+        "ring-in-the-order-of-places",
+        "gpkvs/media/journal.py",
+        "        return Ring(self.segment_bytes, all_places)\n",
+        "        return Ring(self.segment_bytes, np.sort(all_places))\n",
+        "segments of the journal that are in use get other places when it grows",
+        (f"{_JOURNAL_GROWTH_TESTS}test_places_of_segments_in_use_stay",),
+    ),
+    Mutant(
+        "opening-forgets-the-extents",
+        "recovery/startup/recover.py",
+        "    heap.leave(files.journal_segments, is_opening=True)\n",
+        "",
+        "after an opening, records go to the journal's segments",
+        (f"{_JOURNAL_GROWTH_TESTS}test_a_request_that_the_journal_has_no_room_for",),
+    ),
+    Mutant(
+        "extent-with-a-rotten-slot-is-free-later",
+        _HEAP,
+        "        self.live_units[segments] += np.uint64(_ABSENT_UNITS)\n",
+        "        self.live_units[segments] = _ABSENT_UNITS\n",
+        "a rotten slot that goes takes away what marks a segment as absent",
+        (f"{_JOURNAL_GROWTH_TESTS}test_a_slot_that_rots_into_an_extent_costs_its_key_alone",),
+    ),
+    Mutant(
+        "extent-that-is-left-is-not-used",
+        "gpkvs/engine/journal_growth.py",
+        "            self._begin(self._zero_ahead, extent)\n",
+        "            self._looked_at = self._files.root.catalog_generation\n",
+        "space that a killed process gave to the journal is lost",
+        (f"{_JOURNAL_GROWTH_TESTS}test_killed_again_and_again_while_it_grows",),
+    ),
+    Mutant(
+        "tail-in-an-extent",
+        "gpkvs/media/files.py",
+        "is_journal = any(",
+        "is_journal = root.is_unsafe and any(",
+        "a heap that stores records in the journal's segments is not seen",
+        (f"{_JOURNAL_GROWTH_TESTS}test_records_never_go_to_an_extent",),
     ),
     Mutant(
         "native-planner-keeps-the-old-heap",
@@ -37,8 +80,8 @@ MUTANTS = (
     Mutant(
         "heap-grows-into-a-hole",
         "gpkvs/media/directory.py",
-        "        os.posix_fallocate(file, size, longer - size)\n",
-        "        os.ftruncate(file, longer)\n",
+        "            os.posix_fallocate(file, end, step)\n",
+        "            os.ftruncate(file, end + step)\n",
         "on a full disk a store to the mapping ends the process",
         ("faults/test_full_heap.py",),
     ),
@@ -53,8 +96,8 @@ MUTANTS = (
     Mutant(
         "helper-gives-up",
         "gpkvs/engine/heap_growth.py",
-        "while not self._extend(size) and not self._is_ending.wait(_RETRY_SECONDS):",
-        "if not self._extend(size):",
+        "while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):",
+        "if not self._extend(wanted):",
         "a store that nobody writes to says for ever that its heap waits for the disk",
         (f"{_GROWTH_TESTS}test_a_refused_step_is_tried_again[helper]",),
     ),
@@ -98,6 +141,62 @@ MUTANTS = (
         "return True",
         "most of what a dropped table had in the heap stays live until the next opening",
         ("engine/test_schema.py::test_batches_run_while_the_records_of_a_dropped_table_are_counted",),
+    ),
+    Mutant(
+        "opening-uses-holes",
+        _GIVEN,
+        "        return found_free\n",
+        "        return NO_SEGMENTS\n",
+        "a store to space that was given back ends the process where the disk is full",
+        (_COMES_AGAIN,),
+    ),
+    Mutant(
+        "space-taken-back-is-a-hole",
+        "gpkvs/engine/heap_growth.py",
+        "lambda: self._given.reserve(segments, partial(self._pause, 0))",
+        "lambda: len(segments)",
+        "a store to space that was given back ends the process where the disk is full",
+        (_COMES_AGAIN,),
+    ),
+    Mutant(
+        "space-goes-before-the-tail-is-durable",
+        "gpkvs/engine/heap_growth.py",
+        "            self._wait(gate)\n",
+        "",
+        "an opening may find the tail of the heap in a hole, and cannot fill it on a full disk",
+        (f"{_GIVEN_TESTS}test_space_goes_only_when_the_newest_batch_is_durable",),
+    ),
+    Mutant(
+        "tails-are-given-back",
+        _GIVEN,
+        "is_free = heap.is_free\n",
+        "is_free = heap.live_units == 0\n",
+        "the next record goes to a hole",
+        (f"{_GIVEN_TESTS}test_tails_stay",),
+    ),
+    Mutant(
+        "too-much-is-given-back",
+        _GIVEN,
+        "max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)",
+        "max(kept, COMPACTED_SEGMENTS_MIN)",
+        "space is given back and taken again all the time",
+        (f"{_GIVEN_TESTS}test_what_a_heap_will_not_miss",),
+    ),
+    Mutant(
+        "growth-goes-on-trying-what-nobody-needs",
+        "gpkvs/engine/heap_growth.py",
+        "            self._may_end.set()\n            return\n",
+        "            return\n",
+        "once the disk was full, nothing is given back until a restart",
+        (f"{_GIVEN_TESTS}test_growth_that_waits_ends_where_space_is_given_back",),
+    ),
+    Mutant(
+        "idle-server-gives-nothing-back",
+        "server/batcher.py",
+        "self._maintain_later(0 if error is None and job.result() else _IDLE_AGAIN_SECONDS)",
+        "self._maintain_later(0) if error is None and job.result() else None",
+        "a server that nobody asks keeps the space of what was deleted",
+        ("server/test_batcher.py::test_an_idle_store_is_maintained_again",),
     ),
     Mutant(
         "root-owner-keeps-the-old-root",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpkvs.fatal import EXIT_FATAL
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
 
@@ -73,3 +74,59 @@ def test_a_grown_file_that_is_cut_is_named(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CUT_AFTER_GROWTH, str(path)], capture_output=True, check=False)
     assert done.returncode == 70
     assert f"{path} cannot be read or written at byte {1 << 19}".encode() in done.stderr
+
+
+def test_a_region_with_free_addresses_grows_where_it_is(path: Path) -> None:
+    region = Region(path, PROCESS)
+    region.reserve(1 << 30)
+    beside = Region(path, PROCESS)
+    at = region.address
+    assert region.read(0, 8) == b"12345678"
+    os.truncate(path, 1 << 20)
+    assert region.map_ahead(1 << 20)
+    assert region.bytes == 2 * PAGE
+    region.grow(1 << 20)
+    os.truncate(path, 1 << 30)
+    region.grow(1 << 30)
+    region.store((1 << 30) - 8, b"the last")
+    region.store(2 * PAGE, b"the next")
+    assert region.address == at
+    assert region.read(0, 8) == b"12345678"
+    assert beside.read(0, 8) == b"12345678"
+    beside.close()
+    region.close()
+    data = path.read_bytes()
+    assert (data[2 * PAGE : 2 * PAGE + 8], data[-8:]) == (b"the next", b"the last")
+
+
+def test_the_free_addresses_go_with_the_region(path: Path) -> None:
+    def mapped() -> int:
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize"))
+        return int(line.split()[1]) << 10
+
+    before = mapped()
+    for _ in range(10):
+        region = Region(path, PROCESS)
+        region.reserve(1 << 36)
+        region.close()
+    assert mapped() - before < 1 << 36
+
+
+def test_a_region_whose_addresses_are_refused_moves(path: Path) -> None:
+    region = Region(path, PROCESS)
+    region.reserve(1 << 60)
+    os.truncate(path, 1 << 20)
+    assert not region.map_ahead(1 << 20)
+    region.grow(1 << 20)
+    assert region.read(0, 8) == b"12345678"
+    region.close()
+
+
+def test_a_file_cut_behind_free_addresses_names_itself(path: Path) -> None:
+    first = "os.truncate(path, 1 << 20)"
+    program = CUT_AFTER_GROWTH.replace(first, f"region.reserve(1 << 30); {first}")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == EXIT_FATAL
+    assert str(path) in done.stderr

@@ -168,6 +168,26 @@ async def test_maintenance_runs_when_idle_and_not_after_the_stop(store: gpkvs.St
 
 
 @asynchronous
+async def test_an_idle_store_is_maintained_again(store: gpkvs.Store) -> None:
+    """What is not needed for a minute is given back although nobody asks for anything; a request comes between."""
+
+    async def steps_above(watched: Watched, steps: int) -> None:
+        while watched.steps <= steps:  # noqa: ASYNC110 - what counts them runs in a thread
+            await asyncio.sleep(0.02)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpkvs.server.batcher._IDLE_AGAIN_SECONDS", 0.3)
+        async with running(store) as (batcher, watched):
+            await asyncio.wait_for(steps_above(watched, MAINTENANCE_STEPS), 20)
+            watched.go.set()
+            patch.setattr("gpkvs.server.batcher._IDLE_AGAIN_SECONDS", 60.0)
+            await asyncio.wait_for(steps_above(watched, watched.steps), 20)
+            await asyncio.wait_for(batcher.submit(set_one(b"a")), 30)
+            # A batch leaves something to do, and that does not wait for long.
+            await asyncio.wait_for(steps_above(watched, watched.steps), 20)
+
+
+@asynchronous
 async def test_batches_are_bounded_and_requests_stay_whole(store: gpkvs.Store) -> None:
     def request(name: bytes, count: int) -> codec.Request:
         return codec.decode(wire.batch([(2, name + b"%d" % i, b"12345678") for i in range(count)]), LIMITS)

@@ -213,6 +213,12 @@ class CpuBackend:
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
         """See `Backend.host_stored_blocks`; there is no other image."""
 
+    def prepare_growth(self, index: Index, /) -> None:
+        """See `Backend.prepare_growth`; there is nothing to do ahead."""
+
+    def reach_blocks(self, index: Index, first: int, /) -> None:
+        """See `Backend.reach_blocks`; what is mapped is in reach."""
+
     def grow_index(self, index: Index, /) -> None:
         """See `Backend.grow_index`."""
         index.grow_region()

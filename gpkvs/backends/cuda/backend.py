@@ -29,8 +29,9 @@ from gpkvs.backends.base import Argument, Column
 from gpkvs.backends.cpu.backend import CpuBackend, adopt_on_host, host_ops_asked
 from gpkvs.backends.cuda.break_even import break_even
 from gpkvs.backends.cuda.compiler import own_kernels
+from gpkvs.backends.cuda.device_memory import DeviceMemory, device_bytes
 from gpkvs.backends.cuda.errors import explained
-from gpkvs.backends.cuda.host_memory import HostMemory, pinned
+from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
 from gpkvs.backends.cuda.kernel import GpuKernel
 from gpkvs.backends.cuda.mirror import Mirror
 from gpkvs.backends.cuda.order import order_on_gpu
@@ -84,7 +85,7 @@ class CudaBackend:
         self.host_threads = self.host.host_threads
         self._module = own_kernels()
         self._kernels: dict[str, GpuKernel] = {}
-        self._registered: dict[int, HostMemory] = {}
+        self._registered: dict[int, HostMemory | GrowingHostMemory] = {}
         self._mirrors: dict[Index, Mirror] = {}
         self._stores_directly = True
         self._warning = ""
@@ -136,17 +137,37 @@ class CudaBackend:
     @explained
     def attach_index(self, index: Index, /) -> None:
         """See `Backend.attach_index`; a `BackendError` if the GPU has no memory for the mirror."""
-        mirror = self._new_mirror(index)
-        self.attach(index.region)
-        # Registered memory crosses the link at its full speed, other memory at a seventh of it.
-        mirror.copy_whole()
+        memory = self._mirror_memory(index)
+        try:
+            # Registered memory crosses the link at its full speed, other memory at a seventh of it.
+            mirror = Mirror(index, memory, self._register_index(index))
+            mirror.copy_whole()
+        except BaseException:
+            memory.close()
+            self._forget_memory(index.address)
+            raise
         self._mirrors[index] = mirror
+
+    def _register_index(self, index: Index) -> GrowingHostMemory | None:
+        """Have the GPU reach an index, which may grow later; None if the GPU cannot store to it."""
+        region = index.region
+        if not region.takes_gpu_stores:
+            self._stores_directly = False
+            return None
+        index.reserve(device_bytes() // BLOCK_BYTES * BLOCK_BYTES)
+        registered = self._registered[index.address] = GrowingHostMemory(index.address, region.bytes)
+        if region.needs_ddio_off and not self._warning:
+            self._warn_of_ddio()
+        return registered
 
     @explained
     def detach_index(self, index: Index, /) -> None:
         """See `Backend.detach_index`."""
-        self._mirrors.pop(index, None)
+        mirror = self._mirrors.pop(index, None)
         self._forget_memory(index.address)
+        if mirror:
+            self.wait()
+            mirror.memory.close()
 
     def _warn_of_ddio(self) -> None:
         ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(0).lower())
@@ -154,7 +175,7 @@ class CudaBackend:
             self._warning = f"; {ddio.value}: what it stored may be lost with the power"
             _log.warning("backend %s", self.description)
 
-    def _new_mirror(self, index: Index) -> Mirror:
+    def _mirror_memory(self, index: Index) -> DeviceMemory:
         region = index.region
         free, total = runtime.memGetInfo()
         if region.bytes + _SPARE_BYTES > free + cupy.get_default_memory_pool().free_bytes():
@@ -163,7 +184,7 @@ class CudaBackend:
                 f"{_SPARE_BYTES:,}; {free:,} of {total:,} are free on {self.device}: use --backend cpu, a smaller "
                 "index (gpkvs copy OLD NEW), or a GPU with more memory"
             )
-        return Mirror(index, cupy.empty(region.bytes, np.uint8))
+        return DeviceMemory(region.bytes)
 
     def begin(self) -> None:
         """See `Backend.begin`."""
@@ -244,6 +265,8 @@ class CudaBackend:
         code = self._kernels.get(kernel) or self._kernel(kernel)
         stored_to = _index_stored_to(code.fields, arguments)
         stream = cupy.cuda.get_current_stream()
+        if stored_to:
+            self.mirror(stored_to[1])  # a kernel may read the mirror and store to it: slots that lag behind come before
         before = stream.record() if stored_to else None
         if code.fields.is_serial or not self._reaches(code, arguments):
             self._run_on_host(code, items, keys_per_item, arguments)
@@ -305,31 +328,46 @@ class CudaBackend:
         self.wait()
         self._mirrors[index].copy_blocks(first, last)
 
+    def prepare_growth(self, index: Index, /) -> None:
+        """See `Backend.prepare_growth`: a thread registers what the file has more; an image would take its memory."""
+        registered = self._mirrors[index].registered
+        if registered and isinstance(index.region, Region) and index.region.map_ahead(index.grown_bytes):
+            registered.prepare(index.grown_bytes)
+
     @explained
     def grow_index(self, index: Index, /) -> None:
-        """See `Backend.grow_index`; the mirror is made anew, after the old one is gone."""
-        size = 2 * index.blocks * BLOCK_BYTES
-        free, _ = runtime.memGetInfo()
-        free += cupy.get_default_memory_pool().free_bytes() + index.region.bytes
-        if size + _SPARE_BYTES > free:
-            raise NoSpaceError(
-                "gpu_memory",
-                f"the mirror of {index.region.path.name} would need {size:,} bytes and the columns of a batch "
-                f"{_SPARE_BYTES:,}; {free:,} would be free on {self.device}",
-            )
+        """See `Backend.grow_index`: the mirror grows, then what was registered; neither is copied if it is large."""
+        mirror, size = self._mirrors[index], index.grown_bytes
+        mirror.memory.grow(size, _SPARE_BYTES)
+        registered = mirror.registered
+        if registered is None:
+            index.grow_region()
+        elif index.region.map_ahead(size):
+            index.grow_region()
+            registered.grow(size)
+        else:
+            self._move_index(index, mirror)
+
+    def _move_index(self, index: Index, mirror: Mirror) -> None:
+        """Have an index grow that has no room where it is: it is registered anew."""
         self.wait()
-        self.detach_index(index)
-        cupy.get_default_memory_pool().free_all_blocks()
+        self._forget_memory(index.address)
         try:
             index.grow_region()
         finally:
-            self._attach_again(index)
+            try:
+                mirror.registered = self._register_index(index)
+            except BaseException as error:  # noqa: BLE001 - the next batch stores to it
+                stop_process("CUDA could not register a growing index", error)
 
-    def _attach_again(self, index: Index) -> None:
-        try:
-            self.attach_index(index)
-        except BaseException as error:  # noqa: BLE001 - without its mirror, nothing can be read
-            stop_process("the mirror of a growing index could not be made", error)
+    def reach_blocks(self, index: Index, first: int, /) -> None:
+        """See `Backend.reach_blocks`."""
+        registered = self._mirrors[index].registered
+        if registered:
+            try:
+                registered.reach(first * BLOCK_BYTES)
+            except BackendError as error:
+                raise NoSpaceError("memory", f"the GPU cannot reach {index.region.path.name}: {error}") from error
 
     def _catch_up(self, mirror: Mirror) -> None:
         """Bring a mirror up to date in the slots that only the host stored to."""
@@ -399,7 +437,7 @@ class CudaBackend:
         assert stored_to
         self._follow(code, items, arguments, stored_to, cupy.cuda.get_current_stream().record())
 
-    def registered(self, address: int) -> HostMemory:
+    def registered(self, address: int) -> HostMemory | GrowingHostMemory:
         """Return what was registered of an attached file.
 
         Raises
@@ -420,6 +458,8 @@ class CudaBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        for mirror in self._mirrors.values():
+            mirror.memory.close()
         self._mirrors.clear()
         for memory in self._registered.values():
             memory.close()

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.backends.cuda.device_memory import DeviceMemory
+from gpkvs.backends.cuda.host_memory import GrowingHostMemory
 from gpkvs.batch import U64
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
@@ -21,24 +23,35 @@ class Mirror:
     ----------
     index
         What it mirrors.
-    array
-        Its copy in the GPU's memory.
+    memory
+        Of the GPU, for its copy.
+    registered
+        The index, if CUDA has registered it.
     """
 
-    def __init__(self, index: Index, array: Any) -> None:
+    def __init__(self, index: Index, memory: DeviceMemory, registered: GrowingHostMemory | None) -> None:
         self.index = index
-        self.array = array
+        self.memory = memory
+        self.registered = registered
         self.late_slots = 0
         self._late: list[U64] = []
 
+    @property
+    def array(self) -> Any:
+        """The copy."""
+        return self.memory.array
+
     def copy_whole(self) -> None:
         """Copy the index as it is now."""
-        self.array.data.copy_from_host(self.index.address, self.array.nbytes)
+        self._copy(0, self.index.region.bytes)
 
     def copy_blocks(self, first: int, last: int) -> None:
         """Copy some blocks of the index as they are now."""
-        begin, end = first * BLOCK_BYTES, last * BLOCK_BYTES
-        self.array[begin:end].data.copy_from_host(self.index.address + begin, end - begin)
+        self._copy(first * BLOCK_BYTES, last * BLOCK_BYTES)
+
+    def _copy(self, begin: int, end: int) -> None:
+        for first, last in self.registered.parts(begin, end) if self.registered else ((begin, end),):
+            self.array[first:last].data.copy_from_host(self.index.address + first, last - first)
 
     def note(self, slots: U64) -> None:
         """Remember slots of the index that changed, by their numbers; they are copied."""

@@ -79,6 +79,7 @@ def journal_places(path: Path) -> tuple[tuple[tuple[str, int, int], ...], tuple[
 
 def _journal_places(files: StoreFiles, data: bytes) -> tuple[tuple[tuple[str, int, int], ...], tuple[Part, ...]]:
     ring, begin = Ring.of(files.root), files.root.journal_bytes
+    heap_end = begin + files.root.heap_bytes_own  # the sample's extents of the journal lie behind the heap
     frames = _frames(files, data, ring, 0)
     after = _frames(files, data, ring, files.root.checkpoint.position)
     first_kept = files.root.checkpoint.position
@@ -91,7 +92,7 @@ def _journal_places(files: StoreFiles, data: bytes) -> tuple[tuple[tuple[str, in
         Part(LAST_FRAME, "data", _pages(ring, uncovered), 0.1),
         Part("data: frames to replay", "data", _pages(ring, after[:-1]), 0.12),
         Part("data: frames before the checkpoint", "data", _pages(ring, before), 0.05),
-        Part("data: free space of the journal", "data", ((0, begin),), 0.02),
+        Part("data: free space of the journal", "data", ((0, begin), (heap_end, len(data) - heap_end)), 0.02),
     ]
     end = begin + _tail(files, after[-1][1].descriptor)
     last = begin + _tail(files, after[-2][1].descriptor)
@@ -99,7 +100,7 @@ def _journal_places(files: StoreFiles, data: bytes) -> tuple[tuple[tuple[str, in
         parts.append(Part(LAST_RECORDS, "data", ((last, end - last),), 0.08))
     parts += [
         Part(RECORDS, "data", ((begin, last - begin),), 0.18),
-        Part("data: free space of the heap", "data", ((end, len(data) - end),), 0.02),
+        Part("data: free space of the heap", "data", ((end, heap_end - end),), 0.02),
         _whole("index-0-0", 0.2),
         _whole("index-1-0", 0.06),
         _whole("root", 0.04),

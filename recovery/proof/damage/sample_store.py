@@ -48,6 +48,7 @@ _BYTES_KEYS = 600
 _U64_KEYS = 900
 _LAST_CHANGES = 9
 _OPERATIONS_MAX = 200
+_EXTENT_SEGMENTS = 2
 _INDEX_BYTES = 64 << 10
 
 Model = dict[bytes, bytes]
@@ -168,6 +169,7 @@ def _build(path: Path, image: str) -> None:
             committer.checkpointer.stop()  # its thread would append frames by the clock
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
+        _grow_journal(store)
         pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))
         for i, operations in enumerate(pairs):
             if isinstance(committer, JournalCommitter) and i == len(pairs) // 2:
@@ -183,6 +185,14 @@ def _build(path: Path, image: str) -> None:
             assert isinstance(committer, JournalCommitter)
             failpoint.arm("before_checkpoint_root")
             committer.checkpointer.write(paced=False)
+
+
+def _grow_journal(store: Store) -> None:
+    """Have the second segment of the journal, if there is one, in the heap's space."""
+    growth = store._engine._journal_growth
+    if growth:
+        assert not store._engine._heap_growth.extend_for_journal(_EXTENT_SEGMENTS)
+        assert growth._finish_unused()
 
 
 def _take_out_chance(path: Path) -> None:

@@ -18,6 +18,7 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Op, Status
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
+from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.table import Table
@@ -39,6 +40,7 @@ KEYS = {
 }
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
+_EXTENTS_MAX = 6  # of a journal, with which lives let it grow further
 _GROWN_BLOCKS_MAX = 16  # of a table, whose growth does not begin with more
 
 
@@ -69,6 +71,7 @@ class Shape:
     is_wide: bool = False  # batches change all keys of several tables
     heap_bytes_max: int = 0  # 0: the heap does not grow
     heap_step_bytes: int = 64 * _KIB
+    journal_share: float = 0.0  # of the same moments, a step of a journal that grows
 
     @property
     def heap_bytes_all(self) -> int:
@@ -78,7 +81,7 @@ class Shape:
     @staticmethod
     def of(random: Random) -> Shape:
         """Draw a shape."""
-        shape = Shape._of_fixed_heap(random)
+        shape = replace(Shape._of_fixed_heap(random), journal_share=random.choice((0.0, 0.0, 0.05, 0.5)))
         if random.random() < 0.5:
             return shape
         step_bytes = random.choice((64, 128, 256)) * _KIB
@@ -400,12 +403,15 @@ class Life:
                 self.create(random)
 
     def _grow(self, random: Random) -> None:
-        """Begin growth, move some blocks, or end it, at any moment between two batches."""
+        """Begin growth, move some blocks, or end it, at any moment between two batches; so for the journal."""
         engine = self._store._engine
         while not self._stops.wait(0.003):
             if random.random() < self._shape.growth_share:
                 with self._store._mutex:
                     _growth_step(engine.growth, random.choice([*engine.tables.values()]), random)
+            if random.random() < self._shape.journal_share:
+                with self._store._mutex:
+                    _journal_step(engine, random)
 
     def create(self, random: Random, layout: str = "") -> TableName:
         """Make a table, of any layout if none is given."""
@@ -444,6 +450,15 @@ def _growth_step(growth: Growing, table: Table, random: Random) -> None:
         growth.move_to(growth.table, random.randint(0, index.unmoved))
     else:
         growth.finish(growth.table)
+
+
+def _journal_step(engine: Engine, random: Random) -> None:
+    """Have the journal's file extended, or put what was extended into the ring."""
+    assert engine._journal_growth
+    if random.random() < 0.5:
+        engine._journal_growth._finish_unused()
+    elif len(engine._files.root.journal_extents) < _EXTENTS_MAX:
+        engine._heap_growth.extend_for_journal(random.randint(1, 3))
 
 
 def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, random: Random) -> Expected:

@@ -385,9 +385,44 @@ MUTANTS = (
     _one(
         "longer-heap-not-in-the-root",
         _HEAP_GROWTH,
-        "                files.roots.change(heap_bytes=size)\n",
+        "                files.roots.change(heap_bytes=size, journal_extents=extents)\n",
         "                pass\n",
         "records lie beyond the end that the root names",
+    ),
+    _one(
+        "extent-not-in-the-ring-of-the-root",
+        _COMMITTER,
+        "                    self._files.roots.change(journal_extents=extents)\n",
+        "                    object.__setattr__(self._files.root, 'journal_extents', extents)\n",
+        "frames lie in segments that no root names",
+    ),
+    _one(
+        "ring-grows-too-early",
+        _JOURNAL,
+        "        return self.last.position // self.ring.segment_pages\n",
+        "        return self.last.position // self.ring.segment_pages - 1\n",
+        "a segment that is in use gets another place",
+    ),
+    _one(
+        "ring-grows-too-late",
+        _JOURNAL,
+        "        return self.last.position // self.ring.segment_pages\n",
+        "        return self.last.position // self.ring.segment_pages + 1\n",
+        "the oldest segment that is in use is stored over",
+    ),
+    _one(
+        "ring-in-the-order-of-places",
+        _JOURNAL,
+        "        return Ring(self.segment_bytes, all_places)\n",
+        "        return Ring(self.segment_bytes, np.sort(all_places))\n",
+        "segments that are in use get other places",
+    ),
+    _one(
+        "heap-not-told-of-extents",
+        _HEAP_GROWTH,
+        "            self._heap.leave(np.arange(extent.first_segment, extent.first_segment + extent.segments))\n",
+        "",
+        "records and frames in one place",
     ),
     _one(
         "empty-table-not-written",
@@ -429,6 +464,11 @@ SHOWN_BY = {
     "incarnation-kept": "empty-frame-again",
     "longer-heap-not-synced": "heap-grows",
     "longer-heap-not-in-the-root": "heap-grows",
+    "extent-not-in-the-ring-of-the-root": "journal-grows",
+    "ring-grows-too-early": "journal-grows",
+    "ring-grows-too-late": "journal-grows",
+    "ring-in-the-order-of-places": "journal-grows",
+    "heap-not-told-of-extents": "journal-grows",
 }
 
 # Mistakes that no power failure shows, and why.

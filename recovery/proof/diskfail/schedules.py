@@ -94,6 +94,11 @@ SCHEDULES = (
         shape=scripts.GROWING,
     ),
     Schedule(
+        "journal-grows",
+        "space of the heap is given to the journal, written, put into the ring and used",
+        scripts.journal_grows,
+    ),
+    Schedule(
         "root-while-used-again", "a root is stored that names a place in reused space", scripts.root_while_used_again
     ),
     Schedule("growth", "the last block of a table has moved, and the flush of that is held", scripts.grow_twice),

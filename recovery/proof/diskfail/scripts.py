@@ -287,6 +287,31 @@ def heap_grows(stage: Stage) -> None:
     stage.ignore()
 
 
+def journal_grows(stage: Stage) -> None:
+    """Have the ring grow while it is full, and what is in use goes over its end; then go round in the larger one."""
+    stage.open()
+    assert stage.store
+    engine, table = stage.store._engine, stage.life.create(Random(1), U64_LAYOUT.name)
+    _fill_journal(stage, table, 12)
+    stage.checkpoint()
+    _fill_journal(stage, table, 45)
+    while stage.journal.used_pages < stage.journal.ring.capacity:
+        stage.run(stage.sets(1))
+    assert engine._journal_growth
+    for segments in (2, 1):
+        stage.watch()
+        assert not engine._heap_growth.extend_for_journal(segments)
+        assert engine._journal_growth._finish_unused()
+        stage.ignore()
+        _fill_journal(stage, table, 2)
+        stage.look()
+    for number in range(_SEGMENTS + 2):  # a small record stays in each segment: in the end, the heap has no free one
+        stage.checkpoint()
+        _fill_journal(stage, table, 2)
+        stage.run(stage.sets(number % 2, value_bytes=LARGE_BYTES), stage.sets(50 + number))
+        stage.look()
+
+
 # W7, W5: a table that grows.
 
 

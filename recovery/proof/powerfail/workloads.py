@@ -143,7 +143,7 @@ class Script:
             "B": self._both,
             "C": self._create,
             "X": self._drop,
-            "V": lambda store: store._engine.compactor.empty(store._engine.heap.tail.segment),
+            "V": lambda store: store._engine.free_space.compactor.empty(store._engine.heap.tail.segment),
             _BEGIN: self._begin_growth,
             _MOVE: self._move_block,
             _FINISH: self._finish_growth,

@@ -30,27 +30,30 @@ class ServerProcessError(GpkvsError):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How to start the server; sizes as `gpkvs serve` takes them."""
+    """How to start the server; sizes as `gpkvs serve` takes them, an empty one is not given."""
 
     backend: str = "auto"
     durability: str = "auto"
     index: str = "1MiB"
     heap: str = "64MiB"
+    heap_max: str = ""
     log: str = "4MiB"
     commit: str = "undo"
     journal: str = "1MiB"  # so small that checkpoints come often
 
     def arguments(self) -> list[str]:
         """Return them as command-line options."""
-        return [
-            f"--backend={self.backend}",
-            f"--durability={self.durability}",
-            f"--index-bytes={self.index}",
-            f"--heap-bytes={self.heap}",
-            f"--log-bytes={self.log}",
-            f"--commit={self.commit}",
-            f"--journal-bytes={self.journal}",
-        ]
+        given = {
+            "backend": self.backend,
+            "durability": self.durability,
+            "index-bytes": self.index,
+            "heap-bytes": self.heap,
+            "heap-bytes-max": self.heap_max,
+            "log-bytes": self.log,
+            "commit": self.commit,
+            "journal-bytes": self.journal,
+        }
+        return [f"--{name}={value}" for name, value in given.items() if value]
 
 
 class ServerProcess:

@@ -174,7 +174,7 @@ def test_sizes_that_are_too_small(sizes: dict[str, object], text: str, tmp_path:
 def test_an_index_that_is_nearly_full(layout: str, tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     choose = np.random.default_rng()
-    with gpkvs.open(old, **SIZES) as store:
+    with gpkvs.open(old, **SIZES, index_bytes_max=4 * BLOCK_BYTES) as store:  # else it grows before it is full
         table = store.create_table("full", layout=layout, index_bytes=4 * BLOCK_BYTES)
         keys = choose.integers(0, 1 << 64, int(0.84 * table.slots), np.uint64)
         for part in np.array_split(keys, 20):
@@ -350,3 +350,17 @@ def _fill(store: gpkvs.Store, table: str, layout: str, slots: int, choose: rando
             else:
                 content.pop(operation[1], None)
     return content
+
+
+def test_a_chosen_heap_that_would_refuse_every_write_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    with gpkvs.open(old, index_bytes=1 << 20, heap_bytes=8 << 20) as store:
+        store.execute(Batch.of([(Op.SET, b"%d" % key, bytes(1000)) for key in range(3400)]))
+    with pytest.raises(
+        NoSpaceError, match=r"a heap of 4,194,304 bytes cannot take them: use --heap-bytes-max \d+MiB"
+    ) as caught:
+        copy(old, tmp_path / "small", heap_bytes_max=4 << 20)
+    enough = int(str(caught.value).rsplit("max ", 1)[1].removesuffix("MiB or more")) << 20
+    copy(old, tmp_path / "enough", heap_bytes_max=enough)
+    with gpkvs.open(tmp_path / "enough") as store:
+        store.set(b"one", b"more")

@@ -1,0 +1,130 @@
+"""The space that a file has on its disk: which parts lack it, and how a part gives it back.
+
+A part of a file without space is a hole. It reads as zeros, and a store to its mapping ends the process if the disk is
+full. So whoever stores to a file must know that there is no hole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+
+# `FS_IOC_FIEMAP` of Linux: the parts of a file that have space, also where nothing was written to it.
+_FIEMAP: Final = 0xC020660B
+_FIEMAP_HEADER, _FIEMAP_EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQIIII")
+_EXTENTS_AT_ONCE: Final = 256
+_LAST_EXTENT: Final = 1
+_NOWHERE: Final = 2  # an extent that has no place on the disk yet
+_BLOCK_BYTES: Final = 512  # the unit of `st_blocks`, whatever a file system's own
+
+
+def punch(path: Path, offset: int, count: int) -> None:
+    """Give the space of a part of a file back; its size stays.
+
+    Raises
+    ------
+    OSError
+        If the file system cannot, or the operating system refuses.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, offset, count):
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(file)
+
+
+def reserve(path: Path, offset: int, count: int) -> None:
+    """Reserve space for a part of a file, where it has none; not durable before a sync.
+
+    Raises
+    ------
+    OSError
+        If the operating system refuses; the file may have some of it then.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.posix_fallocate(file, offset, count)
+    finally:
+        os.close(file)
+
+
+def holes(path: Path, offset: int, count: int) -> list[tuple[int, int]]:
+    """Find the parts of a file, between two offsets, that have no space, or may have none.
+
+    Returns
+    -------
+    list of tuple of int
+        The first byte of each, and the first one behind it; ascending.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        try:
+            used = list(_extents(file, offset, count))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM):
+                raise
+            # Without extents, the number of blocks says whether there are holes (tmpfs counts nothing else).
+            if found.st_blocks * _BLOCK_BYTES >= found.st_size:
+                return []
+            used = list(_written(file, offset, count))
+        return list(_between(used, offset, offset + count))
+    finally:
+        os.close(file)
+
+
+def _extents(file: int, offset: int, count: int) -> Iterator[tuple[int, int]]:
+    """Find the parts that have space."""
+    at, end = offset, offset + count
+    while at < end:
+        request = bytearray(_FIEMAP_HEADER.size + _EXTENTS_AT_ONCE * _FIEMAP_EXTENT.size)
+        _FIEMAP_HEADER.pack_into(request, 0, at, end - at, 0, 0, _EXTENTS_AT_ONCE, 0)
+        fcntl.ioctl(file, _FIEMAP, request)
+        extents = _FIEMAP_HEADER.unpack_from(request)[3]
+        for number in range(extents):
+            first, _, length, _, _, flags, *_ = _FIEMAP_EXTENT.unpack_from(
+                request, _FIEMAP_HEADER.size + number * _FIEMAP_EXTENT.size
+            )
+            if not flags & _NOWHERE:
+                yield first, first + length
+            at = first + length
+        if extents < _EXTENTS_AT_ONCE or flags & _LAST_EXTENT:
+            return
+
+
+def _written(file: int, offset: int, count: int) -> Iterator[tuple[int, int]]:
+    """Find the parts that were written: space that was only reserved is not among them."""
+    at, end = offset, offset + count
+    while at < end:
+        try:
+            first = os.lseek(file, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        at = os.lseek(file, first, os.SEEK_HOLE)
+        yield first, at
+
+
+def _between(used: list[tuple[int, int]], at: int, end: int) -> Iterator[tuple[int, int]]:
+    for first, last in used:
+        if first > at:
+            yield at, min(first, end)
+        at = max(at, last)
+        if at >= end:
+            return
+    if at < end:
+        yield at, end
