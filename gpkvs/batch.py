@@ -36,6 +36,19 @@ class Op(IntEnum):
     GET = 1
     SET = 2
     DELETE = 3
+    EXISTS = 4  # a GET without its value
+    INCREMENT = 5  # adds a signed number of 64 bits, its value, to the number that the key holds; a missing one is 0
+    APPEND = 6  # adds its value to the end of the key's
+    CHECK = 7  # does nothing; if its condition fails, nothing of the request is done
+
+
+class Condition(IntEnum):
+    """What an operation asks of its key before it does anything; the numbers are those of the protocol."""
+
+    NONE = 0
+    ABSENT = 1
+    PRESENT = 2
+    EQUALS = 3  # the version is the one expected; in a table of numbers, the number is
 
 
 class Status(IntEnum):
@@ -44,6 +57,9 @@ class Status(IntEnum):
     OK = 0
     NOT_FOUND = 1
     CORRUPT = 2
+    CONDITION_FAILED = 3  # the key is there, and not as the operation asks; the version tells how it is
+    OVERFLOW = 4  # the sum is no signed number of 64 bits, or the value would be too long
+    NOT_A_NUMBER = 5  # what the key holds
 
 
 _COLUMN_TYPES = {
@@ -55,6 +71,9 @@ _COLUMN_TYPES = {
     "request_ops": np.dtype(np.uint32),
     "request_tables": np.dtype(np.uint32),
 }
+# Operations with a value in the request, and with one in the response.
+_HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
+_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT])
 
 
 # In these columns one number may stand for all operations; kernels get a full copy then.
@@ -76,11 +95,15 @@ class Batch:
     values : (sum of value_lengths,) uint8
         The values of the SETs in order, concatenated.
     value_lengths : (number of SETs,) uint32
-        Bytes in each SET's value.
+        Bytes in each SET's value. INCREMENTs (8 bytes) and APPENDs have values, too.
     request_ops : (r,) uint32, optional
         Operations in each request; by default the batch is one request.
     request_tables : (r,) uint32, optional
         The id of each request's table; by default the default table's, 0.
+    conditions : (n,) uint8, optional
+        `Condition` of each operation; by default none has one.
+    expected : (n,) uint64, optional
+        The version or number that each operation with `Condition.EQUALS` asks for.
     """
 
     ops: U8
@@ -90,6 +113,8 @@ class Batch:
     value_lengths: U32
     request_ops: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
     request_tables: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+    conditions: U8 | None = None
+    expected: U64 | None = None
 
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
@@ -102,8 +127,13 @@ class Batch:
 
     @cached_property
     def has_writes(self) -> bool:
-        """Whether any operation is a SET or a DELETE."""
+        """Whether any operation is no GET."""
         return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def looks_first(self) -> bool:
+        """Whether what some operation does depends on what is there (`gpkvs.engine.resolve`)."""
+        return self.conditions is not None or bool((self._kinds > Op.EXISTS.value).any())
 
     @cached_property
     def has_reads(self) -> bool:
@@ -120,7 +150,8 @@ class Batch:
         """Bytes that the batch asks to write: keys and values of SETs, keys of DELETEs."""
         if self.has_only_sets:  # nothing to leave out
             return len(self.keys) + len(self.values)
-        return int(self.key_lengths[self.ops != Op.GET.value].sum(dtype=np.uint64)) + len(self.values)
+        writes = (self.ops == Op.SET.value) | (self.ops == Op.DELETE.value)
+        return int(self.key_lengths[writes].sum(dtype=np.uint64)) + len(self.values)
 
     @property
     def _kinds(self) -> U8:
@@ -171,6 +202,8 @@ class Batch:
             self.value_lengths,
             self.request_ops,
             np.array([table], np.uint32),
+            self.conditions,
+            self.expected,
         )
 
     @staticmethod
@@ -186,12 +219,14 @@ class Batch:
             value_lengths=np.concatenate([batch.value_lengths for batch in batches]),
             request_ops=np.concatenate([batch.request_ops for batch in batches]),
             request_tables=np.concatenate([batch.request_tables for batch in batches]),
+            conditions=_joined([(batch.conditions, len(batch)) for batch in batches], np.uint8),
+            expected=_joined([(batch.expected, len(batch)) for batch in batches], np.uint64),
         )
 
     def take(self, requests: NDArray[np.bool_]) -> Batch:
         """Return the batch of the requests that a mask selects, in the same order."""
         ops = np.repeat(requests, self.request_ops)
-        set_ops = ops[self.ops == Op.SET.value]
+        set_ops = ops[self.has_value]
         return Batch(
             ops=self.ops[ops],
             keys=self.keys[np.repeat(ops, self.key_lengths)],
@@ -200,7 +235,14 @@ class Batch:
             value_lengths=self.value_lengths[set_ops],
             request_ops=self.request_ops[requests],
             request_tables=self.request_tables[requests],
+            conditions=None if self.conditions is None else self.conditions[ops],
+            expected=None if self.expected is None else self.expected[ops],
         )
+
+    @property
+    def has_value(self) -> NDArray[np.bool_]:
+        """Of each operation, whether it has a value."""
+        return _HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
 
     @memory_refused()
     def validate(self, limits: Limits) -> None:
@@ -216,12 +258,11 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
-        if self.ops.min() < Op.GET.value or self.ops.max() > Op.DELETE.value:
-            i = int(((self.ops < Op.GET.value) | (self.ops > Op.DELETE.value)).argmax())
-            raise InvalidArgumentError(
-                f"unknown operation {int(self.ops[i])}: 1 is get, 2 is set, 3 is delete", field="ops", index=i
-            )
-        sets = int(np.count_nonzero(self.ops == Op.SET.value))
+        if self.ops.min() < Op.GET.value or self.ops.max() > Op.CHECK.value:
+            i = int(((self.ops < Op.GET.value) | (self.ops > Op.CHECK.value)).argmax())
+            known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
+            raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
+        sets = int(np.count_nonzero(self.has_value))
         _check_column(
             "key", self.key_lengths, self.keys, n, lambda: np.arange(n), limits.key_bytes_min, limits.key_bytes_max
         )
@@ -230,10 +271,39 @@ class Batch:
             self.value_lengths,
             self.values,
             sets,
-            lambda: np.flatnonzero(self.ops == Op.SET.value),
+            lambda: np.flatnonzero(self.has_value),
             limits.value_bytes_min,
             limits.value_bytes_max,
         )
+        if self.looks_first:
+            self._check_conditions()
+
+    def _check_conditions(self) -> None:
+        """Check what operations ask of their keys."""
+        n = len(self.ops)
+        for name, column in (("conditions", self.conditions), ("expected", self.expected)):
+            if column is not None and len(column) != n:
+                raise InvalidArgumentError(f"{len(column):,} for {counted(n, 'operation')}", field=name)
+        conditions = np.zeros(n, np.uint8) if self.conditions is None else self.conditions
+        increments = self.ops[self.has_value] == Op.INCREMENT.value
+        for wrong, message, name in (
+            (conditions > Condition.EQUALS.value, "unknown condition: 0 to 3 are known", "conditions"),
+            ((conditions == Condition.EQUALS.value) & (self.expected is None), "nothing is expected", "expected"),
+            (
+                (conditions != Condition.NONE.value) & ((self.ops == Op.GET.value) | (self.ops == Op.EXISTS.value)),
+                "a GET has no condition",
+                "conditions",
+            ),
+            ((self.ops == Op.CHECK.value) & (conditions == Condition.NONE.value), "a check needs one", "conditions"),
+        ):
+            if wrong.any():
+                raise InvalidArgumentError(message, field=name, index=int(wrong.argmax()))
+        long = increments & (self.value_lengths != 8)
+        if long.any():
+            index = int(np.flatnonzero(self.has_value)[long.argmax()])
+            raise InvalidArgumentError(
+                "an increment is a signed number of 64 bits: 8 bytes", field="value_lengths", index=index
+            )
 
     def check_size(self, limits: Limits) -> None:
         """Check the number of operations of each request.
@@ -263,6 +333,13 @@ class Batch:
                 )
         if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
+
+
+def _joined(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[np.generic]) -> NDArray[Any] | None:
+    """Join columns that are zeros where they are missing."""
+    if all(column is None for column, _ in columns):
+        return None
+    return np.concatenate([np.zeros(count, dtype) if column is None else column for column, count in columns])
 
 
 @lru_cache(maxsize=1024, typed=True)
@@ -371,7 +448,11 @@ class BatchPart:
         gets = len(self.result.value_lengths)
         if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
             return op_bounds if gets else np.zeros_like(op_bounds)
-        return np.searchsorted(np.flatnonzero(self.batch.ops == Op.GET.value), op_bounds)
+        return np.searchsorted(np.flatnonzero(_RETURNS_VALUE[self.batch.ops]), op_bounds)
+
+    def renumbered(self, numbers: NDArray[np.int64]) -> BatchPart:
+        """Return the same as part of a batch in which its requests have other numbers."""
+        return BatchPart(numbers[self.numbers], self.batch, self.result)
 
     def requests(self) -> Iterator[RequestResult]:
         """Return the results of each request; the arrays are parts of the same memory."""

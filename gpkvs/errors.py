@@ -8,6 +8,7 @@ The tree::
     │   └── TableExistsError
     ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, memory); nothing was written
     │   └── NoMemoryError        the process got no memory for it
+    ├── ConflictError            a check of the request failed; nothing was written
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it
@@ -81,6 +82,24 @@ class NoMemoryError(NoSpaceError, MemoryError):
 
     def __init__(self) -> None:
         super().__init__("memory", "the process got none for this; nothing was written: try again, or send less")
+
+
+class ConflictError(GpkvsError):
+    """A request one of whose checks failed: nothing of it was done.
+
+    Parameters
+    ----------
+    index
+        The number of the first check that failed, in its request.
+    found
+        The version of its key, or in a table of numbers its number; None if the key is not there.
+    """
+
+    def __init__(self, index: int, found: int | None) -> None:
+        what = "its key is not there" if found is None else f"its key has {found:,}"
+        super().__init__(f"the check of operation {index} failed, {what}; nothing of the request was done")
+        self.index = index
+        self.found = found
 
 
 class CorruptRecordError(GpkvsError):

@@ -135,6 +135,7 @@ class Store:
                 committer,
                 self.limits.result_bytes_max,
                 max(config.batch_result_bytes_max, self.limits.result_bytes_max),
+                self.limits.value_bytes_max,
                 self.meter,
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,

@@ -27,6 +27,7 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
+from gpkvs.engine.resolve import Resolver
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
@@ -49,7 +50,10 @@ class Engine:
     committer
         Makes write sets durable.
     result_bytes_max, batch_result_bytes_max
-        Values that one request, and one transaction, may read; the second is not below the first.
+        Values that one request, and one transaction, may read; the second is not below the first. A transaction makes
+        no more of appends.
+    value_bytes_max
+        Of the longest value that may be stored.
     meter
         Told what each phase took, and what was written.
     growth_limits
@@ -71,6 +75,7 @@ class Engine:
         committer: Committer,
         result_bytes_max: int,
         batch_result_bytes_max: int,
+        value_bytes_max: int,
         meter: Meter,
         growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
@@ -88,6 +93,7 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
+        self._resolver = Resolver(backend, files, tables, value_bytes_max, batch_result_bytes_max, meter)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
@@ -203,6 +209,11 @@ class Engine:
             failpoint.hit("before_reply")
 
     def _plan(self, batch: Batch) -> Planned:
+        if batch.looks_first:
+            return self._resolver.plan(batch, self.next_sequence, self._plan_plain)
+        return self._plan_plain(batch)
+
+    def _plan_plain(self, batch: Batch) -> Planned:
         planned = self._plan_natively(batch)
         self._was_planned_natively = planned is not None
         if planned:

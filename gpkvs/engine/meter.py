@@ -10,12 +10,12 @@ from time import perf_counter
 from gpkvs.engine.write_set import Volumes
 
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
-# are all the time spent in the engine. `plan` is all that the native planner does; `active` and `idle` store the
-# flag and make it durable.
+# are all the time spent in the engine. `resolve` is of batches that look first. `plan` is all that the native planner
+# does; `active` and `idle` store the flag and make it durable.
 READ_PHASES = ("route", "order", "find", "fold", "measure")
 COMMIT_PHASES = ("record", "log", "persist_heap", "persist_log", "active", "apply", "persist_index", "idle")
 WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
-PHASES = ("plan", *READ_PHASES, *WRITE_PHASES, "reply")
+PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
 
 
 class Meter:

@@ -29,6 +29,7 @@
 #include "compact.hpp"
 #include "journal.hpp"
 #include "native_planner.hpp"
+#include "resolve.hpp"
 #include "write_set.hpp"
 
 extern "C" {

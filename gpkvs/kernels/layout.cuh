@@ -8,8 +8,17 @@ static const u64 NO_SLOT = ~0ull;
 static const u32 NO_OP = ~0u;
 static const u64 NO_RECORD = 0;  // a record has at least two units, so no reference is 0
 
-enum Operation { OP_GET = 1, OP_SET = 2, OP_DELETE = 3 };
-enum StatusCode { STATUS_OK = 0, STATUS_NOT_FOUND = 1, STATUS_CORRUPT = 2 };
+// Planners know the first four; the others become one of these (resolve.hpp).
+enum Operation { OP_GET = 1, OP_SET = 2, OP_DELETE = 3, OP_EXISTS = 4, OP_INCREMENT = 5, OP_APPEND = 6, OP_CHECK = 7 };
+enum StatusCode {
+    STATUS_OK = 0,
+    STATUS_NOT_FOUND = 1,
+    STATUS_CORRUPT = 2,
+    STATUS_CONDITION = 3,
+    STATUS_OVERFLOW = 4,
+    STATUS_NOT_A_NUMBER = 5
+};
+GPKVS_DEVICE bool is_write(u32 op) { return op == OP_SET || op == OP_DELETE; }
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
 
 template <class Slot>

@@ -78,9 +78,8 @@ static void write_columns(const Args& a) {
         a.value_offsets[i] = value_at;
         a.value_lengths[i] = op == OP_SET ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
         value_at += a.value_lengths[i];
-        if (op != OP_GET) continue;
-        a.get_op[gets++] = (u32)i;
-        read_bytes += a.key_lengths[i];
+        if (!is_write(op)) read_bytes += a.key_lengths[i];
+        if (op == OP_GET) a.get_op[gets++] = (u32)i;
     }
     a.planned[PLANNED_SETS] = sets;
     a.planned[PLANNED_GETS] = gets;

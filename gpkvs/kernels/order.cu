@@ -19,7 +19,7 @@ GPKVS_KERNEL(pack, PACK_ARGS) { a.packed[i] = (a.fingerprint0[i] & ~a.numbers) |
 GPKVS_KERNEL(mark, MARK_ARGS) {
     const u64 packed = a.packed[i];
     const u64 op = packed & a.numbers;
-    u64 mark = a.ops[op] != OP_GET;
+    u64 mark = is_write(a.ops[op]);
     if (i == 0) mark |= 1ull << 32;
     else {
         const u64 before = a.packed[i - 1];

@@ -79,7 +79,7 @@ class Order {
             if (e == 0 || before(part.entries.at[e - 1], entry)) chain_start[chain++] = position;
             order[position] = entry.op;
             chain_of[position] = (u32)(chain - 1);
-            if (ops[entry.op] != OP_GET) written = position + 1;
+            if (is_write(ops[entry.op])) written = position + 1;
             last_write[position] = written;
         }
     }

@@ -1,0 +1,364 @@
+"""Operations that look before they act become plain ones: SETs, DELETEs, GETs and EXISTSs, which planners know.
+
+Conditions, checks, increments and appends depend on what the operations before them leave, of other keys too: a check
+that fails takes its whole request back. So one serial pass goes through a batch in arrival order
+(``kernels/resolve.hpp``). A batch without them does not come here.
+
+What a planner refuses takes part in nothing. Then the pass runs again, without the requests that were refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Argument, Backend
+from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, is_constant
+from gpkvs.engine.capacity import request_of_op
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.plan import offsets_of
+from gpkvs.engine.planner import Planned
+from gpkvs.engine.table import Table
+from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError, UnknownTableError, memory_refused
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import NO_OP
+
+_AS_PLANNED = 255  # `AS_PLANNED` in kernels/resolve.hpp
+
+
+class Resolver:
+    """Plans batches with operations that look first.
+
+    Parameters
+    ----------
+    backend, files, tables
+        Of the store; the host's threads resolve.
+    value_bytes_max
+        Of the longest value that may be stored.
+    made_bytes_max
+        Of the values that a transaction may make of others.
+    meter
+        Told what it took.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        value_bytes_max: int,
+        made_bytes_max: int,
+        meter: Meter,
+    ) -> None:
+        self._backend = backend
+        self._files = files
+        self._tables = tables
+        self._value_bytes_max = value_bytes_max
+        self._made_bytes_max = made_bytes_max
+        self._meter = meter
+        self._plain: Batch | None = None  # of the last batch: its write set has the addresses of these columns
+
+    def plan(self, batch: Batch, first_sequence: int, plan: Callable[[Batch], Planned]) -> Planned:
+        """Plan the longest run of requests from the first on that fits one transaction.
+
+        Parameters
+        ----------
+        batch, first_sequence
+            As for `Planner.plan`.
+        plan
+            Plans a batch of plain operations.
+        """
+        requests = len(batch.request_ops)
+        rejected: dict[int, GpkvsError] = {}
+        while True:
+            admitted = np.arange(len(batch.request_ops)) < requests
+            admitted[list(rejected)] = False
+            if not admitted.any():
+                return Planned(BatchResult((), rejected, requests), None)
+            numbers = np.flatnonzero(admitted)
+            with memory_refused():
+                part = batch if admitted.all() else batch.take(admitted)
+                resolved, fitting, refused = self._resolve(part, first_sequence)
+            if resolved:
+                self._plain = resolved.plain
+                planned = plan(self._plain)
+                fitting, refused = planned.result.requests, planned.result.rejected
+                if not refused and fitting == len(numbers):
+                    with memory_refused():
+                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
+                    parts = [of_table.renumbered(numbers) for of_table in parts]
+                    rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
+                    return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
+            rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
+            if fitting < len(numbers):
+                requests = int(numbers[fitting])
+                rejected = {number: reason for number, reason in rejected.items() if number < requests}
+
+    def _resolve(self, batch: Batch, first_sequence: int) -> tuple[_Resolved | None, int, dict[int, GpkvsError]]:
+        """Resolve a batch.
+
+        Returns
+        -------
+        _Resolved or None
+            None: not all of it can be done at once.
+        int
+            How many requests, from the first on, to try.
+        dict of int to GpkvsError
+            Requests that can never be done.
+        """
+        requests = len(batch.request_ops)
+        if refused := self._unfit(batch):
+            return None, requests, refused
+        self._backend.host.begin()
+        columns = _Columns(self._backend, batch, self._has_record(batch))
+        made = self._decide(batch, columns, self._find(batch, first_sequence))
+        if made > max(self._made_bytes_max, len(batch.values)):
+            return (None, *self._too_much(requests, made))
+        values = np.empty(made, np.uint8)
+        self._launch("make_values", 1, **columns.common, out=values)
+        self._meter.lap("resolve")
+        plain = Batch(
+            columns.plain_ops,
+            batch.keys,
+            batch.key_lengths,
+            values,
+            columns.lengths[columns.plain_ops == Op.SET.value],
+            batch.request_ops,
+            batch.request_tables,
+        )
+        return _Resolved(plain, columns.status, columns.numbers, columns.failed_check), requests, {}
+
+    def _has_record(self, batch: Batch) -> U8:
+        """Return 1 for each operation on a table with records, 0 for one on a table of numbers."""
+        tables = batch.request_tables.tolist()
+        of_request = np.array([self._tables[number].index.has_records for number in tables], np.uint8)
+        return np.repeat(of_request, batch.request_ops)
+
+    def _unfit(self, batch: Batch) -> dict[int, GpkvsError]:
+        """Refuse requests that no state of their tables could fit."""
+        known = np.isin(batch.request_tables, list(self._tables))
+        if not known.all():
+            gone = UnknownTableError("the table was dropped meanwhile", field="table")
+            return dict.fromkeys(np.flatnonzero(~known).tolist(), gone)
+        appends = (batch.ops == Op.APPEND.value) & (self._has_record(batch) == 0)
+        if not appends.any():
+            return {}
+        reason = InvalidArgumentError("a table of the layout u64 has no append", field="ops")
+        return dict.fromkeys(np.unique(request_of_op(batch)[appends]).tolist(), reason)
+
+    def _too_much(self, requests: int, made: int) -> tuple[int, dict[int, GpkvsError]]:
+        """Have fewer requests done at once, or refuse the one that makes too much by itself."""
+        if requests > 1:
+            return requests // 2, {}
+        text = f"its appends make {made:,} bytes of values, the limit is {self._made_bytes_max:,}: split it"
+        return 1, {0: InvalidArgumentError(text, field="ops")}
+
+    def _find(self, batch: Batch, first_sequence: int) -> _Keys:
+        """Find all keys of a batch, table by table."""
+        keys = _Keys(len(batch))
+        ids = np.unique(batch.request_tables).tolist()
+        for table_id in ids:
+            mask = batch.request_tables == table_id
+            part = batch if len(ids) == 1 else batch.take(mask)
+            ops = np.flatnonzero(np.repeat(mask, batch.request_ops))
+            keys.add(self._find_in(self._tables[table_id], part), ops)
+            keys.versions[ops] = np.arange(first_sequence, first_sequence + len(part), dtype=np.uint64)
+            first_sequence += len(part) if part.has_writes else 0
+        return keys
+
+    def _find_in(self, table: Table, part: Batch) -> _Found:
+        """Find all keys of the operations on one table."""
+        index, n = table.index, len(part)
+        layout, (hash_key0, hash_key1) = index.layout.name, index.hash_keys
+        keys: dict[str, Argument] = {"keys": self._backend.download(part.keys)}
+        lengths = np.ascontiguousarray(part.key_lengths)
+        of_records: dict[str, Argument] = {"key_offsets": offsets_of(lengths), "key_lengths": lengths}
+        word0, word1 = np.empty((2, n), np.uint64)
+        words: dict[str, Argument] = {"fingerprint0": word0, "fingerprint1": word1}
+        of_hash: dict[str, Argument] = {"hash_key0": hash_key0, "hash_key1": hash_key1}
+        self._launch(f"route_{layout}", n, **keys, **(of_records if index.has_records else {}), **of_hash, **words)
+        order, chain_of, start, _ = self._backend.host.order(word0, word1, np.ascontiguousarray(part.ops))
+        chain = np.empty(n, np.uint32)
+        chain[order] = chain_of
+        count = len(start) - 1
+        slot, old_word, old_meta, chain0, chain1 = np.empty((5, count), np.uint64)
+        self._launch(
+            f"find_{layout}",
+            count,
+            **({"old_meta": old_meta} if index.has_records else keys),
+            **words,
+            order=order,
+            chain_start=start,
+            index=index,
+            **index.geometry,
+            chain_fingerprint0=chain0,
+            chain_fingerprint1=chain1,
+            block=np.empty(count, np.uint32),
+            slot=slot,
+            old_word=old_word,
+        )
+        return chain, slot, old_word, old_meta
+
+    def _launch(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+        self._backend.host.launch(kernel, items, keys_per_item=1, **arguments)
+
+    def _decide(self, batch: Batch, columns: _Columns, keys: _Keys) -> int:
+        """Run the serial pass; return the bytes of the values that are to be made."""
+        slot, old_word, old_meta = (np.concatenate(parts) for parts in (keys.slots, keys.old_words, keys.old_metas))
+        columns.common.update(chain=keys.chain, old_word=old_word, heap=self._files.heap.address)
+        made = np.zeros(1, np.uint64)
+        self._launch(
+            "resolve",
+            1,
+            **columns.common,
+            requests=len(batch.request_ops),
+            request_ops=np.ascontiguousarray(batch.request_ops),
+            request_tables=np.ascontiguousarray(batch.request_tables),
+            conditions=columns.conditions,
+            expected=columns.expected,
+            versions=keys.versions,
+            keys=columns.keys,
+            key_offsets=columns.key_offsets,
+            key_lengths=columns.key_lengths,
+            slot=slot,
+            old_meta=old_meta,
+            heap_bytes=self._files.heap.bytes,
+            value_bytes_max=self._value_bytes_max,
+            writer=np.full(len(slot), NO_OP, np.uint32),
+            status=columns.status,
+            failed_check=columns.failed_check,
+            resolved=made,
+        )
+        return int(made[0])
+
+    @staticmethod
+    def _restored(planned: BatchPart, batch: Batch, resolved: _Resolved) -> BatchPart:
+        """Return the results of one table's operations as those of the operations that were asked for."""
+        is_done = resolved.failed_check[planned.numbers] == NO_OP
+        mask = np.zeros(len(batch.request_ops), np.bool_)
+        mask[planned.numbers[is_done]] = True
+        part = batch if mask.all() else batch.take(mask)
+        ops, of_planned = np.repeat(mask, batch.request_ops), np.repeat(is_done, planned.batch.request_ops)
+        asked, numbers = resolved.status[ops], resolved.numbers[ops]
+        result = planned.result
+        status = np.where(asked == _AS_PLANNED, result.status[of_planned], asked)
+        versions = result.versions[of_planned]
+        if is_constant(result.versions):  # a table of numbers tells them instead
+            versions = np.where(asked == Status.CONDITION_FAILED.value, numbers, np.uint64(0))
+        result = RequestResult(status, versions, result.value_lengths, result.values)
+        return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
+
+
+_Found = tuple[U32, U64, U64, U64]  # the chain of each operation; slot, old word and old meta of each chain
+
+
+class _Keys:
+    """Where the keys of a batch are, in all its tables.
+
+    Attributes
+    ----------
+    chain : (n,) uint32
+        Of each operation, counted through all tables.
+    versions : (n,) uint64
+        That each operation gives, if it is a SET.
+    slots, old_words, old_metas
+        What each chain has in its index, table by table.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.chain: U32 = np.empty(count, np.uint32)
+        self.versions: U64 = np.empty(count, np.uint64)
+        self.slots: list[U64] = []
+        self.old_words: list[U64] = []
+        self.old_metas: list[U64] = []
+
+    def add(self, found: _Found, ops: NDArray[np.int64]) -> None:
+        """Add the keys of one table, which operations have."""
+        chain, slot, old_word, old_meta = found
+        self.chain[ops] = chain + np.uint32(sum(map(len, self.slots)))
+        self.slots.append(slot)
+        self.old_words.append(old_word)
+        self.old_metas.append(old_meta)
+
+
+class _Columns:
+    """The columns of a batch on the host, written out, and those of what becomes of it."""
+
+    def __init__(self, backend: Backend, batch: Batch, has_record: U8) -> None:
+        n = len(batch)
+        self.keys: U8 = backend.download(batch.keys)
+        self.key_lengths: U32 = np.ascontiguousarray(batch.key_lengths)
+        self.key_offsets = offsets_of(self.key_lengths)
+        self.conditions = np.zeros(n, np.uint8) if batch.conditions is None else batch.conditions
+        self.expected = np.zeros(n, np.uint64) if batch.expected is None else batch.expected
+        value_lengths = np.zeros(n, np.uint32)
+        value_lengths[batch.has_value] = batch.value_lengths
+        self.plain_ops, self.status, is_seen = np.empty((3, n), np.uint8)
+        base, self.lengths = np.empty((2, n), np.uint32)
+        self.numbers = np.zeros(n, np.uint64)
+        self.failed_check = np.empty(len(batch.request_ops), np.uint32)
+        self.common: dict[str, Argument] = {
+            "n": n,
+            "ops": np.ascontiguousarray(batch.ops),
+            "values": backend.download(batch.values),
+            "value_offsets": offsets_of(value_lengths),
+            "value_lengths": value_lengths,
+            "has_record": has_record,
+            "plain_ops": self.plain_ops,
+            "is_seen": is_seen,
+            "base": base,
+            "lengths": self.lengths,
+            "numbers": self.numbers,
+        }
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """A batch as plain operations.
+
+    Attributes
+    ----------
+    plain
+        What planners get: as many operations, in the same order.
+    status : (n,) uint8
+        Of those that did not do what they were asked; else `_AS_PLANNED`.
+    numbers : (n,) uint64
+        What each INCREMENT left, and what a failed condition found in a table of numbers.
+    failed_check : (r,) uint32
+        The first check of each request that failed, or NO_OP.
+    """
+
+    plain: Batch
+    status: U8
+    numbers: U64
+    failed_check: U32
+
+    def conflicts(self, batch: Batch) -> dict[int, GpkvsError]:
+        """Return why requests were not done."""
+        failed = np.flatnonzero(self.failed_check != NO_OP)
+        first = (np.cumsum(batch.request_ops) - batch.request_ops)[failed]
+        conflicts: dict[int, GpkvsError] = {}
+        for request, begin, op in zip(failed.tolist(), first.tolist(), self.failed_check[failed].tolist(), strict=True):
+            is_there = self.status[op] == Status.CONDITION_FAILED.value
+            conflicts[request] = ConflictError(op - begin, int(self.numbers[op]) if is_there else None)
+        return conflicts
+
+
+def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResult:
+    """Add the number that each INCREMENT left to the values that are returned: 8 bytes."""
+    increments = part.ops == Op.INCREMENT.value
+    if not increments.any():
+        return result
+    returns = increments | (part.ops == Op.GET.value)
+    lengths = np.zeros(len(part), np.uint32)
+    lengths[part.ops == Op.GET.value] = result.value_lengths
+    done = increments & (result.status == Status.OK.value)
+    lengths[done] = 8
+    from_gets = np.repeat(~done, lengths)
+    values = np.empty(len(from_gets), np.uint8)
+    values[from_gets] = result.values
+    values[~from_gets] = numbers[done].view(np.uint8)
+    return RequestResult(result.status, result.versions, lengths[returns], values)

@@ -1,0 +1,258 @@
+// Operations that look before they act (conditions, checks, increments, appends) become plain ones, in arrival order.
+//
+// A planner folds each key by itself. A check that fails takes back what its request does to other keys, so this pass
+// is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
+// after it, and only those that somebody can see.
+#pragma once
+#include "record.cuh"
+
+static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
+static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 bits
+
+enum ConditionCode { CONDITION_NONE = 0, CONDITION_ABSENT = 1, CONDITION_PRESENT = 2, CONDITION_EQUALS = 3 };
+
+// `resolved`: what the host reads.
+enum Resolved {
+    RESOLVED_VALUE_BYTES,  // of all values that are to be made
+    RESOLVED_COUNT
+};
+
+// Operations of tables with records have `has_record`, those of tables of numbers have not. Chains are numbered through all
+// tables. An operation that leaves a value: it begins with what `base` left (an APPEND), or is its own. NO_OP as a base: the table's.
+#define RESOLVE_COMMON_ARGS(F)                                                              \
+    F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
+    F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
+    F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers)
+
+#define RESOLVE_ARGS(F)                                                                     \
+    RESOLVE_COMMON_ARGS(F)                                                                  \
+    F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables)               \
+    F(const u8*, conditions) F(const u64*, expected) F(const u64*, versions)                \
+    F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
+    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max)   \
+    F(u32*, writer) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
+
+static u32 number_text(long long number, char* text) { return (u32)snprintf(text, NUMBER_TEXT_MAX + 1, "%lld", number); }
+template <class Args>
+static void copy_value(const Args& a, u32 op, u8* to);
+
+// The states of all keys, as the operations so far leave them.
+template <class Args>
+class Resolver {
+  public:
+    explicit Resolver(const Args& args) : a(args) {}
+
+    void run() {
+        u64 first = 0;
+        for (u64 request = 0; request < a.requests; request++) {
+            table_id_ = a.request_tables[request];
+            const u64 last = first + a.request_ops[request];
+            const u32 failed = a.failed_check[request] = failed_check(first, last);
+            for (u64 op = first; op < last; op++) {
+                a.status[op] = AS_PLANNED;
+                a.plain_ops[op] = failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;
+            }
+            if (failed != NO_OP && is_present(failed)) {
+                a.status[failed] = STATUS_CONDITION;
+                a.numbers[failed] = compared(failed);
+            }
+            first = last;
+        }
+        a.resolved[RESOLVED_VALUE_BYTES] = 0;
+        for (u64 op = 0; op < a.n; op++)
+            if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
+                a.is_seen[op] = 1;
+                a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
+            }
+    }
+
+  private:
+    bool is_last(u64 op) const { return a.writer[a.chain[op]] == op; }
+    u32 writer_of(u32 op) const { return a.writer[a.chain[op]]; }
+    bool is_present(u32 op) const {
+        const u32 writer = writer_of(op);
+        return writer == NO_OP ? a.slot[a.chain[op]] != NO_SLOT : a.plain_ops[writer] == OP_SET;
+    }
+
+    // What a condition compares: the version, or the number. The request tells what it found.
+    u64 compared(u32 op) const {
+        const u32 writer = writer_of(op);
+        if (!a.has_record[op]) return writer == NO_OP ? a.old_word[a.chain[op]] : a.numbers[writer];
+        return writer == NO_OP ? slot_version(a.old_meta[a.chain[op]]) : a.versions[writer];
+    }
+
+    bool holds(u32 op) const {
+        const bool present = is_present(op);
+        switch (a.conditions[op]) {
+            case CONDITION_ABSENT: return !present;
+            case CONDITION_PRESENT: return present;
+            case CONDITION_EQUALS: return present && compared(op) == a.expected[op];
+        }
+        return true;
+    }
+
+    u32 failed_check(u64 first, u64 last) const {
+        for (u64 op = first; op < last; op++)
+            if (a.ops[op] == OP_CHECK && !holds((u32)op)) return (u32)op;
+        return NO_OP;
+    }
+
+    u8 plain(u32 op) {
+        const u8 kind = a.ops[op];
+        a.lengths[op] = 0;
+        a.is_seen[op] = 0;
+        a.base[op] = NO_OP;
+        if (kind == OP_CHECK || kind == OP_EXISTS) return OP_EXISTS;
+        const u32 writer = writer_of(op);
+        if (kind == OP_GET) {
+            if (writer != NO_OP) a.is_seen[writer] = 1;
+            return OP_GET;
+        }
+        if (!holds(op)) {
+            if (is_present(op)) {
+                a.status[op] = STATUS_CONDITION;
+                a.numbers[op] = compared(op);
+            }
+            return OP_EXISTS;
+        }
+        if (kind != OP_DELETE) {
+            const u8 refused = kind == OP_SET ? set(op) : kind == OP_INCREMENT ? increment(op) : append(op);
+            if (refused != STATUS_OK) {
+                a.status[op] = refused;
+                return OP_EXISTS;
+            }
+        }
+        a.writer[a.chain[op]] = op;
+        return kind == OP_DELETE ? OP_DELETE : OP_SET;
+    }
+
+    u8 set(u32 op) {
+        a.lengths[op] = a.value_lengths[op];
+        if (!a.has_record[op]) a.numbers[op] = load_unaligned(a.values + a.value_offsets[op]);
+        return STATUS_OK;
+    }
+
+    u8 increment(u32 op) {
+        long long number = 0, sum;
+        const u8 status = is_present(op) ? number_of(op, &number) : (u8)STATUS_OK;
+        if (status != STATUS_OK) return status;
+        if (__builtin_add_overflow(number, (long long)load_unaligned(a.values + a.value_offsets[op]), &sum))
+            return STATUS_OVERFLOW;
+        a.numbers[op] = (u64)sum;
+        char text[NUMBER_TEXT_MAX + 1];
+        a.lengths[op] = a.has_record[op] ? number_text(sum, text) : 8;
+        return STATUS_OK;
+    }
+
+    u8 append(u32 op) {
+        u64 held = 0;
+        const u32 writer = writer_of(op);
+        if (is_present(op)) {
+            if (writer != NO_OP) held = a.lengths[writer];
+            else {
+                const RecordHeader* record = record_of(op);
+                if (!record) return STATUS_CORRUPT;
+                held = record->value_bytes;
+            }
+            a.base[op] = writer;
+        }
+        if (held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
+        a.lengths[op] = (u32)(held + a.value_lengths[op]);
+        a.numbers[op] = held;
+        return STATUS_OK;
+    }
+
+    // The number that a key holds.
+    u8 number_of(u32 op, long long* number) const {
+        if (!a.has_record[op]) {
+            *number = (long long)compared(op);
+            return STATUS_OK;
+        }
+        const u32 writer = writer_of(op);
+        if (writer == NO_OP) {
+            const RecordHeader* record = record_of(op);
+            if (!record) return STATUS_CORRUPT;
+            return parsed(record_value(record), record->value_bytes, number);
+        }
+        if (a.ops[writer] == OP_INCREMENT) {
+            *number = (long long)a.numbers[writer];
+            return STATUS_OK;
+        }
+        u8 text[NUMBER_TEXT_MAX];
+        if (a.lengths[writer] > NUMBER_TEXT_MAX) return STATUS_NOT_A_NUMBER;
+        copy_value(a, writer, text);
+        return parsed(text, a.lengths[writer], number);
+    }
+
+    // The record that the table holds for a key; nullptr if it is damaged.
+    const RecordHeader* record_of(u32 op) const {
+        const u32 chain = a.chain[op];
+        const RecordHeader* record = checked_record(a.heap, a.heap_bytes, a.old_word[chain]);
+        const bool good = record && record->table_id == table_id_ && record->key_bytes == a.key_lengths[op] &&
+                          record->version == slot_version(a.old_meta[chain]) &&
+                          same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes);
+        return good ? record : nullptr;
+    }
+
+    // Decimal text as increments write it: digits, a minus before them, nothing else.
+    static u8 parsed(const u8* text, u32 bytes, long long* number) {
+        if (!bytes || bytes > NUMBER_TEXT_MAX) return STATUS_NOT_A_NUMBER;
+        const bool is_negative = text[0] == '-';
+        if (is_negative && bytes == 1) return STATUS_NOT_A_NUMBER;
+        long long sum = 0;
+        bool overflows = false;
+        for (u32 at = is_negative; at < bytes; at++) {
+            if (text[at] < '0' || text[at] > '9') return STATUS_NOT_A_NUMBER;
+            const long long digit = text[at] - '0';
+            overflows |= __builtin_mul_overflow(sum, 10ll, &sum);
+            overflows |= __builtin_add_overflow(sum, is_negative ? -digit : digit, &sum);
+        }
+        *number = sum;
+        return overflows ? STATUS_OVERFLOW : STATUS_OK;
+    }
+
+    const Args& a;
+    u32 table_id_ = 0;
+};
+
+// Writes the value that an operation leaves: its pieces from the last one to the first.
+template <class Args>
+static void copy_value(const Args& a, u32 op, u8* to) {
+    for (u32 piece = op;;) {
+        if (a.ops[piece] == OP_INCREMENT) {
+            char text[NUMBER_TEXT_MAX + 1];
+            memcpy(to, text, number_text((long long)a.numbers[piece], text));
+            return;
+        }
+        if (a.ops[piece] == OP_SET) {
+            memcpy(to, a.values + a.value_offsets[piece], a.value_lengths[piece]);
+            return;
+        }
+        const u64 held = a.numbers[piece];  // what the APPEND found
+        memcpy(to + held, a.values + a.value_offsets[piece], a.value_lengths[piece]);
+        if (a.base[piece] == NO_OP) {
+            if (held) {
+                const u64 offset = reference_offset(a.old_word[a.chain[piece]]) * UNIT_BYTES;
+                memcpy(to, record_value((const RecordHeader*)(a.heap + offset)), held);
+            }
+            return;
+        }
+        piece = a.base[piece];
+    }
+}
+
+GPKVS_SERIAL_KERNEL(resolve, RESOLVE_ARGS) { if (i == 0) Resolver<resolve_args>(a).run(); }
+
+// make_values: the values of the plain SETs, one after the other. One that nobody can see is left out: it is empty.
+#define MAKE_VALUES_ARGS(F) RESOLVE_COMMON_ARGS(F) F(u8*, out)
+
+GPKVS_SERIAL_KERNEL(make_values, MAKE_VALUES_ARGS) {
+    u8* to = i == 0 ? a.out : nullptr;
+    for (u64 op = 0; op < a.n; op++) {
+        if (a.plain_ops[op] != OP_SET) continue;
+        if (a.has_record[op] && !a.is_seen[op]) a.lengths[op] = 0;
+        else if (a.has_record[op]) copy_value(a, (u32)op, to);
+        else memcpy(to, a.numbers + op, 8);
+        to += a.lengths[op];
+    }
+}
