@@ -40,6 +40,8 @@ class Op(IntEnum):
     INCREMENT = 5  # adds a signed number of 64 bits, its value, to the number that the key holds; a missing one is 0
     APPEND = 6  # adds its value to the end of the key's
     CHECK = 7  # does nothing; if its condition fails, nothing of the request is done
+    EXPIRE = 8  # gives a key that is there another expiry, or none
+    EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
 
 
 class Condition(IntEnum):
@@ -73,7 +75,7 @@ _COLUMN_TYPES = {
 }
 # Operations with a value in the request, and with one in the response.
 _HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
-_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT])
+_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
 
 
 # In these columns one number may stand for all operations; kernels get a full copy then.
@@ -104,6 +106,9 @@ class Batch:
         `Condition` of each operation; by default none has one.
     expected : (n,) uint64, optional
         The version or number that each operation with `Condition.EQUALS` asks for.
+    expiries : (n,) uint64, optional
+        When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT or APPEND gives
+        it to a new key. By default all are 0.
     """
 
     ops: U8
@@ -115,6 +120,7 @@ class Batch:
     request_tables: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
     conditions: U8 | None = None
     expected: U64 | None = None
+    expiries: U64 | None = None
 
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
@@ -204,6 +210,7 @@ class Batch:
             np.array([table], np.uint32),
             self.conditions,
             self.expected,
+            self.expiries,
         )
 
     @staticmethod
@@ -221,6 +228,7 @@ class Batch:
             request_tables=np.concatenate([batch.request_tables for batch in batches]),
             conditions=_joined([(batch.conditions, len(batch)) for batch in batches], np.uint8),
             expected=_joined([(batch.expected, len(batch)) for batch in batches], np.uint64),
+            expiries=_joined([(batch.expiries, len(batch)) for batch in batches], np.uint64),
         )
 
     def take(self, requests: NDArray[np.bool_]) -> Batch:
@@ -237,6 +245,7 @@ class Batch:
             request_tables=self.request_tables[requests],
             conditions=None if self.conditions is None else self.conditions[ops],
             expected=None if self.expected is None else self.expected[ops],
+            expiries=None if self.expiries is None else self.expiries[ops],
         )
 
     @property

@@ -24,33 +24,51 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpkvs/proto/v1/kv.proto\x12\x08gpkvs.v1\"(\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"<\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\"7\n\nSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x1e\n\x0bSetResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"+\n\rDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\x1f\n\x0e\x44\x65leteResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\xa6\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ops\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x04 \x01(\x0c\x12\x10\n\x08key_size\x18\x05 \x01(\x07\x12\x0e\n\x06values\x18\x06 \x01(\x0c\x12\x15\n\rvalue_lengths\x18\x07 \x01(\x0c\x12\x12\n\nvalue_size\x18\x08 \x01(\x07\x12\n\n\x02id\x18\t \x01(\x04\"\x91\x01\n\rBatchResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x15\n\rvalue_lengths\x18\x04 \x01(\x0c\x12\x10\n\x08versions\x18\x05 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x06 \x01(\r\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0c\n\x04\x66ull\x18\x08 \x01(\t*?\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\n\n\x06OP_GET\x10\x01\x12\n\n\x06OP_SET\x10\x02\x12\r\n\tOP_DELETE\x10\x03*A\n\x06Status\x12\r\n\tSTATUS_OK\x10\x00\x12\x14\n\x10STATUS_NOT_FOUND\x10\x01\x12\x12\n\x0eSTATUS_CORRUPT\x10\x02\x32\xa4\x02\n\x02KV\x12\x32\n\x03Get\x12\x14.gpkvs.v1.GetRequest\x1a\x15.gpkvs.v1.GetResponse\x12\x32\n\x03Set\x12\x14.gpkvs.v1.SetRequest\x1a\x15.gpkvs.v1.SetResponse\x12;\n\x06\x44\x65lete\x12\x17.gpkvs.v1.DeleteRequest\x1a\x18.gpkvs.v1.DeleteResponse\x12\x38\n\x05\x42\x61tch\x12\x16.gpkvs.v1.BatchRequest\x1a\x17.gpkvs.v1.BatchResponse\x12?\n\x08Pipeline\x12\x16.gpkvs.v1.BatchRequest\x1a\x17.gpkvs.v1.BatchResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpkvs/proto/v1/kv.proto\x12\x08gpkvs.v1\"(\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"<\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\"\x94\x01\n\nSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\x12&\n\tcondition\x18\x04 \x01(\x0e\x32\x13.gpkvs.v1.Condition\x12\x10\n\x08\x65xpected\x18\x05 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x06 \x01(\x04\x12\x11\n\texpiry_ms\x18\x07 \x01(\x04\"@\n\x0bSetResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12 \n\x06status\x18\x02 \x01(\x0e\x32\x10.gpkvs.v1.Status\"e\n\rDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12&\n\tcondition\x18\x03 \x01(\x0e\x32\x13.gpkvs.v1.Condition\x12\x10\n\x08\x65xpected\x18\x04 \x01(\x04\"R\n\x0e\x44\x65leteResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12 \n\x06status\x18\x03 \x01(\x0e\x32\x10.gpkvs.v1.Status\"M\n\x10IncrementRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05\x64\x65lta\x18\x03 \x01(\x12\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x04\"4\n\x11IncrementResponse\x12\x0e\n\x06number\x18\x01 \x01(\x12\x12\x0f\n\x07version\x18\x02 \x01(\x04\".\n\x0fMultiGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\":\n\x10MultiGetResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.gpkvs.v1.GetResponse\"^\n\x0bScanRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x0c\x12\x11\n\tkeys_only\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\x04\"\x9d\x01\n\x0cScanResponse\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x15\n\rvalue_lengths\x18\x04 \x01(\x0c\x12\x10\n\x08versions\x18\x05 \x01(\x0c\x12\x10\n\x08\x65xpiries\x18\x06 \x01(\x0c\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\x0c\x12\x0f\n\x07\x64\x61maged\x18\x08 \x01(\x04\"-\n\x0c\x43ountRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\"\x1e\n\rCountResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\"\xec\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ops\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x04 \x01(\x0c\x12\x10\n\x08key_size\x18\x05 \x01(\x07\x12\x0e\n\x06values\x18\x06 \x01(\x0c\x12\x15\n\rvalue_lengths\x18\x07 \x01(\x0c\x12\x12\n\nvalue_size\x18\x08 \x01(\x07\x12\n\n\x02id\x18\t \x01(\x04\x12\x12\n\nconditions\x18\n \x01(\x0c\x12\x10\n\x08\x65xpected\x18\x0b \x01(\x0c\x12\x10\n\x08\x65xpiries\x18\x0c \x01(\x0c\x12\x0c\n\x04ttls\x18\r \x01(\x0c\"\xdb\x01\n\rBatchResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x15\n\rvalue_lengths\x18\x04 \x01(\x0c\x12\x10\n\x08versions\x18\x05 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x06 \x01(\r\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0c\n\x04\x66ull\x18\x08 \x01(\t\x12\x19\n\x0c\x66\x61iled_check\x18\t \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x66ound\x18\n \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_failed_checkB\x08\n\x06_found*b\n\tCondition\x12\x12\n\x0e\x43ONDITION_NONE\x10\x00\x12\x14\n\x10\x43ONDITION_ABSENT\x10\x01\x12\x15\n\x11\x43ONDITION_PRESENT\x10\x02\x12\x14\n\x10\x43ONDITION_EQUALS\x10\x03*\x9b\x01\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\n\n\x06OP_GET\x10\x01\x12\n\n\x06OP_SET\x10\x02\x12\r\n\tOP_DELETE\x10\x03\x12\r\n\tOP_EXISTS\x10\x04\x12\x10\n\x0cOP_INCREMENT\x10\x05\x12\r\n\tOP_APPEND\x10\x06\x12\x0c\n\x08OP_CHECK\x10\x07\x12\r\n\tOP_EXPIRE\x10\x08\x12\r\n\tOP_EXPIRY\x10\t*\x8c\x01\n\x06Status\x12\r\n\tSTATUS_OK\x10\x00\x12\x14\n\x10STATUS_NOT_FOUND\x10\x01\x12\x12\n\x0eSTATUS_CORRUPT\x10\x02\x12\x1b\n\x17STATUS_CONDITION_FAILED\x10\x03\x12\x13\n\x0fSTATUS_OVERFLOW\x10\x04\x12\x17\n\x13STATUS_NOT_A_NUMBER\x10\x05\x32\xa0\x04\n\x02KV\x12\x32\n\x03Get\x12\x14.gpkvs.v1.GetRequest\x1a\x15.gpkvs.v1.GetResponse\x12\x32\n\x03Set\x12\x14.gpkvs.v1.SetRequest\x1a\x15.gpkvs.v1.SetResponse\x12;\n\x06\x44\x65lete\x12\x17.gpkvs.v1.DeleteRequest\x1a\x18.gpkvs.v1.DeleteResponse\x12\x38\n\x05\x42\x61tch\x12\x16.gpkvs.v1.BatchRequest\x1a\x17.gpkvs.v1.BatchResponse\x12?\n\x08Pipeline\x12\x16.gpkvs.v1.BatchRequest\x1a\x17.gpkvs.v1.BatchResponse(\x01\x30\x01\x12\x44\n\tIncrement\x12\x1a.gpkvs.v1.IncrementRequest\x1a\x1b.gpkvs.v1.IncrementResponse\x12\x41\n\x08MultiGet\x12\x19.gpkvs.v1.MultiGetRequest\x1a\x1a.gpkvs.v1.MultiGetResponse\x12\x37\n\x04Scan\x12\x15.gpkvs.v1.ScanRequest\x1a\x16.gpkvs.v1.ScanResponse0\x01\x12\x38\n\x05\x43ount\x12\x16.gpkvs.v1.CountRequest\x1a\x17.gpkvs.v1.CountResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpkvs.proto.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OP']._serialized_start=625
-  _globals['_OP']._serialized_end=688
-  _globals['_STATUS']._serialized_start=690
-  _globals['_STATUS']._serialized_end=755
+  _globals['_CONDITION']._serialized_start=1582
+  _globals['_CONDITION']._serialized_end=1680
+  _globals['_OP']._serialized_start=1683
+  _globals['_OP']._serialized_end=1838
+  _globals['_STATUS']._serialized_start=1841
+  _globals['_STATUS']._serialized_end=1981
   _globals['_GETREQUEST']._serialized_start=37
   _globals['_GETREQUEST']._serialized_end=77
   _globals['_GETRESPONSE']._serialized_start=79
   _globals['_GETRESPONSE']._serialized_end=139
-  _globals['_SETREQUEST']._serialized_start=141
-  _globals['_SETREQUEST']._serialized_end=196
-  _globals['_SETRESPONSE']._serialized_start=198
-  _globals['_SETRESPONSE']._serialized_end=228
-  _globals['_DELETEREQUEST']._serialized_start=230
-  _globals['_DELETEREQUEST']._serialized_end=273
-  _globals['_DELETERESPONSE']._serialized_start=275
-  _globals['_DELETERESPONSE']._serialized_end=306
-  _globals['_BATCHREQUEST']._serialized_start=309
-  _globals['_BATCHREQUEST']._serialized_end=475
-  _globals['_BATCHRESPONSE']._serialized_start=478
-  _globals['_BATCHRESPONSE']._serialized_end=623
-  _globals['_KV']._serialized_start=758
-  _globals['_KV']._serialized_end=1050
+  _globals['_SETREQUEST']._serialized_start=142
+  _globals['_SETREQUEST']._serialized_end=290
+  _globals['_SETRESPONSE']._serialized_start=292
+  _globals['_SETRESPONSE']._serialized_end=356
+  _globals['_DELETEREQUEST']._serialized_start=358
+  _globals['_DELETEREQUEST']._serialized_end=459
+  _globals['_DELETERESPONSE']._serialized_start=461
+  _globals['_DELETERESPONSE']._serialized_end=543
+  _globals['_INCREMENTREQUEST']._serialized_start=545
+  _globals['_INCREMENTREQUEST']._serialized_end=622
+  _globals['_INCREMENTRESPONSE']._serialized_start=624
+  _globals['_INCREMENTRESPONSE']._serialized_end=676
+  _globals['_MULTIGETREQUEST']._serialized_start=678
+  _globals['_MULTIGETREQUEST']._serialized_end=724
+  _globals['_MULTIGETRESPONSE']._serialized_start=726
+  _globals['_MULTIGETRESPONSE']._serialized_end=784
+  _globals['_SCANREQUEST']._serialized_start=786
+  _globals['_SCANREQUEST']._serialized_end=880
+  _globals['_SCANRESPONSE']._serialized_start=883
+  _globals['_SCANRESPONSE']._serialized_end=1040
+  _globals['_COUNTREQUEST']._serialized_start=1042
+  _globals['_COUNTREQUEST']._serialized_end=1087
+  _globals['_COUNTRESPONSE']._serialized_start=1089
+  _globals['_COUNTRESPONSE']._serialized_end=1119
+  _globals['_BATCHREQUEST']._serialized_start=1122
+  _globals['_BATCHREQUEST']._serialized_end=1358
+  _globals['_BATCHRESPONSE']._serialized_start=1361
+  _globals['_BATCHRESPONSE']._serialized_end=1580
+  _globals['_KV']._serialized_start=1984
+  _globals['_KV']._serialized_end=2528
 # @@protoc_insertion_point(module_scope)

@@ -1,9 +1,18 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONDITION_NONE: _ClassVar[Condition]
+    CONDITION_ABSENT: _ClassVar[Condition]
+    CONDITION_PRESENT: _ClassVar[Condition]
+    CONDITION_EQUALS: _ClassVar[Condition]
 
 class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -11,19 +20,41 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_GET: _ClassVar[Op]
     OP_SET: _ClassVar[Op]
     OP_DELETE: _ClassVar[Op]
+    OP_EXISTS: _ClassVar[Op]
+    OP_INCREMENT: _ClassVar[Op]
+    OP_APPEND: _ClassVar[Op]
+    OP_CHECK: _ClassVar[Op]
+    OP_EXPIRE: _ClassVar[Op]
+    OP_EXPIRY: _ClassVar[Op]
 
 class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STATUS_OK: _ClassVar[Status]
     STATUS_NOT_FOUND: _ClassVar[Status]
     STATUS_CORRUPT: _ClassVar[Status]
+    STATUS_CONDITION_FAILED: _ClassVar[Status]
+    STATUS_OVERFLOW: _ClassVar[Status]
+    STATUS_NOT_A_NUMBER: _ClassVar[Status]
+CONDITION_NONE: Condition
+CONDITION_ABSENT: Condition
+CONDITION_PRESENT: Condition
+CONDITION_EQUALS: Condition
 OP_UNSPECIFIED: Op
 OP_GET: Op
 OP_SET: Op
 OP_DELETE: Op
+OP_EXISTS: Op
+OP_INCREMENT: Op
+OP_APPEND: Op
+OP_CHECK: Op
+OP_EXPIRE: Op
+OP_EXPIRY: Op
 STATUS_OK: Status
 STATUS_NOT_FOUND: Status
 STATUS_CORRUPT: Status
+STATUS_CONDITION_FAILED: Status
+STATUS_OVERFLOW: Status
+STATUS_NOT_A_NUMBER: Status
 
 class GetRequest(_message.Message):
     __slots__ = ("table", "key")
@@ -44,37 +75,137 @@ class GetResponse(_message.Message):
     def __init__(self, found: bool = ..., value: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SetRequest(_message.Message):
-    __slots__ = ("table", "key", "value")
+    __slots__ = ("table", "key", "value", "condition", "expected", "ttl_ms", "expiry_ms")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     table: str
     key: bytes
     value: bytes
-    def __init__(self, table: _Optional[str] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+    condition: Condition
+    expected: int
+    ttl_ms: int
+    expiry_ms: int
+    def __init__(self, table: _Optional[str] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., condition: _Optional[_Union[Condition, str]] = ..., expected: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., expiry_ms: _Optional[int] = ...) -> None: ...
 
 class SetResponse(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "status")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    status: Status
+    def __init__(self, version: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("table", "key")
+    __slots__ = ("table", "key", "condition", "expected")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     table: str
     key: bytes
-    def __init__(self, table: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
+    condition: Condition
+    expected: int
+    def __init__(self, table: _Optional[str] = ..., key: _Optional[bytes] = ..., condition: _Optional[_Union[Condition, str]] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
-    __slots__ = ("found",)
+    __slots__ = ("found", "version", "status")
     FOUND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     found: bool
-    def __init__(self, found: bool = ...) -> None: ...
+    version: int
+    status: Status
+    def __init__(self, found: bool = ..., version: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ...) -> None: ...
+
+class IncrementRequest(_message.Message):
+    __slots__ = ("table", "key", "delta", "ttl_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    key: bytes
+    delta: int
+    ttl_ms: int
+    def __init__(self, table: _Optional[str] = ..., key: _Optional[bytes] = ..., delta: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class IncrementResponse(_message.Message):
+    __slots__ = ("number", "version")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    version: int
+    def __init__(self, number: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class MultiGetRequest(_message.Message):
+    __slots__ = ("table", "keys")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, table: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class MultiGetResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[GetResponse]
+    def __init__(self, results: _Optional[_Iterable[_Union[GetResponse, _Mapping]]] = ...) -> None: ...
+
+class ScanRequest(_message.Message):
+    __slots__ = ("table", "prefix", "cursor", "keys_only", "limit")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    KEYS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    prefix: bytes
+    cursor: bytes
+    keys_only: bool
+    limit: int
+    def __init__(self, table: _Optional[str] = ..., prefix: _Optional[bytes] = ..., cursor: _Optional[bytes] = ..., keys_only: bool = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ScanResponse(_message.Message):
+    __slots__ = ("keys", "key_lengths", "values", "value_lengths", "versions", "expiries", "cursor", "damaged")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRIES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    key_lengths: bytes
+    values: bytes
+    value_lengths: bytes
+    versions: bytes
+    expiries: bytes
+    cursor: bytes
+    damaged: int
+    def __init__(self, keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., cursor: _Optional[bytes] = ..., damaged: _Optional[int] = ...) -> None: ...
+
+class CountRequest(_message.Message):
+    __slots__ = ("table", "prefix")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    prefix: bytes
+    def __init__(self, table: _Optional[str] = ..., prefix: _Optional[bytes] = ...) -> None: ...
+
+class CountResponse(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id")
+    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +215,10 @@ class BatchRequest(_message.Message):
     VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     VALUE_SIZE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRIES_FIELD_NUMBER: _ClassVar[int]
+    TTLS_FIELD_NUMBER: _ClassVar[int]
     table: str
     ops: bytes
     keys: bytes
@@ -93,10 +228,14 @@ class BatchRequest(_message.Message):
     value_lengths: bytes
     value_size: int
     id: int
-    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
+    conditions: bytes
+    expected: bytes
+    expiries: bytes
+    ttls: bytes
+    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ...) -> None: ...
 
 class BatchResponse(_message.Message):
-    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full")
+    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full", "failed_check", "found")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +244,8 @@ class BatchResponse(_message.Message):
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_CHECK_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: bytes
     values: bytes
@@ -113,4 +254,6 @@ class BatchResponse(_message.Message):
     code: int
     message: str
     full: str
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ...) -> None: ...
+    failed_check: int
+    found: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ..., failed_check: _Optional[int] = ..., found: _Optional[int] = ...) -> None: ...

@@ -61,6 +61,26 @@ class KVStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
                 _registered_method=True)
+        self.Increment = channel.unary_unary(
+                '/gpkvs.v1.KV/Increment',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementResponse.FromString,
+                _registered_method=True)
+        self.MultiGet = channel.unary_unary(
+                '/gpkvs.v1.KV/MultiGet',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetResponse.FromString,
+                _registered_method=True)
+        self.Scan = channel.unary_stream(
+                '/gpkvs.v1.KV/Scan',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanResponse.FromString,
+                _registered_method=True)
+        self.Count = channel.unary_unary(
+                '/gpkvs.v1.KV/Count',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.FromString,
+                _registered_method=True)
 
 
 class KVServicer(object):
@@ -103,6 +123,34 @@ class KVServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Increment(self, request, context):
+        """Adds to the number that a key holds, and returns the sum. FAILED_PRECONDITION: it holds no number. OUT_OF_RANGE: the
+        sum is no signed number of 64 bits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MultiGet(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scan(self, request, context):
+        """All keys of a table, in no order that means anything, in pieces. A key that is there throughout is returned exactly
+        once, through growth of the table and restarts of the server; one that comes or goes meanwhile, once or not at all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Count(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -130,6 +178,26 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Pipeline,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.SerializeToString,
+            ),
+            'Increment': grpc.unary_unary_rpc_method_handler(
+                    servicer.Increment,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementResponse.SerializeToString,
+            ),
+            'MultiGet': grpc.unary_unary_rpc_method_handler(
+                    servicer.MultiGet,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetResponse.SerializeToString,
+            ),
+            'Scan': grpc.unary_stream_rpc_method_handler(
+                    servicer.Scan,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanResponse.SerializeToString,
+            ),
+            'Count': grpc.unary_unary_rpc_method_handler(
+                    servicer.Count,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -269,6 +337,114 @@ class KV(object):
             '/gpkvs.v1.KV/Pipeline',
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.BatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Increment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.KV/Increment',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.IncrementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MultiGet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.KV/MultiGet',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.MultiGetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpkvs.v1.KV/Scan',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.ScanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Count(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.KV/Count',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Condition, Op, Status
-from gpkvs.errors import ConflictError, InvalidArgumentError
+from gpkvs.errors import ConflictError
 
 I64 = 1 << 63
 Asked = tuple[Op, bytes, bytes, Condition, int]
