@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
+from gpkvs.engine.expiry import _Ranges
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
 from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
@@ -518,3 +520,52 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
             assert got[1::2] == [b"value"] * 20
             assert records == sum(value == b"value" for value in got) in (20, 40)
     assert check(path).is_clean
+
+
+def test_the_last_batch_before_a_crash_keeps_its_expiries(tmp_path: Path, commit: CommitName) -> None:
+    path = tmp_path / "store"
+    program = (
+        "import os, sys, gpkvs\n"
+        "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
+        "store = gpkvs.open(sys.argv[1], commit=sys.argv[2], **SMALL)\n"
+        "run(store, Asked(Op.SET, b'key', b'value', 10**15), Asked(Op.SET, b'other', b'value'))\n"
+        "os._exit(0)\n"
+    )
+    assert not kill_at([sys.executable, "-c", program, str(path), commit], "")
+    with gpkvs.open(path) as store:
+        assert expiry_of(store, b"key") == 10**15
+        assert expiry_of(store, b"other") == 0
+
+
+def test_what_is_set_while_a_range_is_swept_is_not_forgotten() -> None:
+    ranges, blocks = _Ranges(0), 100
+
+    def collect(found: NDArray[np.uint64], end: int) -> None:
+        found[2] = end
+        found[1] = min(int(found[1]), 9000)
+
+    assert ranges.begin(5000, blocks)
+    swept, looked_at = ranges.sweep(1, collect)
+    assert looked_at == 1
+    ranges.earliest[swept] = 7000  # a batch says so
+    while len(ranges.earliest) and ranges.begin(5000, blocks) and swept == ranges.sweep(1, collect)[0]:
+        pass
+    assert ranges.earliest[swept] == 7000
+
+
+def test_the_sweep_finds_the_keys_of_a_table_that_grows(opened: Opened, clock: Clock) -> None:
+    """Half of the table has moved when the sweep comes by."""
+    store, growth = opened.store, opened.store._engine.growth
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growth, "idle_step", lambda blocks: False)
+        number = 0
+        while not 0 < store.info().tables[0].moved_blocks < store.info().tables[0].growing_blocks:
+            run(store, *[Asked(Op.SET, b"key %d" % n, b"", clock.now + 10) for n in range(number, number + 50)])
+            number += 50
+            assert number < 30_000
+        clock.now += 5000
+        while store.maintain():
+            pass
+        assert store.info().tables[0].growing_blocks, "it still grows"
+        assert store.info().tables[0].records == 0
+        assert store.meter.expired_keys == number
