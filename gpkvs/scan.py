@@ -1,4 +1,4 @@
-"""What a scan of a table returns: pieces, each with the cursor that goes on behind it. For the store and for clients."""
+"""What a scan of a table returns, of a store or a server: pieces, each with the cursor that goes on behind it."""
 
 from __future__ import annotations
 

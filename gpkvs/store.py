@@ -20,7 +20,7 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
+from gpkvs.engine.scan import Wanted
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -315,14 +315,10 @@ class Store:
         with self._mutex, memory_refused():
             if self._closed:
                 raise self._closed_error()
-            found = self._tables[self.table(table).name]
-            store_id = self._files.root.store_id
-            begin = unpack_cursor(cursor, store_id, found.entry.id)
-            part, gate = self._engine.scan(found, begin, wanted)
+            piece, gate = self._engine.scan(self._tables[self.table(table).name], cursor, wanted)
         # Nobody may see before the gate what a crash could take back (I4, W1).
         self._engine.committer.wait(gate)
-        *columns, end = part
-        return ScanPiece(*columns, pack_cursor(store_id, found.entry.id, end))
+        return piece
 
     def records(self, table: str = DEFAULT_TABLE) -> int:
         """Return how many keys a table has; expired ones count until they are removed."""

@@ -28,11 +28,12 @@ from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.resolve import Resolver
-from gpkvs.engine.scan import Part, Scanner, Wanted
+from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.scan import ScanPiece
 
 
 class Engine:
@@ -280,11 +281,11 @@ class Engine:
         """What the file system has of the heap's space."""
         return self._heap_growth.given_bytes
 
-    def scan(self, table: Table, begin: int, wanted: Wanted) -> tuple[Part, int]:
-        """Read the part of a table that begins at a fingerprint; nobody may see it before its gate."""
-        part = self._scanner.step(table, begin, wanted)
-        assert isinstance(part, Part)  # nothing expires yet
-        return part, self.committer.read_gate()
+    def scan(self, table: Table, cursor: bytes, wanted: Wanted) -> tuple[ScanPiece, int]:
+        """Read the part of a table that begins at a cursor; nobody may see it before its gate."""
+        piece = self._scanner.step(table, cursor, wanted)
+        assert isinstance(piece, ScanPiece)  # nothing expires yet
+        return piece, self.committer.read_gate()
 
     def settle(self) -> None:
         """Return when all batches are durable."""

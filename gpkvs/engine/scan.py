@@ -26,6 +26,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.scan import ScanPiece
 
 END = 1 << 64  # behind the last fingerprint
 
@@ -60,21 +61,16 @@ class Wanted(NamedTuple):
     bytes_max: int
 
 
-class Part(NamedTuple):
-    """The columns of a piece (`gpkvs.scan.ScanPiece`), and the fingerprint that the next part begins with."""
+class _Part(NamedTuple):
+    """The columns of a piece, how many of its records are damaged, and the fingerprint behind it."""
 
-    keys: U8
-    key_lengths: U32
-    values: U8
-    value_lengths: U32
-    versions: U64
-    expiries: U64
+    columns: tuple[U8, U32, U8, U32, U64, U64]
     damaged: int
     end: int
 
 
 class _Collected(NamedTuple):
-    """Slots of a part, in the order of their fingerprints; the word is a reference, or in a table of numbers a value."""
+    """Slots of a part, in the order of their fingerprints; the word is their reference, or the number they hold."""
 
     fingerprint0: U64
     slot: U64
@@ -136,24 +132,26 @@ class Scanner:
         self._files = files
         self._keys_max = _KEYS_FIRST  # of a step that takes a few milliseconds
 
-    def step(self, table: Table, begin: int, wanted: Wanted, now_ms: int = 0) -> Part | list[bytes]:
-        """Read a part of a table, from a fingerprint on.
+    def step(self, table: Table, cursor: bytes, wanted: Wanted, now_ms: int = 0) -> ScanPiece | list[bytes]:
+        """Read the part of a table that begins at a cursor.
 
         Returns
         -------
-        Part or list of bytes
+        ScanPiece or list of bytes
             The keys that have expired, if there are some: they must go before the part may be seen.
 
         Raises
         ------
         InvalidArgumentError
-            If keys of the table have no prefix.
+            If the cursor is none of this table, or its keys have no prefix.
         """
         if wanted.prefix and not table.index.has_records:
             raise InvalidArgumentError(
                 "a table of the layout u64 has no prefixes: its keys are numbers", field="prefix"
             )
         began = perf_counter()
+        store_id, table_id = self._files.root.store_id, table.entry.id
+        begin = unpack_cursor(cursor, store_id, table_id)
         self._host.begin()
         keys_max = min(wanted.keys_max, self._keys_max)
         known, end, damaged = self._collect(table, begin, keys_max)
@@ -173,7 +171,7 @@ class Scanner:
             part = self._numbers(table, collected, wanted, end)
         self._adapt(perf_counter() - began, is_full=len(collected.slot) >= self._keys_max)
         of_blocks = sum(count for first, count in damaged if begin <= first < part.end)
-        return part._replace(damaged=part.damaged + of_blocks)
+        return ScanPiece(*part.columns, part.damaged + of_blocks, pack_cursor(store_id, table_id, part.end))
 
     @staticmethod
     def _end(taken: U64, known: U64, end: int) -> int:
@@ -256,6 +254,7 @@ class Scanner:
         self._host.launch(
             kernel,
             len(slot),
+            keys_per_item=1,
             index=index,
             slot=np.ascontiguousarray(slot),
             heap=heap.address,
@@ -263,7 +262,7 @@ class Scanner:
             **arguments,
         )
 
-    def _records(self, table: Table, collected: _Collected, peeked: _Peeked, wanted: Wanted, end: int) -> Part:
+    def _records(self, table: Table, collected: _Collected, peeked: _Peeked, wanted: Wanted, end: int) -> _Part:
         """Return the part of what was peeked at, as much of it as fits."""
         lengths = peeked.key_lengths.astype(np.uint64)
         if not wanted.keys_only:
@@ -281,16 +280,15 @@ class Scanner:
             chosen = chosen[scanned == _FOUND]
         none32, none64 = np.empty(0, np.uint32), np.empty(0, np.uint64)
         expiries = peeked.expiries[chosen]
-        return Part(
+        columns = (
             keys,
             peeked.key_lengths[chosen],
             values,
             none32 if wanted.keys_only else peeked.value_lengths[chosen],
             peeked.versions[chosen],
             expiries if expiries.any() else none64,
-            damaged,
-            end,
         )
+        return _Part(columns, damaged, end)
 
     def _take(
         self, index: Index, slot: U64, peeked: _Peeked, chosen: NDArray[np.int64], wanted: Wanted
@@ -322,7 +320,7 @@ class Scanner:
         starts = [0, *ends[:-1]]
         return [keys[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
 
-    def _numbers(self, table: Table, collected: _Collected, wanted: Wanted, end: int) -> Part:
+    def _numbers(self, table: Table, collected: _Collected, wanted: Wanted, end: int) -> _Part:
         """Return the part of a table without records."""
         n = len(collected.slot)
         keys = np.empty(n, np.uint64)
@@ -332,7 +330,7 @@ class Scanner:
             values, value_lengths = np.empty(0, np.uint8), np.empty(0, np.uint32)
         else:
             values, value_lengths = collected.word.copy().view(np.uint8), lengths
-        return Part(keys.view(np.uint8), lengths, values, value_lengths, none64, none64, 0, end)
+        return _Part((keys.view(np.uint8), lengths, values, value_lengths, none64, none64), 0, end)
 
 
 def cut(fingerprint0: U64, keys_max: int, weights: U64 | None, bytes_max: int) -> int:

@@ -1,8 +1,8 @@
 // A step of a scan: the keys of some blocks, in the order of fingerprint0, which neither growth nor a restart changes.
 //
 // S1: a step returns all keys with fingerprint0 from its cursor on up to the next one, ties together, and no others.
-// A block holds a range of fingerprints, and the live blocks in their order hold all of them in order, also while the table
-// grows. What a GET would not find is not returned: slots in a wrong place, and records that are not their slot's.
+// A block holds a range of fingerprints, and the live blocks in their order hold all of them in order, also while the
+// table grows. What a GET would not find is not returned: slots in a wrong place, records that are not their slot's.
 //
 // Only the host's threads run these, whatever the backend: they read records.
 #pragma once
@@ -17,7 +17,8 @@ enum Scanned { SCANNED_OTHER = 0, SCANNED_FOUND = 1, SCANNED_DAMAGED = 2, SCANNE
 struct Placed {
     u64 fingerprint0, fingerprint1, slot;
     bool operator<(const Placed& other) const {
-        return fingerprint0 != other.fingerprint0 ? fingerprint0 < other.fingerprint0 : fingerprint1 < other.fingerprint1;
+        if (fingerprint0 != other.fingerprint0) return fingerprint0 < other.fingerprint0;
+        return fingerprint1 < other.fingerprint1;
     }
     bool is_key_of(const Placed& other) const {
         return fingerprint0 == other.fingerprint0 && fingerprint1 == other.fingerprint1;
@@ -32,7 +33,7 @@ static inline u64 live_block(u64 number, const Geometry& geometry) {
 static inline u64 word_of(const BytesSlot& slot) { return slot.reference; }
 static inline u64 word_of(const U64Slot& slot) { return slot.value; }
 
-// collect: of each block the slots that hold a key with fingerprint0 >= `begin`, sorted, with their reference or number; how
+// collect: of each block the slots that hold a key with fingerprint0 >= `begin`, sorted, with reference or value; how
 // many there are; and how many are no place of their key. One item a live block, from the number `first` on.
 #define COLLECT_ARGS(F, Buckets)                                                            \
     F(const Buckets*, index) GEOMETRY_ARGS(F) F(u64, first) F(u64, begin) F(u64, hash_key0) F(u64, hash_key1) \
@@ -57,8 +58,8 @@ static inline void collect_block(const Args& a, u64 i) {
         for (u32 way = 0; way < WAYS; way++) {
             if (is_empty(ways[way], empty)) continue;
             const Candidates own = candidates_in_block<Slot>(fingerprints[way]);
-            const bool is_own = block_of(fingerprints[way], geometry) == block && (own.bucket0 == at || own.bucket1 == at);
-            if (!is_own) misplaced++;
+            const bool is_in_bucket = own.bucket0 == at || own.bucket1 == at;
+            if (!is_in_bucket || block_of(fingerprints[way], geometry) != block) misplaced++;
             else if (fingerprints[way].low >= a.begin)
                 placed[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
         }
@@ -90,8 +91,8 @@ static inline const RecordHeader* record_header(const u8* heap, u64 heap_bytes, 
 }
 
 // peek: of each slot whether its key is to be returned (`Scanned`), and what is known without the value. The key's own
-// fingerprint, 128 bits under a key, says as much as a checksum. An expiry is only believed with the record's CRC. One item
-// a slot.
+// fingerprint, 128 bits under a key, says as much as a checksum. An expiry is only believed with the record's CRC. One
+// item a slot.
 #define PEEK_ARGS(F)                                                                        \
     F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id) \
     F(u64, hash_key0) F(u64, hash_key1) F(const u8*, prefix) F(u64, prefix_bytes) F(u64, now_ms) \
@@ -123,14 +124,14 @@ static inline u8 peek_at(const Args& a, u64 i) {
     a.versions[i] = header->version;
     a.expiries[i] = expires ? header->expiry_ms : 0;
     if (expires && header->expiry_ms && header->expiry_ms <= a.now_ms) return SCANNED_EXPIRED;
-    const bool begins_so = header->key_bytes >= a.prefix_bytes && same_bytes(record_key(header), a.prefix, a.prefix_bytes);
-    return begins_so ? SCANNED_FOUND : SCANNED_OTHER;
+    if (header->key_bytes < a.prefix_bytes) return SCANNED_OTHER;
+    return same_bytes(record_key(header), a.prefix, a.prefix_bytes) ? SCANNED_FOUND : SCANNED_OTHER;
 }
 
 GPKVS_KERNEL_SOON(peek, PEEK_ARGS, scanned_soon) { a.scanned[i] = peek_at(a, i); }
 
-// take_records: the keys, and the values if `with_values` is 1, of slots that were found; a record whose CRC is wrong is
-// damaged, and nothing of it is stored. One item a slot.
+// take_records: the keys, and the values if `with_values` is 1, of slots that were found; a record whose CRC is wrong
+// is damaged, and nothing of it is stored. One item a slot.
 #define TAKE_RECORDS_ARGS(F)                                                                \
     F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, with_values) \
     F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
