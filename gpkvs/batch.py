@@ -76,6 +76,8 @@ _COLUMN_TYPES = {
 # Operations with a value in the request, and with one in the response.
 _HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
 _RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
+"""Operations that change nothing: a request of them may be executed twice."""
 
 
 # In these columns one number may stand for all operations; kernels get a full copy then.
@@ -135,6 +137,14 @@ class Batch:
     def has_writes(self) -> bool:
         """Whether any operation is no GET."""
         return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any operation may change something (`READS`): the request must not be executed twice."""
+        kinds = self._kinds
+        if ((kinds == Op.SET.value) | (kinds == Op.DELETE.value)).any():  # as a rule; much faster than what follows
+            return True
+        return self.has_writes and not np.isin(kinds, list(READS)).all()
 
     @cached_property
     def looks_first(self) -> bool:
