@@ -106,7 +106,11 @@ class Resolver:
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
                     with memory_refused():
-                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
+                        parts = [
+                            self._restored(of_table, part, resolved)
+                            for of_table in planned.result.parts
+                            if resolved.does_any(of_table.numbers)
+                        ]
                     parts = [of_table.renumbered(numbers) for of_table in parts]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
@@ -414,6 +418,10 @@ class _Resolved:
     status: U8
     numbers: U64
     failed_check: U32
+
+    def does_any(self, requests: NDArray[np.int64]) -> bool:
+        """Whether any of some requests is done: a table may have none left."""
+        return bool((self.failed_check[requests] == NO_OP).any())
 
     @property
     def has_conflicts(self) -> bool:
