@@ -80,7 +80,8 @@ def _parts(records: list[Record], batch_ops: int) -> Iterator[list[Record]]:
 
 
 def _batch_of_records(records: list[Record]) -> Batch:
-    keys, values, expiries = ([record[column] for record in records] for column in range(3))
+    keys, values = [record[0] for record in records], [record[1] for record in records]
+    expiries = [record[2] for record in records]
     return Batch(
         ops=np.full(len(records), Op.SET, np.uint8),
         keys=np.frombuffer(b"".join(keys), np.uint8),
