@@ -13,7 +13,7 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
@@ -322,7 +322,7 @@ class Engine:
             piece = self._scanner.step(table, cursor, wanted, now)
             if isinstance(piece, ScanPiece):
                 return piece, self.committer.read_gate()
-            if not self.expiry.remove_of(_reads_of(table, piece), now):
+            if not self.expiry.remove_keys(table, piece, now):
                 now = 0  # damaged records only look expired: they are read as what they are
 
     def settle(self) -> None:
@@ -361,12 +361,6 @@ class Engine:
         if self.free_space.count_step(budget_bytes):
             return True
         return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
-
-
-def _reads_of(table: Table, keys: list[bytes]) -> Batch:
-    """Return a batch that asks whether keys are there."""
-    batch = Batch.of([(Op.EXISTS, key) for key in keys])
-    return batch.on_table(table.entry.id)
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

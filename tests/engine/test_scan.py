@@ -265,7 +265,7 @@ def heap_of(store: gpkvs.Store) -> Any:
 @pytest.mark.undo  # the bytes on media are those that are read
 def test_damaged_records_are_counted_and_not_returned(tmp_path: Path) -> None:
     with gpkvs.open(tmp_path / "store", **SMALL) as store:
-        held = {b"key%03d" % n: b"value of %d" % n for n in range(300)}
+        held = {b"key%03d" % n: b"value of %d" % n for n in range(120)}
         for key, value in held.items():
             store.set(key, value)
         heap = heap_of(store)
@@ -294,7 +294,7 @@ def test_damaged_records_are_counted_and_not_returned(tmp_path: Path) -> None:
                 expected = {key: value for key, value in held.items() if key not in {*lost, b"key007"}}
                 assert dict(pair for piece in pieces for pair in piece.pairs()) == expected
                 assert sum(piece.damaged for piece in pieces) == len(lost) + 1
-        assert sum(piece.damaged for piece in pieces_of(store, prefix=b"key1")) >= len(lost)
+        assert sum(piece.damaged for piece in pieces_of(store, prefix=b"key1")) == len(lost)
 
 
 @pytest.mark.undo
