@@ -61,7 +61,7 @@ class KVService:
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        table = serving.store.table(message.table)
+        table = serving.store.open_table(message.table)
         request = codec.decode(message, table.limits, table.id, call.message_bytes)
         request_id = message.id
         del message
@@ -76,6 +76,6 @@ class KVService:
     def _submit(self, op: Op, table: str, key: bytes, value: bytes, call: Call) -> asyncio.Future[Response]:
         """Queue a request of one operation."""
         serving = self._gate.serving()
-        found = serving.store.table(table)
+        found = serving.store.open_table(table)
         request = codec.single(op, key, value, found.limits, found.id, call.message_bytes)
         return serving.batcher.submit(request, call.account, call.context.time_remaining())
