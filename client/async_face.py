@@ -71,7 +71,12 @@ class AsyncKeyValues(ABC):
     def _numbers_max(self) -> int:
         """Return how many numbers one request may have."""
 
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Refuse to go on where it was closed."""
+
     def _operations(self) -> OperationList:
+        self._require_open()
         return OperationList((), self._known_limits)
 
     def _key(self, key: Bytes) -> bytes:
@@ -273,10 +278,12 @@ class AsyncKeyValues(ABC):
         operations
             ``(Op.GET, key)``, ``(Op.SET, key, value)``: as `KeyValues.batch`, which has results and errors too.
         """
+        self._require_open()
         return AsyncBatch(self, operations, table, timeout)
 
     def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> AsyncTransactionBlock:
         """Return an optimistic transaction for one ``async with`` block; as `KeyValues.transaction`."""
+        self._require_open()
         return AsyncTransactionBlock(AsyncTransaction(self, table, timeout))
 
     async def transact(
@@ -417,6 +424,9 @@ class AsyncTable(AsyncKeyValues):
 
     def __repr__(self) -> str:
         return f"<table {quoted(self.name or DEFAULT_TABLE)} of {self._db!r}>"
+
+    def _require_open(self) -> None:
+        self._db._require_open()
 
     def _submit(
         self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout

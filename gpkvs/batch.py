@@ -277,6 +277,8 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
+        if self.expiries is not None:  # the engine would keep the key for ever
+            raise InvalidArgumentError("nothing expires yet", field="expiries")
         if self.ops.min() < Op.GET.value or self.ops.max() > Op.CHECK.value:
             i = int(((self.ops < Op.GET.value) | (self.ops > Op.CHECK.value)).argmax())
             known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)

@@ -72,8 +72,13 @@ class KeyValues(ABC):
 
     _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
 
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Refuse to go on where it was closed."""
+
     def _operations(self) -> OperationList:
         """Return an empty request."""
+        self._require_open()
         return OperationList((), self._known_limits)
 
     @abstractmethod
@@ -325,6 +330,7 @@ class KeyValues(ABC):
         ConflictError
             If a CHECK failed; nothing was done.
         """
+        self._require_open()
         if operations is None:
             return SyncBatch(self, table, timeout)
         request = OperationList(operations, self._known_limits)
@@ -347,6 +353,7 @@ class KeyValues(ABC):
         ...     balance = int(t.get(b"a", b"100"))
         ...     t.set(b"a", b"%d" % (balance - 10))
         """
+        self._require_open()
         return TransactionBlock(Transaction(self, table, timeout))
 
     def transact(
@@ -561,6 +568,9 @@ class TableHandle(KeyValues):
 
     def __repr__(self) -> str:
         return f"<table {quoted(self.name)} of {self._db!r}>"
+
+    def _require_open(self) -> None:
+        self._db._require_open()
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
         return self._db._commit(operations, self.name if table is None else table, timeout)
