@@ -74,8 +74,8 @@ _COLUMN_TYPES = {
     "request_tables": np.dtype(np.uint32),
 }
 # Operations with a value in the request, and with one in the response.
-_HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
-_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
+RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
 READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""
 
@@ -261,7 +261,7 @@ class Batch:
     @property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
-        return _HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
+        return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
 
     @memory_refused()
     def validate(self, limits: Limits) -> None:
@@ -419,15 +419,18 @@ class RequestResult:
     versions : (n,) uint64
         The version read, written or deleted; 0 for a miss, and constant 0 where the table has none.
     value_lengths : (number of GETs,) uint32
-        Bytes in each GET's value; 0 for a miss.
+        Bytes in what each GET, INCREMENT (8) and EXPIRY (8) returns; 0 for a miss.
     values : uint8
         The values of the GETs in order, concatenated.
+    has_numbers : bool
+        The table has no versions, and some condition failed: `versions` tells the numbers that such conditions found.
     """
 
     status: U8
     versions: U64
     value_lengths: U32
     values: U8
+    has_numbers: bool = False
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
@@ -469,7 +472,7 @@ class BatchPart:
         gets = len(self.result.value_lengths)
         if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
             return op_bounds if gets else np.zeros_like(op_bounds)
-        return np.searchsorted(np.flatnonzero(_RETURNS_VALUE[self.batch.ops]), op_bounds)
+        return np.searchsorted(np.flatnonzero(RETURNS_VALUE[self.batch.ops]), op_bounds)
 
     def renumbered(self, numbers: NDArray[np.int64]) -> BatchPart:
         """Return the same as part of a batch in which its requests have other numbers."""
@@ -480,7 +483,11 @@ class BatchPart:
         result = self.result
         for ops, gets, data in self.cuts():
             yield RequestResult(
-                result.status[ops], result.versions[ops], result.value_lengths[gets], result.values[data]
+                result.status[ops],
+                result.versions[ops],
+                result.value_lengths[gets],
+                result.values[data],
+                result.has_numbers,
             )
 
 
