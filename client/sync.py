@@ -79,6 +79,7 @@ class Client(KeyValues):
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)  # made now: on a closed channel gRPC crashes
 
     def __enter__(self) -> Self:
         return self
@@ -170,13 +171,12 @@ class Client(KeyValues):
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves; as `AsyncClient.wait_ready`."""
-        health = health_pb2_grpc.HealthStub(self._channel)
         deadline = self._deadline(timeout)
         heard = "nothing"
         while (left_s := deadline - time.monotonic()) > 0:
             try:
                 with self._unless_closed():
-                    response = health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+                    response = self._health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
             except grpc.RpcError as error:
                 heard = str(classify_error(error, self.target).error)
             else:
