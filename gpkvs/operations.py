@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import READS, Batch, Condition, Op, RequestResult, Status
 from gpkvs.config import Limits
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, memory_refused
 from gpkvs.outcome import Outcome, outcome_of
-from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.request_checks import check_key_bytes, check_request_ops, check_value_bytes, wrong_bytes
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 """What is taken as a key or a value; arrays are contiguous."""
@@ -37,6 +37,8 @@ _FORMS = (
 )
 _TTL_MS_MAX = 1 << 50  # 35,000 years: with any clock the sum is a number of 64 bits
 _GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY = map(int, Op)
+_HAS_VALUE = frozenset({_SET, _INCREMENT, _APPEND})
+_CORRUPT = int(Status.CORRUPT)
 _RETURNS_VALUE = frozenset({_GET, _INCREMENT, _EXPIRY})
 
 
@@ -306,14 +308,43 @@ class OperationList:
             return []
         return [self._options.get(index, _NO_OPTIONS) for index in range(len(self))]
 
-    def batch(self) -> Batch:
-        """Return the request as columns; what expires does so from now on, by this machine's clock."""
-        options = self.options
+    @memory_refused()
+    def batch(self, table: int, limits: Limits) -> Batch:
+        """Return the request as columns, checked; what expires does so from now on, by this machine's clock.
+
+        Parameters
+        ----------
+        table
+            The id of its table.
+        limits
+            Of that table.
+        """
+        batch = self._batch(table)
+        if self._options:
+            batch.validate(limits)
+        else:
+            self._check(limits)  # the columns are right, and `Batch.validate` takes as long as all the rest here
+        return batch
+
+    def _check(self, limits: Limits) -> None:
+        """Check the lengths of keys and values."""
+        check_request_ops(len(self), limits)
+        for index, key in enumerate(self._keys):
+            if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
+                low, high = limits.key_bytes_min, limits.key_bytes_max
+                raise wrong_bytes("key", len(key), low, high, field="keys", index=index)
+        low, high = limits.value_bytes_min, limits.value_bytes_max
+        for number, value in enumerate(self._values):
+            if not low <= len(value) <= high:
+                index = [index for index, op in enumerate(self._ops) if op in _HAS_VALUE][number]
+                raise wrong_bytes("value", len(value), low, high, field="values", index=index)
+
+    def _batch(self, table: int) -> Batch:
         conditions = expected = expiries = None
-        if any(option.condition for option in options):
+        if (options := self.options) and any(option.condition for option in options):
             conditions = np.array([option.condition for option in options], np.uint8)
             expected = np.array([option.expected for option in options], np.uint64)
-        if any(option.ttl_ms for option in options):
+        if options and any(option.ttl_ms for option in options):
             expiries = np.array([option.ttl_ms for option in options], np.uint64)
             expiries[expiries > 0] += np.uint64(time.time_ns() // 1_000_000)
         return Batch(
@@ -322,6 +353,8 @@ class OperationList:
             key_lengths=np.array([len(key) for key in self._keys], np.uint32),
             values=np.frombuffer(b"".join(self._values), np.uint8),
             value_lengths=np.array([len(value) for value in self._values], np.uint32),
+            request_ops=np.array([len(self)], np.uint32),
+            request_tables=np.array([table], np.uint32),
             conditions=conditions,
             expected=expected,
             expiries=expiries,
@@ -342,15 +375,14 @@ class OperationList:
         CorruptRecordError
             If an operation met a record that fails its checksum. The others of the request are done all the same.
         """
-        corrupt = result.status == Status.CORRUPT.value
-        if corrupt.any():
+        statuses = result.status.tolist()
+        if _CORRUPT in statuses:
             raise CorruptRecordError(
-                f"operation {int(corrupt.argmax())}: the record fails its checksum, so no value is returned; "
+                f"operation {statuses.index(_CORRUPT)}: the record fails its checksum, so no value is returned; "
                 "the writes of the request, if any, are done"
             )
         values = iter(result.value_list())
         self.versions = result.versions.tolist()
-        statuses = result.status.tolist()
         results: list[Result] = []
         for index, (op, status, version) in enumerate(zip(self._ops, statuses, self.versions, strict=True)):
             value = next(values) if op in _RETURNS_VALUE else b""

@@ -191,7 +191,8 @@ class Store(KeyValues):
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
         _require_no_timeout(timeout)
         name = table or DEFAULT_TABLE
-        result = self.execute(operations.batch(), table=name)
+        found = self.open_table(name)
+        result = self.execute_requests(operations.batch(found.id, found.limits)).request(0)
         try:
             return operations.take(result)
         except CorruptRecordError as error:
