@@ -258,7 +258,7 @@ class Batch:
             expiries=None if self.expiries is None else self.expiries[ops],
         )
 
-    @property
+    @cached_property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
         return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value

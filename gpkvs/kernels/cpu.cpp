@@ -30,6 +30,7 @@
 #include "journal.hpp"
 #include "native_planner.hpp"
 #include "resolve.hpp"
+#include "scan.hpp"
 #include "write_set.hpp"
 
 extern "C" {

@@ -28,6 +28,8 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "set_many": lambda store: store.set_many(_NUMBERS, _NUMBERS, table="numbers"),
     "get_many": lambda store: store.get_many(_NUMBERS, table="numbers"),
     "delete_many": lambda store: store.delete_many(_NUMBERS, table="numbers"),
+    "scan_step": lambda store: store.scan_step(),
+    "records": lambda store: store.records(),
     "table": lambda store: store.table("default"),
     "open_table": lambda store: store.open_table("default"),
     "list_tables": lambda store: store.list_tables(),
