@@ -18,6 +18,7 @@ from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import TableExistsError, UnknownTableError
@@ -26,6 +27,7 @@ from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.operations import OperationList, Result
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
 
 
 class Client(KeyValues):
@@ -124,6 +126,24 @@ class Client(KeyValues):
 
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces; as `AsyncClient.scan_pieces`."""
+        self._require_open()
+        name = self._table if table is None else table
+        check_table(name)
+        progress = ScanProgress(
+            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
+        )
+        return pieces(self._stub.Scan, progress)
 
     def create_table(
         self,

@@ -51,8 +51,7 @@ class Wanted(NamedTuple):
     keys_only
         Whether to leave out the values.
     keys_max, bytes_max
-        Of the keys that it looks at, and of the keys and values that it returns. One key may be more, and so may keys
-        of the same fingerprint.
+        How many keys, and bytes of keys and values. One key may be more, and so may keys of one fingerprint.
     """
 
     prefix: bytes
@@ -153,7 +152,7 @@ class Scanner:
         store_id, table_id = self._files.root.store_id, table.entry.id
         begin = unpack_cursor(cursor, store_id, table_id)
         self._host.begin()
-        keys_max = min(wanted.keys_max, self._keys_max)
+        keys_max = self._keys_max if wanted.prefix else min(wanted.keys_max, self._keys_max)
         known, end, damaged = self._collect(table, begin, keys_max)
         if table.index.has_records:
             weights = None
@@ -268,7 +267,8 @@ class Scanner:
         if not wanted.keys_only:
             lengths += peeked.value_lengths
         is_found = peeked.scanned == _FOUND
-        count = cut(collected.fingerprint0, len(lengths), np.where(is_found, lengths, 0), wanted.bytes_max)
+        keys_max = max(int(np.searchsorted(np.cumsum(is_found), wanted.keys_max, side="right")), 1)
+        count = cut(collected.fingerprint0, keys_max, np.where(is_found, lengths, 0), wanted.bytes_max)
         end = self._end(collected.fingerprint0[:count], collected.fingerprint0, end)
         damaged = int(np.count_nonzero(peeked.scanned[:count] == _DAMAGED))
         chosen = np.flatnonzero(is_found[:count])

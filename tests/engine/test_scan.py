@@ -174,6 +174,8 @@ def test_a_prefix(store: gpkvs.Store) -> None:
         expected = {key: value for key, value in held.items() if key.startswith(prefix)}
         assert scanned(store, prefix=prefix, keys_max=rng.choice([10, 300, 9999])) == expected
         assert scanned(store, prefix=prefix, bytes_max=rng.choice([1, 1000])) == expected
+    assert len(pieces_of(store, prefix=b"nobody", keys_max=1)) == 1  # it looks at more than it may return
+    assert max(map(len, pieces_of(store, prefix=b"use", keys_max=7))) == 7
 
 
 @BOTH
