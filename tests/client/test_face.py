@@ -298,6 +298,32 @@ def test_more_numbers_than_a_request_takes(kind: str, tmp_path: Path, serve: Cal
         assert numbers.delete_many(keys, atomic=False).all()
 
 
+def test_a_scan(db: Any) -> None:
+    expected = {b"%s:%d" % (prefix, i): bytes(i % 7) for prefix in (b"a", b"b") for i in range(500)}
+    db.batch([(Op.SET, key, value) for key, value in expected.items()])
+    pairs = list(db.scan())
+    assert len(pairs) == len(expected)
+    assert dict(pairs) == expected
+    assert sorted(db.scan(b"a:", keys_only=True)) == sorted(key for key in expected if key.startswith(b"a:"))
+    assert len(list(db.scan(bytearray(b"b:"), limit=123))) == 123
+    assert (db.count(), db.count(b"a:"), db.count(b"none")) == (1000, 500, 0)
+    begun = db.scan(keys_only=True, limit=300)
+    first = list(begun)
+    rest = list(db.scan(keys_only=True, cursor=begun.cursor))
+    assert sorted(first + rest) == sorted(expected)
+    assert list(db.scan(cursor=None, prefix=b"none")) == []
+    with pytest.raises(InvalidArgumentError, match="cursor"):
+        next(iter(db.scan(cursor=b"nonsense")))
+    with pytest.raises(InvalidArgumentError, match="limit"):
+        next(iter(db.scan(limit=0)))
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.scan("text")
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.count("text")
+    handle = db.table(db.list_tables()[0].name)
+    assert handle.count() == len(list(handle.scan()))
+
+
 def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
     db.set(b"a", b"1")
 
@@ -446,6 +472,8 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             "batch": lambda face: face.batch([]),
             "transaction": lambda face: face.transaction(),
             "transact": lambda face: face.transact(lambda t: t.get(b"k")),
+            "scan": lambda face: next(iter(face.scan())),
+            "count": lambda face: face.count(),
             "set_many": lambda face: face.set_many([1], [1]),
             "get_many": lambda face: face.get_many([1]),
             "delete_many": lambda face: face.delete_many([1]),
