@@ -28,7 +28,7 @@ from gpkvs.numbers import (
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, result_of
+from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, seconds_left
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.text import quoted
@@ -262,8 +262,7 @@ class AsyncKeyValues(ABC):
 
     async def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
         """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there; errors as `get`."""
-        outcome = await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout)
-        return cast(float | None, result_of(Op.EXPIRY, outcome))
+        return seconds_left(await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout))
 
     def batch(
         self, operations: Iterable[Operation] = (), *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT

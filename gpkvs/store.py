@@ -195,9 +195,9 @@ class Store(KeyValues):
         _require_no_timeout(timeout)
         name = table or DEFAULT_TABLE
         found = self.open_table(name)
-        result = self.execute_requests(operations.batch(found.id, found.limits)).request(0)
+        result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
         try:
-            return operations.take(result)
+            return operations.take(result, lambda: self.now_ms)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
 
@@ -460,6 +460,11 @@ class Store(KeyValues):
         self._origin.require()
         with self._mutex:
             return not self._closed and self._engine.maintain(_STEP_BYTES)
+
+    @property
+    def now_ms(self) -> int:
+        """The time by which keys expire, in milliseconds since 1970: the clock's, but it never goes back."""
+        return self._engine.expiry.now()
 
     def _require_open(self) -> None:
         self._origin.require()
