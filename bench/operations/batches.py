@@ -1,8 +1,8 @@
-"""The batches of the benchmark: of each kind of operation one after the other, on the same keys as plain SETs."""
+"""The batches of the benchmark: each kind of operation on the same keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +13,8 @@ from gpkvs.bench.engine.workload import Columns, Shape, Workload
 HOT_KEYS = 16
 _NUMBER_BYTES = 16  # of a counter as text
 
-Make = Callable[["Maker", Columns], Batch]
 
-
-@dataclass
+@dataclass(frozen=True)
 class Maker:
     """Makes batches on one table.
 
@@ -32,10 +30,6 @@ class Maker:
         """Return plain SETs of numbers: in a table with records, as text."""
         values = _texts(columns.numbers) if not self.shape.is_numbers else columns.values
         return self._of(Op.SET, columns, values)
-
-    def large_sets(self, columns: Columns) -> Batch:
-        """Return plain SETs of the workload's values."""
-        return self._of(Op.SET, columns, columns.values)
 
     def gets(self, columns: Columns) -> Batch:
         """Return GETs."""
@@ -54,21 +48,13 @@ class Maker:
         """Return appends of 8 bytes."""
         return self._of(Op.APPEND, columns, columns.numbers.view(np.uint8).reshape(-1, 8))
 
-    def if_present(self, columns: Columns) -> Batch:
-        """Return SETs that are done where the key is there: all of them."""
-        return self._on_condition(self.large_sets(columns), Condition.PRESENT)
+    def on_condition(self, columns: Columns, condition: Condition) -> Batch:
+        """Return SETs with a condition."""
+        return replace(self.sets(columns), conditions=np.full(len(columns), condition, np.uint8))
 
-    def if_absent(self, columns: Columns) -> Batch:
-        """Return SETs that are done where the key is not there: none of them."""
-        return self._on_condition(self.large_sets(columns), Condition.ABSENT)
-
-    def if_equals(self, batch: Batch, expected: U64) -> Batch:
-        """Return the SETs with the version, or number, that each key must have."""
-        return replace(self._on_condition(batch, Condition.EQUALS), expected=expected)
-
-    @staticmethod
-    def _on_condition(batch: Batch, condition: Condition) -> Batch:
-        return replace(batch, conditions=np.full(len(batch), condition, np.uint8))
+    def if_equals(self, columns: Columns, expected: U64) -> Batch:
+        """Return SETs with the version, or number, that each key must have."""
+        return replace(self.on_condition(columns, Condition.EQUALS), expected=expected)
 
     def _of(self, op: Op, columns: Columns, values: U8 | None) -> Batch:
         count = len(columns)

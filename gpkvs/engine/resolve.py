@@ -113,9 +113,12 @@ class Resolver:
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
                     with memory_refused():
-                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
-                    # A part whose requests were all refused by their checks has none.
-                    parts = [of_table.renumbered(numbers) for of_table in parts if len(of_table.numbers)]
+                        parts = [
+                            self._restored(of_table, part, resolved)
+                            for of_table in planned.result.parts
+                            if resolved.does_any(of_table.numbers)
+                        ]
+                    parts = [of_table.renumbered(numbers) for of_table in parts]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
@@ -430,6 +433,10 @@ class _Resolved:
     status: U8
     numbers: U64
     failed_check: U32
+
+    def does_any(self, requests: NDArray[np.int64]) -> bool:
+        """Whether any of some requests is done: a table may have none left."""
+        return bool((self.failed_check[requests] == NO_OP).any())
 
     @property
     def has_conflicts(self) -> bool:
