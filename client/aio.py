@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,6 +30,7 @@ from gpkvs.client.operations import (
 )
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError
@@ -37,6 +38,7 @@ from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
 
 DEFAULT_TARGET = ServerConfig.listen
 
@@ -321,6 +323,49 @@ class AsyncClient:
     ) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table, as one atomic, durable request; return which were there."""
         return found_of(await self.execute(deletes_of(keys), table=table, timeout=timeout))
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces and in no order that means anything.
+
+        A key that is there throughout is in exactly one piece, through growth of the table and restarts of the server;
+        one that comes or goes meanwhile is in one, or in none. If the connection breaks, the scan goes on behind the
+        last piece by itself, within the retry policy. It fails if no piece comes for the client's timeout.
+
+        Parameters
+        ----------
+        prefix
+            Only keys that begin with it.
+        cursor
+            Of a piece (`ScanPiece.cursor`): go on behind it.
+        keys_only
+            Whether to leave out the values.
+        limit
+            Of keys, in all.
+        table
+            By default the client's one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the cursor is none of this table, or a table of numbers is to be looked through by prefix.
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
+        self._require_open()
+        name = self._table if table is None else table
+        check_table(name)
+        progress = ScanProgress(
+            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
+        )
+        return pieces_async(self._stub.Scan, progress, asyncio.sleep)
 
     async def create_table(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 from types import TracebackType
 from typing import Any, Self, cast
@@ -18,12 +18,14 @@ from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ServerError
 from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
 
 
 class Client:
@@ -145,6 +147,24 @@ class Client:
     def delete_many(self, keys: U64, *, table: str | None = None) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
         return found_of(self.execute(deletes_of(keys), table=table))
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces; as `AsyncClient.scan_pieces`."""
+        self._origin.require()
+        name = self._table if table is None else table
+        check_table(name)
+        progress = ScanProgress(
+            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
+        )
+        return pieces(self._stub.Scan, progress)
 
     def create_table(
         self, name: str, *, layout: str = "bytes", index_bytes: int = 0, index_bytes_max: int = 0

@@ -20,6 +20,7 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.scan import Wanted
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -31,7 +32,7 @@ from gpkvs.engine.schema import (
 )
 from gpkvs.engine.table import Table
 from gpkvs.engine.table_quota import Quota, require_room_for_table
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError, memory_refused
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version
 from gpkvs.machine import anonymous_bytes
@@ -43,6 +44,7 @@ from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
+from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.text import no_such, quoted
 
 _log = logging.getLogger("gpkvs")
@@ -271,6 +273,59 @@ class Store:
         """Run a request of numbers; its arrays are right, its size is not checked yet."""
         batch.check_size(table.limits)
         return self.execute_requests(batch).request(0)
+
+    def scan_step(
+        self,
+        table: str = DEFAULT_TABLE,
+        cursor: bytes = b"",
+        prefix: bytes = b"",
+        *,
+        keys_only: bool = False,
+        keys_max: int = PIECE_KEYS_MAX,
+        bytes_max: int = PIECE_BYTES_MAX,
+    ) -> ScanPiece:
+        """Return the next piece of a table: a few milliseconds' work, all of it durable.
+
+        The pieces of a scan have all keys of the table, in no order that means anything. A key that is there throughout
+        is in exactly one of them, through growth, compaction and openings of the store. One that comes or goes
+        meanwhile is in one of them, or in none.
+
+        Parameters
+        ----------
+        cursor
+            Of the piece before; empty: from the beginning.
+        prefix
+            Only keys that begin with it. A piece may then have none.
+        keys_only
+            Whether to leave out the values, which are then not read: only their records' headers and keys are checked.
+        keys_max, bytes_max
+            Of the piece. It has one key at least, however long, unless none is there to return.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the cursor is none of this table of this store, or a table of numbers is to be looked through by prefix.
+        StoreClosedError
+            If the store was closed.
+        """
+        if keys_max < 1 or bytes_max < 1:
+            raise InvalidArgumentError("it must be at least 1", field="keys_max" if keys_max < 1 else "bytes_max")
+        wanted = Wanted(prefix, keys_only, keys_max, bytes_max)
+        self._origin.require()
+        with self._mutex, memory_refused():
+            if self._closed:
+                raise self._closed_error()
+            piece, gate = self._engine.scan(self._tables[self.table(table).name], cursor, wanted)
+        # Nobody may see before the gate what a crash could take back (I4, W1).
+        self._engine.committer.wait(gate)
+        return piece
+
+    def records(self, table: str = DEFAULT_TABLE) -> int:
+        """Return how many keys a table has; expired ones count until they are removed."""
+        self._require_open()
+        records = self._tables[self.table(table).name].records
+        self._engine.settle()  # they may be of a batch that a crash could take back
+        return records
 
     def table(self, name: str) -> OpenTable:
         """Return what a caller must know of a table to make a request (an empty name means the default).

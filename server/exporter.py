@@ -14,11 +14,17 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
-from gpkvs.engine.meter import Meter
+from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
@@ -80,6 +86,15 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
+        self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
+        self._scan_damaged = Counter(
+            "gpkvs_scan_damaged", "Records that scans left out, since they fail their checks", registry=self.registry
+        )
+        self._scan_seconds = Counter(
+            "gpkvs_scan_seconds", "Time of reading these pieces, with the wait for the store", registry=self.registry
+        )
+
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
         self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
@@ -89,6 +104,13 @@ class Metrics:
             counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
             for kind in np.flatnonzero(counts).tolist():
                 self._operations[kind].inc(int(counts[kind]))
+
+    def piece_scanned(self, keys: int, damaged: int, seconds: float) -> None:
+        """Note a piece of a scan."""
+        self._scan_pieces.inc()
+        self._scan_keys.inc(keys)
+        self._scan_damaged.inc(damaged)
+        self._scan_seconds.inc(seconds)
 
     def request_dropped(self, reason: str) -> None:
         """Note a request whose client gave up before it was executed."""
@@ -275,3 +297,13 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             family.add_metric([key], value)
         yield family
     yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
+    yield CounterMetricFamily(
+        "gpkvs_expired_keys", "Keys that were removed because they had expired", meter.expired_keys
+    )
+    bounds = [*map(str, EXPIRY_LAG_SECONDS), "+Inf"]
+    yield HistogramMetricFamily(
+        "gpkvs_expiry_lag_seconds",
+        "How long after their expiry these keys were removed; nobody saw them meanwhile",
+        buckets=list(zip(bounds, np.cumsum(meter.expiry_lags).tolist(), strict=True)),
+        sum_value=meter.expiry_lag_seconds,
+    )

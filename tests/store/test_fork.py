@@ -28,6 +28,8 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "set_many": lambda store: store.set_many(_NUMBERS, _NUMBERS, table="numbers"),
     "get_many": lambda store: store.get_many(_NUMBERS, table="numbers"),
     "delete_many": lambda store: store.delete_many(_NUMBERS, table="numbers"),
+    "scan_step": lambda store: store.scan_step(),
+    "records": lambda store: store.records(),
     "table": lambda store: store.table("default"),
     "create_table": lambda store: store.create_table("more", index_bytes=1 << 16),
     "drop_table": lambda store: store.drop_table("numbers"),
