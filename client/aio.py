@@ -249,7 +249,7 @@ class AsyncClient:
         batch.validate(self._limits)
         message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
-        return await self._execute(message, is_write=batch.has_writes, timeout=timeout)
+        return await self._execute(message, is_write=batch.changes, timeout=timeout)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
         """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.

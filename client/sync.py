@@ -132,7 +132,7 @@ class Client:
         batch.validate(self._limits)
         message = encode(batch, name)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
-        return self._execute(message, is_write=batch.has_writes)
+        return self._execute(message, is_write=batch.changes)
 
     def set_many(self, keys: U64, values: U64, *, table: str | None = None) -> None:
         """Store many numbers in a u64 table, as one atomic, durable request; as `AsyncClient.set_many`."""

@@ -79,8 +79,10 @@ _OPTIONAL_COLUMN_TYPES = {
     "expiries": np.dtype(np.uint64),
 }
 # Operations with a value in the request, and with one in the response.
-_HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
-_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
+RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
+"""Operations that change nothing: a request of them may be executed twice."""
 
 
 # In these columns one number may stand for all operations; kernels get a full copy then.
@@ -140,6 +142,14 @@ class Batch:
     def has_writes(self) -> bool:
         """Whether any operation is no GET."""
         return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any operation may change something (`READS`): the request must not be executed twice."""
+        kinds = self._kinds
+        if ((kinds == Op.SET.value) | (kinds == Op.DELETE.value)).any():  # as a rule; much faster than what follows
+            return True
+        return self.has_writes and not np.isin(kinds, list(READS)).all()
 
     @cached_property
     def looks_first(self) -> bool:
@@ -256,11 +266,19 @@ class Batch:
     @property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
-        return _HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
+        return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
 
     @memory_refused()
-    def validate(self, limits: Limits) -> None:
+    def validate(self, limits: Limits, sets: int | None = None) -> None:
         """Check the columns against each other and the limits.
+
+        Parameters
+        ----------
+        limits
+            Of the table.
+        sets
+            How many SETs there are, if the caller has counted that all operations are GETs and SETs. In a small batch
+            each pass over a column counts.
 
         Raises
         ------
@@ -272,11 +290,7 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
-        if self.ops.min() < Op.GET.value or self.ops.max() > Op.EXPIRY.value:
-            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
-            known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
-            raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
-        sets = int(np.count_nonzero(self.has_value))
+        with_value = self._check_ops() if sets is None else sets
         _check_column(
             "key", self.key_lengths, self.keys, n, lambda: np.arange(n), limits.key_bytes_min, limits.key_bytes_max
         )
@@ -284,13 +298,23 @@ class Batch:
             "value",
             self.value_lengths,
             self.values,
-            sets,
+            with_value,
             lambda: np.flatnonzero(self.has_value),
             limits.value_bytes_min,
             limits.value_bytes_max,
         )
-        if self.looks_first:
+        if self.conditions is not None or (sets is None and self.looks_first):
             self._check_conditions()
+
+    def _check_ops(self) -> int:
+        """Check the kinds of operations; return how many of them have a value."""
+        lowest, highest = int(self.ops.min()), int(self.ops.max())
+        if lowest < Op.GET.value or highest > Op.EXPIRY.value:
+            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
+            known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
+            raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
+        self.__dict__["looks_first"] = self.conditions is not None or highest > Op.EXISTS.value  # nobody looks again
+        return int(np.count_nonzero(self.has_value))
 
     def _check_conditions(self) -> None:
         """Check what operations ask of their keys."""
@@ -342,6 +366,13 @@ class Batch:
                 raise InvalidArgumentError(
                     "its elements do not lie side by side in memory: numpy.ascontiguousarray copies it", field=name
                 )
+        self._check_optional()
+        if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
+            raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
+
+    def _check_optional(self) -> None:
+        if self.conditions is self.expected is self.expiries is None:
+            return
         for name, dtype in _OPTIONAL_COLUMN_TYPES.items():
             column = getattr(self, name)
             if column is None:
@@ -350,8 +381,6 @@ class Batch:
                 raise InvalidArgumentError(f"a contiguous array of {dtype} with 1 dimension is needed", field=name)
             if len(column) != len(self.ops):
                 raise InvalidArgumentError(f"{len(column):,} for {counted(len(self.ops), 'operation')}", field=name)
-        if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
-            raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
 
 def _joined(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[np.generic]) -> NDArray[Any] | None:
@@ -417,15 +446,18 @@ class RequestResult:
     versions : (n,) uint64
         The version read, written or deleted; 0 for a miss, and constant 0 where the table has none.
     value_lengths : (number of GETs,) uint32
-        Bytes in each GET's value; 0 for a miss.
+        Bytes in what each GET, INCREMENT (8) and EXPIRY (8) returns; 0 for a miss.
     values : uint8
         The values of the GETs in order, concatenated.
+    has_numbers : bool
+        The table has no versions, and some condition failed: `versions` tells the numbers that such conditions found.
     """
 
     status: U8
     versions: U64
     value_lengths: U32
     values: U8
+    has_numbers: bool = False
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
@@ -467,7 +499,7 @@ class BatchPart:
         gets = len(self.result.value_lengths)
         if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
             return op_bounds if gets else np.zeros_like(op_bounds)
-        return np.searchsorted(np.flatnonzero(_RETURNS_VALUE[self.batch.ops]), op_bounds)
+        return np.searchsorted(np.flatnonzero(RETURNS_VALUE[self.batch.ops]), op_bounds)
 
     def renumbered(self, numbers: NDArray[np.int64]) -> BatchPart:
         """Return the same as part of a batch in which its requests have other numbers."""
@@ -478,7 +510,11 @@ class BatchPart:
         result = self.result
         for ops, gets, data in self.cuts():
             yield RequestResult(
-                result.status[ops], result.versions[ops], result.value_lengths[gets], result.values[data]
+                result.status[ops],
+                result.versions[ops],
+                result.value_lengths[gets],
+                result.values[data],
+                result.has_numbers,
             )
 
 

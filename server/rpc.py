@@ -12,13 +12,13 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receive import Receives
-from gpkvs.server.status import tell
+from gpkvs.server.status import ErrorStatus, tell
 from gpkvs.server.wire import require_message
 
 
@@ -44,6 +44,8 @@ class Doors(NamedTuple):
     metrics: Metrics
 
 
+# A field of bytes takes 16 bytes when it is parsed, and a repeated one may take 2 in its message.
+_PARSED_FACTORS = {"gpkvs.v1.MultiGetRequest": 9}
 _NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 
 
@@ -66,8 +68,7 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         # say nothing of a call whose message is still being received.
         return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
 
-    # gRPC answers for those that are not built yet: UNIMPLEMENTED.
-    handlers = {method.name: handler(method) for method in service.methods if hasattr(servicer, method.name)}
+    handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     return str(service.full_name)
 
@@ -84,7 +85,7 @@ def _unary(
     async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
         data = await _only_message(context, account, doors)
         with gate:
-            account.require_room(len(data))
+            account.require_room(_PARSED_FACTORS.get(request_class.DESCRIPTOR.full_name, 1) * len(data))
             running = method(_parse(request_class, data), Call(context, account, len(data)))
             del data  # the frame would hold it until the call ends
             response: bytes = (await running).SerializeToString()
@@ -158,10 +159,21 @@ async def abort(
 ) -> NoReturn:
     """End a call with the status of an error."""
     try:
-        code, text, full, is_refusal = tell(error, method.__qualname__, metrics)
-        trailing = _NOT_EXECUTED if is_refusal else ()
-        await context.abort(code, text, (*trailing, (FULL_KEY, full)) if full else trailing)
+        told = tell(error, method.__qualname__, metrics)
+        await context.abort(told.code, told.text, _trailing(told))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.
         error.__traceback__ = error.__cause__ = error.__context__ = None
     raise AssertionError("abort always raises")
+
+
+def _trailing(told: ErrorStatus) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata of a call that failed."""
+    trailing: tuple[tuple[str, str], ...] = _NOT_EXECUTED if told.is_refusal else ()
+    if told.full:
+        trailing += ((FULL_KEY, told.full),)
+    if told.conflict:
+        trailing += ((FAILED_CHECK_KEY, str(told.conflict.index)),)
+        if told.conflict.found is not None:
+            trailing += ((FOUND_KEY, str(told.conflict.found)),)
+    return trailing

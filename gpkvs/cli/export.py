@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from gpkvs.batch import Batch, Op, constant
+from gpkvs.batch import Batch, Condition, Op, Status, constant
 from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.export_file import ExportReader, ExportWriter, Header, columns_of
@@ -98,12 +98,14 @@ def import_command(
     table: Annotated[
         str | None, typer.Option(help="The table, which must be there.", show_default="that of the export")
     ] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Leave keys that are there as they are.")] = False,
     timeout: Timeout = 60.0,
 ) -> None:
     """Store the records of an exported file in a table of a running server.
 
     The file is checked first: nothing of a file that was cut is imported. Records are stored in batches, and each batch
-    is durable as one. A record replaces the one that is there. An import that was interrupted can be done again.
+    is durable as one. A record replaces the one that is there, unless --if-absent says otherwise. An import that was
+    interrupted can be done again.
 
     Example: gpkvs import users.msgpack --table users
     """
@@ -122,10 +124,12 @@ def import_command(
         Bar(console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("importing", total=reader.records)
+        stored = 0
         for records in reader.batches(_BATCH_RECORDS, _BATCH_BYTES):
-            _store(client, _batch_of(records, reader.header.layout))
+            stored += _store(client, _batch_of(records, reader.header.layout, if_absent=if_absent))
             bar.update(task, advance=len(records))
-    typer.echo(f"{file}: {counted(reader.records, 'record')} in {time.monotonic() - began:.1f} s", err=True)
+    left = f", {reader.records - stored:,} of them were there and stay" if if_absent else ""
+    typer.echo(f"{file}: {counted(reader.records, 'record')}{left}, in {time.monotonic() - began:.2f} s", err=True)
 
 
 def _require_layout(layouts: dict[str, str], table: str, layout: str) -> None:
@@ -140,7 +144,7 @@ def _require_layout(layouts: dict[str, str], table: str, layout: str) -> None:
         )
 
 
-def _batch_of(records: list[tuple[bytes, bytes, int]], layout: str) -> Batch:
+def _batch_of(records: list[tuple[bytes, bytes, int]], layout: str, *, if_absent: bool) -> Batch:
     keys, values, expiries = columns_of(records, layout)
     n = len(records)
     return Batch(
@@ -149,16 +153,18 @@ def _batch_of(records: list[tuple[bytes, bytes, int]], layout: str) -> Batch:
         np.fromiter(map(len, keys), np.uint32, n),
         np.frombuffer(b"".join(values), np.uint8),
         np.fromiter(map(len, values), np.uint32, n),
+        conditions=np.full(n, Condition.ABSENT, np.uint8) if if_absent else None,
         expiries=np.array(expiries, np.uint64) if any(expiries) else None,
     )
 
 
-def _store(client: Client, batch: Batch) -> None:
-    for attempt in range(_ATTEMPTS):
+def _store(client: Client, batch: Batch) -> int:
+    """Store records; return how many were stored, as far as that is known."""
+    attempt = 1
+    while True:
         try:
-            client.execute(batch)
+            return int(np.count_nonzero(client.execute(batch).status == Status.OK.value))
         except OutcomeUnknownError:
-            if attempt == _ATTEMPTS - 1:
+            if attempt == _ATTEMPTS:
                 raise
-        else:
-            return
+            attempt += 1

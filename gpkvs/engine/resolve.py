@@ -10,13 +10,13 @@ What a planner refuses takes part in nothing. Then the pass runs again, without 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Backend
-from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, is_constant
+from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, constant, is_constant
 from gpkvs.engine.capacity import request_of_op
 from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
@@ -95,7 +95,8 @@ class Resolver:
                 if not refused and fitting == len(numbers):
                     with memory_refused():
                         parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
-                    parts = [of_table.renumbered(numbers) for of_table in parts]
+                    # A part whose requests were all refused by their checks has none.
+                    parts = [of_table.renumbered(numbers) for of_table in parts if len(of_table.numbers)]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
@@ -258,9 +259,13 @@ class Resolver:
         result = planned.result
         status = np.where(asked == _AS_PLANNED, result.status[of_planned], asked)
         versions = result.versions[of_planned]
-        if is_constant(result.versions):  # a table of numbers tells them instead
-            versions = np.where(asked == Status.CONDITION_FAILED.value, numbers, np.uint64(0))
-        result = RequestResult(status, versions, result.value_lengths, result.values)
+        has_failed = asked == Status.CONDITION_FAILED.value
+        has_numbers = is_constant(result.versions) and bool(has_failed.any())
+        if has_numbers:  # a table of numbers tells them instead
+            versions = np.where(has_failed, numbers, np.uint64(0))
+        elif is_constant(result.versions):
+            versions = constant(np.uint64(0), len(status))
+        result = RequestResult(status, versions, result.value_lengths, result.values, has_numbers)
         return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
 
 
@@ -372,4 +377,4 @@ def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResul
     values = np.empty(len(from_gets), np.uint8)
     values[from_gets] = result.values
     values[~from_gets] = numbers[done].view(np.uint8)
-    return RequestResult(result.status, result.versions, lengths[returns], values)
+    return replace(result, value_lengths=lengths[returns], values=values)

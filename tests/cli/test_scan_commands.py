@@ -21,6 +21,7 @@ from gpkvs.cli.export_file import ExportFileError, ExportReader, ExportWriter, H
 from gpkvs.cli.main import app
 from gpkvs.cli.scan import printable
 from gpkvs.client import Client
+from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean
 from tests.serving import COMMAND, Server
 
@@ -37,7 +38,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             client.create_table("n", layout="u64", index_bytes=1 << 20)
             client.create_table("n2", layout="u64", index_bytes=1 << 20)
             client.create_table("copy", index_bytes=1 << 20)
-            client.create_table("large", index_bytes=1 << 20)
+            for name in ("large", "expiring", "expiring2"):
+                client.create_table(name, index_bytes=1 << 20)
         yield server
         server.stop()
     finally:
@@ -116,6 +118,11 @@ def test_export_and_import(server: Server, tmp_path: Path) -> None:
     assert list(end) == ["end"]
     assert gpkvs(server, "import", str(out), "--table", "copy").exit_code == 0
     assert contents(server, "copy") == WORDS
+    with Client(server.target, table="copy") as client:
+        client.batch([(Op.SET, b"user:1", b"newer"), (Op.DELETE, b"user:2")])
+    result = gpkvs(server, "import", str(out), "--table", "copy", "--if-absent")
+    assert (result.exit_code, "3 of them were there and stay" in result.stderr) == (0, True), result.stderr
+    assert contents(server, "copy") == {**WORDS, b"user:1": b"newer"}
     again = gpkvs(server, "export", "--out", str(out))
     assert (again.exit_code, "is there already" in again.stderr) == (2, True)
     for words, text in (
@@ -139,6 +146,21 @@ def test_numbers_to_a_file_and_back(server: Server, tmp_path: Path) -> None:
         client.batch([(Op.DELETE, k.to_bytes(8, "little")) for k in numbers])
         assert gpkvs(server, "import", str(tmp_path / "n")).exit_code == 0
     assert contents(server, "n2") == before
+
+
+def test_expiries_go_with_their_records(server: Server, tmp_path: Path) -> None:
+    late, soon = 2 * 10**15, int(time.time() * 1000) + 3_600_000
+    for key, expiry_ms in ((b"late", late), (b"soon", soon), (b"never", 0)):
+        server.kv.Set(kv_pb2.SetRequest(table="expiring", key=key, value=b"v", expiry_ms=expiry_ms))
+    out = tmp_path / "out"
+    assert gpkvs(server, "export", "--out", str(out), "--table", "expiring").exit_code == 0
+    expiries = {key: expiry for batch in ExportReader(out).batches(10, 1000) for key, _, expiry in batch}
+    assert expiries == {b"late": late, b"soon": soon, b"never": 0}
+    assert gpkvs(server, "import", str(out), "--table", "expiring2").exit_code == 0
+    lines = gpkvs(server, "scan", "--table", "expiring2", "--json").stdout.splitlines()
+    assert {line["key"]: line.get("expiry_ms", 0) for line in map(json.loads, lines)} == {
+        key.decode(): expiry for key, expiry in expiries.items()
+    }
 
 
 @pytest.fixture(scope="module")
