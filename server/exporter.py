@@ -297,7 +297,9 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             family.add_metric([key], value)
         yield family
     yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
-    yield CounterMetricFamily("gpkvs_expired_keys", "Keys that were removed because they had expired", meter.expired_keys)
+    yield CounterMetricFamily(
+        "gpkvs_expired_keys", "Keys that were removed because they had expired", meter.expired_keys
+    )
     bounds = [*map(str, EXPIRY_LAG_SECONDS), "+Inf"]
     yield HistogramMetricFamily(
         "gpkvs_expiry_lag_seconds",
