@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ class Lmdb:
         with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
             result: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
         return result
+
+    def scan(self, *, values: bool) -> Iterator[Any]:
+        """Yield all keys, with their values or without, in one transaction."""
+        with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
+            yield from cursor.iternext(keys=True, values=values)
 
     def values(self, result: list[tuple[bytes, bytes]]) -> bytes:
         """Join the values."""

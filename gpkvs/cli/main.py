@@ -26,11 +26,11 @@ class Gpkvs(LazyGroup):
         ),
         "scan": (
             "gpkvs.cli.scan:scan_command",
-            "Print all keys of a table with their values, in no order that means anything.",
+            "Show the keys of a table with their values, in no order that means anything.",
         ),
         "count": (
             "gpkvs.cli.scan:count_command",
-            "Print how many keys a table has; with a prefix the server scans for them.",
+            "Print how many keys a table has.",
         ),
         "export": (
             "gpkvs.cli.export:export_command",

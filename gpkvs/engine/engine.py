@@ -151,7 +151,8 @@ class Engine:
         if self._journal_growth:
             self._journal_growth.step()
         self.free_space.before_batch()
-        self.expiry.beside_batches()
+        if self.expiry.is_used:
+            self.expiry.beside_batches()
         if batch.expiries is not None:
             self.expiry.expect(batch)
         if len(batch) > self._log_entries_max and batch.has_writes:
@@ -162,7 +163,7 @@ class Engine:
         if not planned.write_set:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
-        if batch.expiries is not None or batch.looks_first:
+        if self.expiry.is_used and (batch.expiries is not None or batch.looks_first):
             self.expiry.committed(planned.write_set)
         self.growth.after(planned.write_set)
         if self.free_space.is_due:
@@ -222,7 +223,9 @@ class Engine:
 
     def _plan(self, batch: Batch) -> Planned:
         """Plan a batch; keys of it that have expired are removed before, durably as soon as its result is."""
-        now = self.expiry.batch_now
+        if not self.expiry.is_used:
+            return self._plan_at(batch, 0)
+        now = self.expiry.now()
         while True:
             try:
                 return self._plan_at(batch, now)
@@ -232,7 +235,7 @@ class Engine:
 
     def _plan_at(self, batch: Batch, now: int) -> Planned:
         """Plan a batch as of a time; raises `ExpiredKeysError` if it meets keys that look expired."""
-        if batch.looks_first or self._resolver.refuses_expiries(batch):
+        if batch.looks_first or (batch.expiries is not None and self._resolver.refuses_expiries(batch)):
             return self._resolver.plan(batch, self.next_sequence, now, self._plan_plain)
         return self._plan_plain(batch, now)
 

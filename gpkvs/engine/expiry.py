@@ -157,6 +157,8 @@ class Expiry:
     ----------
     clock
         Returns milliseconds since 1970; it may jump.
+    is_used
+        Whether some key may expire. Where none does, batches pay nothing.
     """
 
     def __init__(
@@ -183,17 +185,13 @@ class Expiry:
         if files.root.may_expire:
             with_records = (number for number, table in tables.items() if table.index.has_records)
             self._ranges = {number: _Ranges(_UNKNOWN) for number in with_records}
+        self.is_used = bool(self._ranges)
 
     def now(self) -> int:
         """Return the time that counts, in milliseconds since 1970; it never goes back while the store is open."""
         with self._mutex:
             self._latest = max(self._latest, self.clock())
             return self._latest
-
-    @property
-    def batch_now(self) -> int:
-        """The time of a batch: 0 where no key expires, so that planners need not look."""
-        return self.now() if self._ranges else 0
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire."""
@@ -204,7 +202,8 @@ class Expiry:
             table = self._tables.get(number)
             if table and table.index.has_records and number not in self._ranges:
                 self._ranges[number] = _Ranges(_NEVER)
-        if self._ranges and not self._files.root.may_expire:
+        self.is_used = bool(self._ranges)
+        if self.is_used and not self._files.root.may_expire:
             try:
                 with self._files.changing:
                     self._files.roots.change(flags=self._files.root.flags | EXPIRES)
@@ -326,7 +325,7 @@ class Expiry:
 
     def beside_batches(self) -> None:
         """Run a step of the sweep if it is due and batches have had their share of the time."""
-        if not self._ranges or (began := time.perf_counter()) < self._look_at:
+        if (began := time.perf_counter()) < self._look_at:
             return
         now = self.now()
         first_due = self._sweep(now)
@@ -362,6 +361,7 @@ class Expiry:
         """Return when a key expired that waits for the sweep, by table; those of dropped tables are forgotten."""
         for number in [number for number in self._ranges if number not in self._tables]:
             del self._ranges[number]
+        self.is_used = bool(self._ranges)
         dues = {number: ranges.first_due(now) for number, ranges in self._ranges.items()}
         return {number: due for number, due in dues.items() if due != _NEVER}
 

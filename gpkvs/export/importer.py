@@ -48,7 +48,7 @@ def import_numbers(chunks: Iterable[Numbers], execute: Execute, *, if_absent: bo
 def numbers_of(chunks: Iterable[list[Record]]) -> Iterator[Numbers]:
     """Return the records of a table of numbers as columns."""
     for records in chunks:
-        rows = np.array(records, np.uint64).reshape(-1, 2)
+        rows = np.array(records, np.uint64).reshape(-1, 3)
         yield rows[:, 0], rows[:, 1]
 
 
@@ -80,17 +80,15 @@ def _parts(records: list[Record], batch_ops: int) -> Iterator[list[Record]]:
 
 
 def _batch_of_records(records: list[Record]) -> Batch:
-    keys, values = ([record[column] for record in records] for column in (0, 1))
-    expiries = None
-    if any(len(record) > 2 for record in records):
-        expiries = np.array([record[2] if len(record) > 2 else 0 for record in records], np.uint64)
+    keys, values = [record[0] for record in records], [record[1] for record in records]
+    expiries = [record[2] for record in records]
     return Batch(
         ops=np.full(len(records), Op.SET, np.uint8),
         keys=np.frombuffer(b"".join(keys), np.uint8),
         key_lengths=_lengths(keys),
         values=np.frombuffer(b"".join(values), np.uint8),
         value_lengths=_lengths(values),
-        expiries=expiries,
+        expiries=np.array(expiries, np.uint64) if any(expiries) else None,
     )
 
 

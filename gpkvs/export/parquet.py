@@ -72,7 +72,7 @@ def _groups(reader: ExportReader) -> Iterator[Numbers]:
     waiting: list[Any] = []
     count = 0
     for records in reader.chunks():
-        waiting.append(np.array(records, np.uint64).reshape(-1, 2))
+        waiting.append(np.array(records, np.uint64).reshape(-1, 3))
         count += len(records)
         if count >= _GROUP_ROWS:
             yield _columns(waiting)

@@ -15,8 +15,8 @@ CHUNK_BYTES = 1 << 20
 _HEADER_BYTES_MAX = 1 << 16
 _OBJECT_BYTES_MAX = (1 << 31) - 1
 
-Record = tuple[Any, ...]
-"""Key, value and, if it expires, when: milliseconds since 1970."""
+Record = tuple[Any, Any, int]
+"""Key, value, and when it expires: milliseconds since 1970, 0 never."""
 
 
 def read_chunks(file: Path, length: int) -> Iterator[bytes]:
@@ -86,8 +86,11 @@ class ExportReader:
         for chunk in read_chunks(self.file, self._length):
             crc32 = zlib.crc32(chunk, crc32)
             self._on_progress(len(chunk))
-        if crc32 != self.end.crc32:
-            raise ExportError("it is damaged: its checksum does not fit")
+        self._crc32 = crc32
+        with self.file.open("rb") as opened:
+            opened.seek(self._length)
+            if opened.read() != self.end.encode(crc32):
+                raise ExportError("it is damaged: its checksum does not fit")
 
     def chunks(self) -> Iterator[list[Record]]:
         """Yield the records, some at a time.
@@ -113,7 +116,7 @@ class ExportReader:
                 self._on_progress(len(chunk))
         except (msgpack.UnpackException, ValueError) as error:
             raise ExportError(f"{self.file}: it is no export of gpkvs: {error}") from error
-        if (records, crc32, unpacker.tell()) != (self.end.records, self.end.crc32, self._length):
+        if (records, crc32, unpacker.tell()) != (self.end.records, self._crc32, self._length):
             raise ExportError(
                 f"{self.file}: {records:,} records were read, its end says {self.end.records:,}: it was changed "
                 "meanwhile, or is no export"
@@ -122,13 +125,15 @@ class ExportReader:
     def _require_records(self, found: list[Any]) -> None:
         """Check what the checksum cannot: that whoever made the file kept to the format."""
         kind = int if self.header.is_u64 else bytes
-        lengths = {2} if self.header.is_u64 else {2, 3}
         fits = (
             {type(record) for record in found} <= {tuple}
-            and set(map(len, found)) <= lengths
+            and set(map(len, found)) <= {3}
             and {type(record[0]) for record in found} <= {kind}
             and {type(record[1]) for record in found} <= {kind}
-            and all(type(record[2]) is int and record[2] >= 0 for record in found if len(record) == 3)
+            and {type(record[2]) for record in found} <= {int}
         )
-        if not fits or (self.header.is_u64 and found and min(map(min, found)) < 0):
+        if fits and found:
+            numbers = (min(map(min, found)),) if self.header.is_u64 else ()
+            fits = min(*numbers, *(record[2] for record in found), 0) >= 0
+        if not fits:
             raise ExportError(f"{self.file}: an object in it is no record of the layout {self.header.layout}")

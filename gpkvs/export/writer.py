@@ -112,11 +112,6 @@ class ExportWriter:
         """How many are not, since they failed their checks."""
         return self._state.damaged
 
-    @property
-    def bytes(self) -> int:
-        """How long the export is so far."""
-        return self._state.bytes
-
     def add(self, piece: ScanPiece) -> None:
         """Write a piece; sometimes save."""
         with _refusals(self.file):
@@ -144,7 +139,7 @@ class ExportWriter:
         state = self._state
         self.save()
         with _refusals(self.file):
-            self._write(End(state.records, state.damaged, state.crc32).encode(), state.bytes)
+            self._write(End(state.records, state.damaged).encode(state.crc32), state.bytes)
             os.ftruncate(self._descriptor, state.bytes + END_BYTES)
             os.fsync(self._descriptor)
             made = self._partial
@@ -230,7 +225,7 @@ class ExportWriter:
                 "--overwrite without --resume begins anew"
             )
 
-    def _append(self, data: bytes, piece: ScanPiece) -> None:
+    def _append(self, data: bytes | memoryview, piece: ScanPiece) -> None:
         state = self._state
         self._write(data, state.bytes)
         self._state = _State(
@@ -242,7 +237,7 @@ class ExportWriter:
             is_scanned=not piece.cursor,
         )
 
-    def _write(self, data: bytes, at: int) -> None:
+    def _write(self, data: bytes | memoryview, at: int) -> None:
         """Write at a place: whatever an interrupted write left there goes."""
         remaining = memoryview(data)
         while remaining:

@@ -6,8 +6,6 @@
 //
 // Only the host's threads run these, whatever the backend: they read records.
 #pragma once
-#include <algorithm>
-
 #include "probe.cuh"
 #include "record.cuh"
 
@@ -30,6 +28,23 @@ static inline u64 live_block(u64 number, const Geometry& geometry) {
     return number < geometry.unmoved ? number : number + geometry.unmoved;
 }
 
+// Sorts the keys of a block. Fingerprints are as good as random, so that their next bits are almost their places.
+template <class Slot>
+static inline void sort_block(const Placed* from, u64 n, u64 block, const Geometry& geometry, Placed* to) {
+    const u64 slots = Bucket<Slot>::IN_BLOCK * WAYS;
+    const u64 places = slots * (block < geometry.unmoved ? geometry.blocks : 2 * geometry.blocks);
+    u32 ends[Bucket<Slot>::IN_BLOCK * WAYS] = {};
+    for (u64 i = 0; i < n; i++) ends[mul_high(from[i].fingerprint0, places) - block * slots]++;
+    for (u64 place = 1; place < slots; place++) ends[place] += ends[place - 1];
+    for (u64 i = n; i-- > 0;) to[--ends[mul_high(from[i].fingerprint0, places) - block * slots]] = from[i];
+    for (u64 i = 1; i < n; i++) {
+        const Placed placed = to[i];
+        u64 at = i;
+        for (; at && placed < to[at - 1]; at--) to[at] = to[at - 1];
+        to[at] = placed;
+    }
+}
+
 static inline u64 word_of(const BytesSlot& slot) { return slot.reference; }
 static inline u64 word_of(const U64Slot& slot) { return slot.value; }
 
@@ -47,7 +62,7 @@ static inline void collect_block(const Args& a, u64 i) {
     const Geometry geometry = geometry_of(a);
     const u64 block = live_block(a.first + i, geometry);
     const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
-    Placed placed[Bucket<Slot>::IN_BLOCK * WAYS];
+    Placed unsorted[Bucket<Slot>::IN_BLOCK * WAYS], placed[Bucket<Slot>::IN_BLOCK * WAYS];
     u64 found = 0, misplaced = 0;
     for (u64 at = 0; at < in_block; at++) {
         const u64 bucket = block * in_block + at;
@@ -61,10 +76,10 @@ static inline void collect_block(const Args& a, u64 i) {
             const bool is_in_bucket = own.bucket0 == at || own.bucket1 == at;
             if (!is_in_bucket || block_of(fingerprints[way], geometry) != block) misplaced++;
             else if (fingerprints[way].low >= a.begin)
-                placed[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
+                unsorted[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
         }
     }
-    std::sort(placed, placed + found);
+    sort_block<Slot>(unsorted, found, block, geometry, placed);
     u64 kept = 0;
     for (u64 n = 0; n < found; n++) {
         if (n && placed[n].is_key_of(placed[n - 1])) {  // rot has made two of one

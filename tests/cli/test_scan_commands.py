@@ -1,0 +1,141 @@
+"""gpkvs scan, count, exists: what they print."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpkvs.batch import Op
+from gpkvs.cli import kv
+from gpkvs.cli.main import app
+from gpkvs.cli.scan import printable
+from gpkvs.client import Client
+from gpkvs.proto.v1 import kv_pb2
+from tests.conftest import assert_clean
+from tests.serving import COMMAND, Server
+
+WORDS = {b"user:1": b"ann", b"user:2": b"b\xff\n", b"item\t\\": b"", "schl\u00fcssel".encode(): b"1"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("commands")
+    server = Server(folder / "store", folder, "--heap-bytes", "64MiB", "--journal-bytes", "24MiB")
+    try:
+        with Client(server.target) as client:
+            client.batch([(Op.SET, key, value) for key, value in WORDS.items()])
+            client.create_table("n", layout="u64", index_bytes=1 << 20)
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+    assert_clean(folder / "store")
+
+
+def gpkvs(server: Server, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--target", server.target])
+
+
+def test_scan_prints_lines(server: Server) -> None:
+    result = gpkvs(server, "scan")
+    assert result.exit_code == 0
+    expected = ["item\\t\\\\\t", "schl\u00fcssel\t1", "user:1\tann", "user:2\tb\\xff\\n"]
+    assert sorted(result.stdout.splitlines()) == expected
+    assert sorted(gpkvs(server, "scan", "--prefix", "user:", "--keys-only").stdout.split()) == ["user:1", "user:2"]
+    assert len(gpkvs(server, "scan", "--limit", "3").stdout.splitlines()) == 3
+    lines = [json.loads(line) for line in gpkvs(server, "scan", "--json", "--prefix", "user:").stdout.splitlines()]
+    assert {line["key"]: line.get("value", line.get("value_base64")) for line in lines} == {
+        "user:1": "ann",
+        "user:2": "Yv8K",
+    }
+    assert all(line["version"] in range(1, 5) for line in lines)
+
+
+def test_scan_of_numbers(server: Server) -> None:
+    assert gpkvs(server, "set", "42", "7", "--table", "n").exit_code == 0
+    assert gpkvs(server, "scan", "--table", "n").stdout == "42\t7\n"
+    assert json.loads(gpkvs(server, "scan", "--table", "n", "--json").stdout) == {"key": 42, "value": 7}
+    refused = gpkvs(server, "scan", "--table", "n", "--prefix", "4")
+    assert refused.exit_code == 2
+    assert "a table of the layout u64 has no prefixes" in refused.stderr
+    assert gpkvs(server, "scan", "--table", "x").exit_code == 2
+
+
+def undone(text: str) -> bytes:
+    """Return the bytes that `printable` was given."""
+    short = {"\\": b"\\", "n": b"\n", "r": b"\r", "t": b"\t"}
+    found = b""
+    while text:
+        plain, escape, text = text.partition("\\")
+        found += plain.encode()
+        if not escape:
+            break
+        if text[0] == "x":
+            found, text = found + bytes.fromhex(text[1:3]), text[3:]
+        else:
+            found, text = found + short[text[0]], text[1:]
+    return found
+
+
+def test_escapes_can_be_undone() -> None:
+    every = bytes(range(256))
+    for data in (
+        b"plain",
+        b"\\",
+        b"\\x41",
+        b"\\n",
+        every,
+        "\u2028\x85\U0001f600".encode(),
+        b"\xed\xa0\x80",
+        b"\xc3\xa9",
+    ):
+        assert printable(data).isprintable()
+        assert undone(printable(data)) == data
+    assert printable(b"a\tb\n\\") == r"a\tb\n\\"
+
+
+def test_count_and_exists(server: Server) -> None:
+    assert gpkvs(server, "count").stdout == "4\n"
+    assert gpkvs(server, "count", "--prefix", "user:").stdout == "2\n"
+    assert json.loads(gpkvs(server, "count", "--json").stdout) == {"count": 4}
+    assert gpkvs(server, "exists", "user:1").exit_code == 0
+    assert gpkvs(server, "exists", "user:3").exit_code == 1
+    assert json.loads(gpkvs(server, "exists", "user:3", "--json").stdout) == {"found": False}
+    assert gpkvs(server, "exists", "user:1", "--table", "x").exit_code == 2
+
+
+def test_exists_of_a_damaged_record_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that cannot be read is neither there nor not there."""
+    corrupt = kv_pb2.BatchResponse(status=bytes([kv_pb2.STATUS_CORRUPT]))
+    monkeypatch.setattr(
+        kv, "kv_pb2_grpc", SimpleNamespace(KVStub=lambda _channel: SimpleNamespace(Batch=lambda *_, **__: corrupt))
+    )
+    result = gpkvs(server, "exists", "user:1")
+    assert (result.exit_code, "fails its check" in result.stderr) == (2, True)
+
+
+def test_a_reader_that_ends_early_ends_the_scan(server: Server) -> None:
+    command = shlex.join([*COMMAND, "scan", "--target", server.target])
+    done = subprocess.run(["sh", "-c", f"{command} | head -n 1"], capture_output=True, timeout=60, check=False)
+    assert done.stdout.count(b"\n") == 1
+    assert b"Traceback" not in done.stderr
+
+
+def test_damaged_records_are_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Client, *arguments: Any, **options: Any) -> Iterator[Any]:
+        for piece in pieces(self, *arguments, **options):
+            yield replace(piece, damaged=2)
+
+    pieces = Client.scan_pieces
+    monkeypatch.setattr(Client, "scan_pieces", damaged)
+    result = gpkvs(server, "scan")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
+    assert "2 records damaged and left out" in result.stderr
