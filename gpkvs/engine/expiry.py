@@ -250,22 +250,19 @@ class Expiry:
             removed += self._remove(table, collected, now)
         return removed
 
-    def remove_in(self, table: Table, first: int, last: int, now: int) -> int:
-        """Remove the expired keys in the blocks `first` to `last - 1` of those that the catalogue counts.
-
-        Returns
-        -------
-        How many.
-        """
-        if table.entry.id not in self._ranges:
-            return 0
-        removed, found = 0, np.array([0, _NEVER, first], np.uint64)
-        while found[_AT] < last:
-            collected = _Collected(_STEP_KEYS)
-            found[_COUNT] = 0
-            self._sweep_blocks(table, collected, now, found, last)
-            removed += self._remove(table, collected, now)
-        return removed
+    def remove_keys(self, table: Table, keys: list[bytes], now: int) -> int:
+        """Remove those of some keys of a table that have expired; return how many. Damaged records stay."""
+        count = len(keys)
+        of_table = np.array([table.entry.id], np.uint32)
+        batch = Batch(
+            constant(np.uint8(Op.EXISTS), count),
+            np.frombuffer(b"".join(keys), np.uint8),
+            np.array([len(key) for key in keys], np.uint32),
+            np.empty(0, np.uint8),
+            np.empty(0, np.uint32),
+            request_tables=of_table,
+        )
+        return self.remove_of(batch, now)
 
     def _sweep_blocks(self, table: Table, collected: _Collected, now: int, found: U64, end: int) -> None:
         room, geometry = len(collected.reference), table.index.geometry

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import secrets
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
+from gpkvs.engine.expiry import _Ranges
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
 from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
+from tests.recovery.startup.harness import kill_at
 
 SMALL = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "threads": 1}
 HOUR = 3_600_000
@@ -204,7 +208,7 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
     print(f"seed {seed}")
     rng, model = random.Random(seed), Model()
     model.now = clock.now
-    for _ in range(150):
+    for _ in range(100):
         clock.now += rng.choice([0, 1, 3, 10, 60, -40, -HOUR // 2, HOUR // 2])
         now, plain = max(clock.now, model.now), rng.random() < 0.4
         requests = [
@@ -277,6 +281,15 @@ def test_operations_of_one_batch_see_the_expiries_before_them(opened: Opened, cl
     assert numbers == [at, at, 15, at, at + 1, b"15", 0, 0]
     assert expiry_of(opened.store, b"key") == 0
     assert expiry_of(opened.store, b"none") is None
+
+
+def test_keys_are_removed_by_name_if_they_have_expired(opened: Opened, clock: Clock) -> None:
+    store = opened.store
+    run(store, *[Asked(Op.SET, b"key %d" % n, b"value", clock.now + (10 if n % 2 else HOUR)) for n in range(10)])
+    clock.now += 10
+    expiry = store._engine.expiry
+    assert expiry.remove_keys(store._tables["default"], [b"key %d" % n for n in range(20)], expiry.now()) == 5
+    assert store.info().tables[0].records == 5
 
 
 def test_a_time_that_has_passed_counts_from_the_next_batch(opened: Opened, clock: Clock) -> None:
@@ -456,3 +469,103 @@ def test_a_newer_format_is_refused(opened: Opened) -> None:
     (opened.path / "root").write_bytes(whole)
     assert Root.unpack(whole[:512]).format_version == 2
     opened.open()
+
+
+def test_a_kill_between_the_removal_and_the_answer(tmp_path: Path, commit: CommitName) -> None:
+    """What was to be told as gone is gone, also if the next process has an earlier time."""
+    path = tmp_path / "store"
+    program = (
+        "import sys, gpkvs.engine.expiry as expiry\n"
+        "time = [10**12]\n"
+        "expiry.wall_clock_ms = lambda: time[0]\n"
+        "import numpy as np, gpkvs\n"
+        "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
+        "store = gpkvs.open(sys.argv[1], commit=sys.argv[2], **SMALL)\n"
+        "run(store, Asked(Op.SET, b'key', b'value', 10**12 + 10), Asked(Op.SET, b'kept', b'value'))\n"
+        "time[0] += 10\n"
+        "store.get(b'key')\n"
+    )
+    assert kill_at([sys.executable, "-c", program, str(path), commit], "before_reply:2"), "it answered"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: 10**12)
+        with gpkvs.open(path) as store:
+            assert store.get(b"key") is None
+            assert store.get(b"kept") == b"value"
+    assert check(path).is_clean
+
+
+@pytest.mark.undo
+@pytest.mark.parametrize("place", ["before_active_persist", "mid_apply", "before_idle_persist"])
+def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
+    """A key that has expired is there or not, and what did not expire is there."""
+    path = tmp_path / "store"
+    at = 10**12
+    program = (
+        "import sys, gpkvs.engine.expiry as expiry\n"
+        "time = [10**12]\n"
+        "expiry.wall_clock_ms = lambda: time[0]\n"
+        "import gpkvs\n"
+        "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
+        "store = gpkvs.open(sys.argv[1], commit='undo', **SMALL)\n"
+        "run(store, *[Asked(Op.SET, b'key %d' % n, b'value', 10**12 + 10 + n % 2 * 90) for n in range(40)])\n"
+        "time[0] += 10\n"
+        "run(store, *[Asked(Op.GET, b'key %d' % n) for n in range(40)])\n"
+    )
+    assert kill_at([sys.executable, "-c", program, str(path)], f"{place}:2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: at)
+        with gpkvs.open(path) as store:
+            records = store.info().tables[0].records
+            got = run(store, *[Asked(Op.GET, b"key %d" % n) for n in range(40)]).value_list()
+            assert got[1::2] == [b"value"] * 20
+            assert records == sum(value == b"value" for value in got) in (20, 40)
+    assert check(path).is_clean
+
+
+def test_the_last_batch_before_a_crash_keeps_its_expiries(tmp_path: Path, commit: CommitName) -> None:
+    path = tmp_path / "store"
+    program = (
+        "import os, sys, gpkvs\n"
+        "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
+        "store = gpkvs.open(sys.argv[1], commit=sys.argv[2], **SMALL)\n"
+        "run(store, Asked(Op.SET, b'key', b'value', 10**15), Asked(Op.SET, b'other', b'value'))\n"
+        "os._exit(0)\n"
+    )
+    assert not kill_at([sys.executable, "-c", program, str(path), commit], "")
+    with gpkvs.open(path) as store:
+        assert expiry_of(store, b"key") == 10**15
+        assert expiry_of(store, b"other") == 0
+
+
+def test_what_is_set_while_a_range_is_swept_is_not_forgotten() -> None:
+    ranges, blocks = _Ranges(0), 10_000  # three in a range
+
+    def collect(found: NDArray[np.uint64], end: int) -> None:
+        found[2] = end
+        found[1] = min(int(found[1]), 9000)
+
+    assert ranges.begin(5000, blocks)
+    swept, looked_at = ranges.sweep(1, collect)
+    assert looked_at == 1
+    ranges.earliest[swept] = 7000  # a batch says so
+    while ranges.begin(5000, blocks) and swept == ranges.sweep(1, collect)[0]:
+        pass
+    assert ranges.earliest[swept] == 7000
+
+
+def test_the_sweep_finds_the_keys_of_a_table_that_grows(opened: Opened, clock: Clock) -> None:
+    """Half of the table has moved when the sweep comes by."""
+    store, growth = opened.store, opened.store._engine.growth
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growth, "idle_step", lambda blocks: False)
+        number = 0
+        while not 0 < store.info().tables[0].moved_blocks < store.info().tables[0].growing_blocks:
+            run(store, *[Asked(Op.SET, b"key %d" % n, b"", clock.now + 10) for n in range(number, number + 50)])
+            number += 50
+            assert number < 30_000
+        clock.now += 5000
+        while store.maintain():
+            pass
+        assert store.info().tables[0].growing_blocks, "it still grows"
+        assert store.info().tables[0].records == 0
+        assert store.meter.expired_keys == number
