@@ -10,13 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Op, RequestResult, constant, is_constant
+from gpkvs.batch import U64, Batch, Condition, Op, RequestResult, constant, is_constant
 from gpkvs.client.errors import ServerError
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import Options
 from gpkvs.proto.v1 import kv_pb2
 
+# Operations whose responses have a value.
+_RETURNS_VALUE = (Op.GET, Op.INCREMENT, Op.EXPIRY)
 
-def encode(batch: Batch, table: str) -> kv_pb2.BatchRequest:
+
+def encode(batch: Batch, table: str, ttls: U64 | None = None) -> kv_pb2.BatchRequest:
     """Return the message of one request.
 
     Parameters
@@ -25,6 +29,8 @@ def encode(batch: Batch, table: str) -> kv_pb2.BatchRequest:
         Operations; it must be one request.
     table
         Name of the table; "" is the default one.
+    ttls
+        In the place of `Batch.expiries`: the same from the moment on at which the server takes the request.
 
     Raises
     ------
@@ -46,14 +52,45 @@ def encode(batch: Batch, table: str) -> kv_pb2.BatchRequest:
         values=batch.values.tobytes(),
         value_lengths=value_lengths,
         value_size=value_size,
+        conditions=b"" if batch.conditions is None else batch.conditions.tobytes(),
+        expected=_u64(batch.expected),
+        expiries=_u64(batch.expiries),
+        ttls=_u64(ttls),
     )
 
 
-def encode_lists(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes], table: str) -> kv_pb2.BatchRequest:
-    """Return the message of one request given as Python objects: one byte of `ops` a key, one value a SET."""
+def _u64(column: U64 | None) -> bytes:
+    return b"" if column is None else column.astype("<u8", copy=False).tobytes()
+
+
+def encode_lists(
+    ops: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    table: str,
+    options: Sequence[Options | None] = (),
+) -> kv_pb2.BatchRequest:
+    """Return the message of one request given as Python objects.
+
+    Parameters
+    ----------
+    ops, keys
+        One byte and one key for each operation.
+    values
+        One for each SET, INCREMENT (8 bytes, signed, little-endian) and APPEND.
+    table
+        Name of the table.
+    options
+        Of each operation, or empty: none has any.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a number of the options is out of range.
+    """
     key_lengths, key_size = _lengths(np.fromiter(map(len, keys), np.uint32, len(keys)))
     value_lengths, value_size = _lengths(np.fromiter(map(len, values), np.uint32, len(values)))
-    return kv_pb2.BatchRequest(
+    message = kv_pb2.BatchRequest(
         table=table,
         ops=ops,
         keys=b"".join(keys),
@@ -63,6 +100,32 @@ def encode_lists(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes], tab
         value_lengths=value_lengths,
         value_size=value_size,
     )
+    if any(options):
+        _add_options(message, [option or _NO_OPTIONS for option in options])
+    return message
+
+
+_NO_OPTIONS = Options()
+
+
+def _add_options(message: kv_pb2.BatchRequest, options: Sequence[Options]) -> None:
+    """Fill in the columns that are not all zeros."""
+    assert len(options) == len(message.ops)
+    conditions, expected, ttls = zip(*options, strict=True)
+    if any(conditions):
+        message.conditions = bytes(conditions)
+        if Condition.EQUALS in conditions:
+            message.expected = _numbers("expected", expected)
+    if any(ttls):
+        message.ttls = _numbers("ttls", ttls)
+
+
+def _numbers(name: str, numbers: Sequence[int]) -> bytes:
+    """Return numbers as a column of u64."""
+    for index, number in enumerate(numbers):
+        if not 0 <= number < 1 << 64:
+            raise InvalidArgumentError(f"{number:,} is no number of 64 bits without sign", field=name, index=index)
+    return np.array(numbers, "<u8").tobytes()
 
 
 def _lengths(lengths: NDArray[np.uint32]) -> tuple[bytes, int]:
@@ -89,11 +152,12 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     """
     if response.code:
         raise ServerError(f"status {response.code}: {response.message}")
-    n, gets = len(ops), ops.count(Op.GET)
-    if len(response.status) != n or len(response.versions) not in (0, 8 * n) or len(response.value_lengths) != 4 * gets:
+    n, values = len(ops), sum(map(ops.count, _RETURNS_VALUE))
+    wanted = 4 * values
+    if len(response.status) != n or len(response.versions) not in (0, 8 * n) or len(response.value_lengths) != wanted:
         raise ServerError(
             f"a response of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
-            f"{len(response.value_lengths)} bytes of value lengths to {n} operations with {gets} GETs"
+            f"{len(response.value_lengths)} bytes of value lengths to {n} operations that return {values} values"
         )
     result = RequestResult(
         status=np.frombuffer(response.status, np.uint8),

@@ -1,14 +1,18 @@
 """Why a client's call did not succeed.
 
 Where the server refuses a request, the client raises the same error as the embedded store (`gpkvs.errors`):
-`InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `CorruptRecordError`. The errors of the
-network and of the client itself are here. The tree::
+`InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `ConflictError`, `CorruptRecordError`,
+and those of one operation that was not done. The errors of the network and of the client itself are here. The tree::
 
     GpkvsError
     ├── InvalidArgumentError       your request is wrong; nothing was written
     │   ├── UnknownTableError
     │   └── TableExistsError
     ├── NoSpaceError               it does not fit; nothing was written
+    ├── ConflictError              a check of the request failed; nothing of it was done
+    ├── ConditionFailedError       the condition of an operation failed; it was not done
+    ├── NotANumberError            an increment of something else; it was not done
+    ├── NumberOverflowError        an increment over 64 bits; it was not done
     ├── CorruptRecordError         a record fails its checksum; no value is returned
     ├── ForkedError                the client was made before a fork; nothing was sent
     └── ClientError                no result came back

@@ -15,12 +15,14 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-from gpkvs.batch import Op, RequestResult, Status
+from gpkvs.batch import READS, Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
 from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.operations import Options
+from gpkvs.outcome import outcome_of
 from gpkvs.proto.v1 import kv_pb2
 
 Send = Callable[[kv_pb2.BatchRequest, float], Awaitable[RequestResult | Failure]]
@@ -52,20 +54,33 @@ class GatherConfig:
                 raise InvalidArgumentError(f"{number}, at least 1 is needed", field=name)
 
 
-_OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
+_OK = int(Status.OK)
+_HAS_VALUE = frozenset({Op.SET, Op.INCREMENT, Op.APPEND})
+_RETURNS_VALUE = frozenset({Op.GET, Op.INCREMENT, Op.EXPIRY})
+# Only these are ever refused for want of space.
+_TAKES_SPACE = frozenset({Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE})
 
 
 class _Call:
     """One operation that somebody waits for."""
 
-    __slots__ = ("deadline", "failure", "future", "key", "may_be_executed", "op", "value")
+    __slots__ = ("deadline", "failure", "future", "key", "may_be_executed", "op", "options", "value")
 
-    def __init__(self, op: Op, key: bytes, value: bytes, deadline: float, future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        key: bytes,
+        value: bytes,
+        deadline: float,
+        future: asyncio.Future[Any],
+        options: Options | None,
+    ) -> None:
         self.op = op
         self.key = key
         self.value = value
         self.deadline = deadline
         self.future = future
+        self.options = options
         self.may_be_executed = False
         self.failure: Failure | None = None
 
@@ -77,7 +92,7 @@ class _Call:
         """End the call, if it has no result yet."""
         if self.future.done():
             return
-        is_write = self.op is not Op.GET
+        is_write = self.op not in READS
         self.fail(outcome_unknown(reason) if is_write and self.may_be_executed else reason)
 
 
@@ -108,10 +123,16 @@ class Gatherer:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
 
-    def submit(self, op: Op, key: bytes, value: bytes, deadline: float) -> asyncio.Future[Any]:
-        """Queue one checked operation; the future gets its result."""
+    def submit(
+        self, op: Op, key: bytes, value: bytes, deadline: float, options: Options | None = None
+    ) -> asyncio.Future[Any]:
+        """Queue one checked operation; the future gets its result (`gpkvs.outcome`).
+
+        It may be any but a CHECK: that one would take back the operations of others.
+        """
+        assert op is not Op.CHECK
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append(_Call(op, key, value, deadline, future))
+        self._queue.append(_Call(op, key, value, deadline, future, options))
         if deadline < self._sweep_at:
             self._sweep_by(deadline)
         self._flush_soon()
@@ -188,8 +209,9 @@ class Gatherer:
         message = encode_lists(
             ops,
             [call.key for call in calls],
-            [call.value for call in calls if call.op is Op.SET],
+            [call.value for call in calls if call.op in _HAS_VALUE],
             self._table,
+            [call.options for call in calls],
         )
         for call in calls:
             call.may_be_executed = True
@@ -204,28 +226,32 @@ class Gatherer:
         self._value_bytes = max(max(lengths, default=0), self._value_bytes // 2)
         values = iter(result.value_list())
         for call, status, version in zip(calls, result.status.tolist(), result.versions.tolist(), strict=True):
-            outcome: bytes | int | None
-            if call.op is Op.GET:
-                value = next(values)
-                outcome = value if status == _OK else None
-            elif call.op is Op.SET:
-                outcome = version
+            op = call.op
+            value = next(values) if op in _RETURNS_VALUE else b""
+            if call.future.done():
+                continue
+            if status == _OK and op is Op.SET:  # these two as fast as it goes
+                call.future.set_result(version)
+            elif status == _OK and op is Op.GET:
+                call.future.set_result(value)
             else:
-                outcome = status == _OK
-            if status == _CORRUPT:
-                call.fail(
-                    CorruptRecordError(
-                        f"{self._where}: the record fails its checksum, so no value is returned: run gpkvs check"
-                    )
-                )
-            elif not call.future.done():
-                call.future.set_result(outcome)
+                self._settle(call, status, version, value)
+
+    def _settle(self, call: _Call, status: int, version: int, value: bytes) -> None:
+        has_condition = call.options is not None and bool(call.options.condition)
+        outcome = outcome_of(call.op, status, version, value, has_condition=has_condition)
+        if isinstance(outcome, CorruptRecordError):
+            call.fail(CorruptRecordError(f"{self._where}: {outcome}"))
+        elif isinstance(outcome, GpkvsError):
+            call.fail(outcome)
+        else:
+            call.future.set_result(outcome)
 
     def _sort_out(self, calls: list[_Call], failure: Failure, *, is_last: bool) -> list[_Call]:
         """End the calls that must not or need not be repeated; return the others."""
         again = []
         for call in calls:
-            is_write = call.op is not Op.GET
+            is_write = call.op not in READS
             if is_last or not failure.may_repeat(is_write=is_write):
                 call.fail(failure.raised(is_write=is_write))
             else:
@@ -278,10 +304,9 @@ def _give_up(calls: Iterable[_Call], reason: GpkvsError) -> None:
 def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
     """Split the calls of a message that was refused because of one, so that the others get through."""
     if isinstance(error, NoSpaceError):
-        # Only SETs are ever refused for want of space.
-        sets = [call for call in calls if call.op is Op.SET]
-        if 0 < len(sets) < len(calls):
-            return [[call for call in calls if call.op is not Op.SET], sets]
+        writes = [call for call in calls if call.op in _TAKES_SPACE]
+        if 0 < len(writes) < len(calls):
+            return [[call for call in calls if call.op not in _TAKES_SPACE], writes]
     elif isinstance(error, InvalidArgumentError) and error.index is not None and error.index < len(calls):
         # The rest goes in halves: as a whole, a message with n bad calls would be sent n times.
         i = error.index

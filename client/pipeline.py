@@ -20,12 +20,17 @@ from gpkvs.client.retry import Failure, classify, classify_error
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.fork import Origin
-from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # After one of these in a response, nothing of its request was executed: proto/v1/kv.proto says so.
-_REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED)
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+)
 
 
 @dataclass(slots=True)
@@ -105,10 +110,10 @@ class AsyncPipeline:
         Returns
         -------
         asyncio.Future
-            The results, durable when they come. Awaiting it raises InvalidArgumentError, UnknownTableError or
-            NoSpaceError if the server refused this request, `OutcomeUnknownError` if it has writes and its response
-            was lost, and another `NotExecutedError` if it was not executed. Await it with `asyncio.wait_for` to give
-            up after some time: the request may be executed all the same.
+            The results, durable when they come. Awaiting it raises InvalidArgumentError, UnknownTableError,
+            ConflictError or NoSpaceError if the server refused this request, `OutcomeUnknownError` if it has writes and
+            its response was lost, and another `NotExecutedError` if it was not executed. Await it with
+            `asyncio.wait_for` to give up after some time: the request may be executed all the same.
 
         Raises
         ------
@@ -132,7 +137,7 @@ class AsyncPipeline:
                 raise self._failure.raised(is_write=False)
             message.id = self._next_id
             self._next_id += 1
-            sent = _Sent(message.id, message.ops, batch.has_writes, self._loop.create_future())
+            sent = _Sent(message.id, message.ops, batch.changes, self._loop.create_future())
             self._sent.append(sent)
             try:
                 await self._call.write(message)
@@ -224,10 +229,8 @@ class AsyncPipeline:
         self._room.release()
         if response.code:
             code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)
-            trailing = {FULL_KEY: response.full}
-            if code in _REFUSED:
-                trailing[EXECUTED_KEY] = NOT_EXECUTED
-            self._give(sent, classify(code, response.message, trailing, self._target).raised(is_write=sent.is_write))
+            failure = classify(code, response.message, _trailing(code, response), self._target)
+            self._give(sent, failure.raised(is_write=sent.is_write))
         else:
             try:
                 self._give(sent, decode(response, sent.ops))
@@ -246,3 +249,15 @@ class AsyncPipeline:
             sent.result.set_exception(result)
         else:
             sent.result.set_result(result)
+
+
+def _trailing(code: grpc.StatusCode, response: kv_pb2.BatchResponse) -> dict[str, str]:
+    """Return what the trailing metadata of a call that failed like this request would say."""
+    trailing = {FULL_KEY: response.full}
+    if code in _REFUSED:
+        trailing[EXECUTED_KEY] = NOT_EXECUTED
+    if response.HasField("failed_check"):
+        trailing[FAILED_CHECK_KEY] = str(response.failed_check)
+    if response.HasField("found"):
+        trailing[FOUND_KEY] = str(response.found)
+    return trailing

@@ -24,6 +24,7 @@ from gpkvs.client.errors import (
     UnavailableError,
 )
 from gpkvs.errors import (
+    ConflictError,
     CorruptRecordError,
     GpkvsError,
     InvalidArgumentError,
@@ -31,7 +32,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
-from gpkvs.proto.metadata import EXECUTED_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
 
 # The gRPC library's texts for a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
@@ -173,6 +174,9 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
             error, transient = ServerBusyError(f"{target}: {details}"), True
         case _ if kind := _INVALID.get(code):
             error = _invalid(kind, details)
+        case StatusCode.ABORTED if failed_check := _text(trailing.get(FAILED_CHECK_KEY, "")):
+            found = _text(trailing.get(FOUND_KEY, ""))
+            error, executed = ConflictError(int(failed_check), int(found) if found else None), False
         case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
             error = AccessDeniedError(f"{target}: {details}")
         case StatusCode.UNIMPLEMENTED:

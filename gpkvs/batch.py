@@ -74,8 +74,10 @@ _COLUMN_TYPES = {
     "request_tables": np.dtype(np.uint32),
 }
 # Operations with a value in the request, and with one in the response.
-_HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
-_RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
+RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
+"""Operations that change nothing: a request of them may be executed twice."""
 
 
 # In these columns one number may stand for all operations; kernels get a full copy then.
@@ -135,6 +137,14 @@ class Batch:
     def has_writes(self) -> bool:
         """Whether any operation is no GET."""
         return bool((self._kinds != Op.GET.value).any())
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any operation may change something (`READS`): the request must not be executed twice."""
+        kinds = self._kinds
+        if ((kinds == Op.SET.value) | (kinds == Op.DELETE.value)).any():  # as a rule; much faster than what follows
+            return True
+        return self.has_writes and not np.isin(kinds, list(READS)).all()
 
     @cached_property
     def looks_first(self) -> bool:
@@ -259,7 +269,7 @@ class Batch:
     @cached_property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
-        return _HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
+        return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
 
     @memory_refused()
     def validate(self, limits: Limits) -> None:
@@ -275,6 +285,8 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
+        if self.expiries is not None:  # the engine would keep the key for ever
+            raise InvalidArgumentError("nothing expires yet", field="expiries")
         if self.ops.min() < Op.GET.value or self._highest > Op.CHECK.value:
             i = int(((self.ops < Op.GET.value) | (self.ops > Op.CHECK.value)).argmax())
             known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
@@ -415,20 +427,25 @@ class RequestResult:
     versions : (n,) uint64
         The version read, written or deleted; 0 for a miss, and constant 0 where the table has none.
     value_lengths : (number of GETs,) uint32
-        Bytes in each GET's value; 0 for a miss.
+        Bytes in what each GET, INCREMENT (8) and EXPIRY (8) returns; 0 for a miss.
     values : uint8
         The values of the GETs in order, concatenated.
+    has_numbers : bool
+        The table has no versions, and some condition failed: `versions` tells the numbers that such conditions found.
     """
 
     status: U8
     versions: U64
     value_lengths: U32
     values: U8
+    has_numbers: bool = False
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
-        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         data = self.values.tobytes()
+        if len(self.value_lengths) <= 1:
+            return [data] * len(self.value_lengths)
+        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         return [data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)]
 
 
@@ -465,7 +482,7 @@ class BatchPart:
         gets = len(self.result.value_lengths)
         if gets in (0, len(self.batch)):  # none of the operations is a GET, or all are
             return op_bounds if gets else np.zeros_like(op_bounds)
-        return np.searchsorted(np.flatnonzero(_RETURNS_VALUE[self.batch.ops]), op_bounds)
+        return np.searchsorted(np.flatnonzero(RETURNS_VALUE[self.batch.ops]), op_bounds)
 
     def renumbered(self, numbers: NDArray[np.int64]) -> BatchPart:
         """Return the same as part of a batch in which its requests have other numbers."""
@@ -476,7 +493,11 @@ class BatchPart:
         result = self.result
         for ops, gets, data in self.cuts():
             yield RequestResult(
-                result.status[ops], result.versions[ops], result.value_lengths[gets], result.values[data]
+                result.status[ops],
+                result.versions[ops],
+                result.value_lengths[gets],
+                result.values[data],
+                result.has_numbers,
             )
 
 

@@ -9,6 +9,9 @@ The tree::
     ├── NoSpaceError             it does not fit (heap, index, log, disk; queue, memory); nothing was written
     │   └── NoMemoryError        the process got no memory for it
     ├── ConflictError            a check of the request failed; nothing was written
+    ├── ConditionFailedError     the condition of one operation failed; the operation was not done
+    ├── NotANumberError          an increment of a value that is no decimal number; it was not done
+    ├── NumberOverflowError      an increment over 64 bits; it was not done
     ├── CorruptRecordError       a record fails its checksum; no value is returned
     ├── StoreError               the store as a whole cannot be used
     │   ├── StoreLockedError     another process has it
@@ -100,6 +103,35 @@ class ConflictError(GpkvsError):
         super().__init__(f"the check of operation {index} failed, {what}; nothing of the request was done")
         self.index = index
         self.found = found
+
+
+class ConditionFailedError(GpkvsError):
+    """An operation whose condition failed: it was not done, the others of its request were.
+
+    Parameters
+    ----------
+    version
+        The version that its key has, or in a table of numbers its number; None if the key is not there.
+    """
+
+    def __init__(self, version: int | None) -> None:
+        what = "the key is not there" if version is None else f"the key has {version:,}"
+        super().__init__(f"the condition failed, {what}; the operation was not done")
+        self.version = version
+
+
+class NotANumberError(GpkvsError):
+    """An increment of a key whose value is no decimal number of 64 bits; it was not done."""
+
+    def __init__(self) -> None:
+        super().__init__("the key's value is no decimal number of 64 bits; the increment was not done")
+
+
+class NumberOverflowError(GpkvsError, OverflowError):
+    """An increment whose sum is no signed number of 64 bits; it was not done."""
+
+    def __init__(self) -> None:
+        super().__init__("the sum is no signed number of 64 bits; the increment was not done")
 
 
 class CorruptRecordError(GpkvsError):

@@ -1,6 +1,6 @@
 """Trailing metadata of a call, the part of the wire contract that the .proto files cannot hold.
 
-A call that failed says with it whether its request may have been executed, and what is full.
+A call that failed says with it whether its request may have been executed, what is full, and which check failed.
 """
 
 from __future__ import annotations
@@ -17,3 +17,9 @@ NOT_EXECUTED: Final = "no"
 
 FULL_KEY: Final = "gpkvs-full"
 """What is full, of a request that was refused for want of room (`gpkvs.errors.NoSpaceError.resource`)."""
+
+FAILED_CHECK_KEY: Final = "gpkvs-failed-check"
+"""The number of the first CHECK of a request that failed, decimal, where the request was aborted for it."""
+
+FOUND_KEY: Final = "gpkvs-found"
+"""The version or number that the key of that CHECK has, decimal; not there if the key is not."""

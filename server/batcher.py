@@ -288,7 +288,7 @@ class Batcher:
             elif waiting.deadline <= now:
                 _give(waiting, ExpiredRequestError("the deadline passed while the request waited"))
                 self._observer.request_dropped("deadline")
-            elif request.gets and (refusal := waiting.account.connection.refusal()):
+            elif request.returning and (refusal := waiting.account.connection.refusal()):
                 _give(waiting, refusal)
             else:
                 batch.append(waiting)

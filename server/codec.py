@@ -12,14 +12,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.batch import U32, Batch, BatchPart, BatchResult, Op, constant, is_constant
+from gpkvs.batch import (
+    HAS_VALUE,
+    RETURNS_VALUE,
+    U8,
+    U32,
+    Batch,
+    BatchPart,
+    BatchResult,
+    Op,
+    Status,
+    constant,
+    is_constant,
+)
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.server.options import Options, decode_options, join_options
 
 # Room for the columns of a response beside its values: status, version and value length of each operation.
 _RESPONSE_BYTES_PER_OP = 16
+_COLUMN_BYTES_PER_OP = 13  # these three
 _RESPONSE_BYTES = 64
 # The Python objects of a request, without its columns.
 _REQUEST_BYTES = 2 << 10
@@ -37,8 +51,8 @@ class Request:
     """
 
     operations: int
-    gets: int
-    sets: int
+    returning: int  # operations that return a value
+    with_value: int  # operations that have one
     ops: bytes
     keys: bytes
     key_lengths: bytes
@@ -48,6 +62,7 @@ class Request:
     value_size: int = 0
     table: int = 0  # its id
     message_bytes: int = 0  # of the message it came in: its columns and all the rest
+    options: Options | None = None  # None: none has any
 
     @property
     def payload_bytes(self) -> int:
@@ -68,7 +83,8 @@ class Request:
 class Response(NamedTuple):
     """The columns of one response: the results of a request as the wire has them.
 
-    Versions are little-endian u64, and there are none where the table has none; value lengths are u32.
+    Versions are little-endian u64. Where the table has none, there are none here, unless a condition failed: then they
+    tell the number that is there. Value lengths are u32.
     """
 
     status: bytes
@@ -113,8 +129,16 @@ def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     )
 
 
-def single(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
-    """Make a request of one operation on a table with these limits; `value` counts for a SET only.
+def single(
+    op: Op,
+    key: bytes,
+    value: bytes,
+    limits: Limits,
+    table: int = 0,
+    message_bytes: int = 0,
+    options: Options | None = None,
+) -> Request:
+    """Make a request of one operation on a table with these limits; `value` counts for those that have one only.
 
     Parameters
     ----------
@@ -122,6 +146,8 @@ def single(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, mes
         The operation, and the limits and id of its table.
     message_bytes
         Size of the message it came in.
+    options
+        What it asks for; `gpkvs.server.options`.
 
     Raises
     ------
@@ -129,14 +155,15 @@ def single(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, mes
         Naming the field and the limit.
     """
     check_key_bytes(len(key), limits)
-    if op is Op.SET:
+    has_value = op is Op.SET or op is Op.INCREMENT
+    if has_value:
         check_value_bytes(len(value), limits)
     else:
         value = b""
     return Request(
         operations=1,
-        gets=int(op is Op.GET),
-        sets=int(op is Op.SET),
+        returning=int(op is Op.GET or op is Op.INCREMENT),
+        with_value=int(has_value),
         ops=_OP_BYTES[op],
         keys=key,
         key_lengths=b"",
@@ -146,6 +173,7 @@ def single(op: Op, key: bytes, value: bytes, limits: Limits, table: int = 0, mes
         value_size=len(value),
         table=table,
         message_bytes=message_bytes,
+        options=options,
     )
 
 
@@ -167,19 +195,26 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
     # Each access to a field of bytes copies it.
     ops, keys, values = message.ops, message.keys, message.values
     op_column = np.frombuffer(ops, np.uint8)
-    sets = int(np.count_nonzero(op_column == Op.SET.value))
+    with_value = int(np.count_nonzero(op_column == Op.SET.value))
+    returning = int(np.count_nonzero(op_column == Op.GET.value))
+    if with_value + returning < len(ops) and op_column.max() > Op.EXISTS.value:
+        with_value = int(np.count_nonzero(HAS_VALUE[op_column]))
+        _check_response(len(ops), returning, op_column, limits)
+        returning = int(np.count_nonzero(RETURNS_VALUE[op_column]))
+    options = decode_options(message, len(ops))
     batch = Batch(
         ops=op_column,
         keys=np.frombuffer(keys, np.uint8),
         key_lengths=_lengths("key", message.key_lengths, message.key_size, len(ops)),
         values=np.frombuffer(values, np.uint8),
-        value_lengths=_lengths("value", message.value_lengths, message.value_size, sets),
+        value_lengths=_lengths("value", message.value_lengths, message.value_size, with_value),
+        **(join_options([options], [len(ops)]) if options else {}),
     )
     batch.validate(limits)
     return Request(
         operations=len(ops),
-        gets=int(np.count_nonzero(op_column == Op.GET.value)),
-        sets=sets,
+        returning=returning,
+        with_value=with_value,
         ops=ops,
         keys=keys,
         key_lengths=message.key_lengths,
@@ -189,7 +224,20 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
         value_size=message.value_size,
         table=table,
         message_bytes=message_bytes,
+        options=options,
     )
+
+
+def _check_response(operations: int, gets: int, ops: U8, limits: Limits) -> None:
+    """Check that a response with numbers fits its message, as any without them does (`message_limits`)."""
+    numbers = int(np.count_nonzero((ops == Op.INCREMENT.value) | (ops == Op.EXPIRY.value)))
+    wanted = _COLUMN_BYTES_PER_OP * operations + 8 * numbers
+    if gets and wanted > _RESPONSE_BYTES_PER_OP * limits.request_ops_max:
+        raise InvalidArgumentError(
+            f"the response to {numbers:,} increments and expiries among {operations:,} operations, GETs too, may not "
+            "fit its message: split it",
+            field="ops",
+        )
 
 
 def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
@@ -210,14 +258,16 @@ def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
 
 def batch_of(requests: Sequence[Request]) -> Batch:
     """Join the columns of requests to those of a batch, in order."""
+    options = [request.options for request in requests]
     return Batch(
         ops=np.frombuffer(b"".join([request.ops for request in requests]), np.uint8),
         keys=np.frombuffer(b"".join([request.keys for request in requests]), np.uint8),
         key_lengths=_joined_lengths([(r.key_lengths, r.key_size, r.operations) for r in requests]),
         values=np.frombuffer(b"".join([request.values for request in requests]), np.uint8),
-        value_lengths=_joined_lengths([(r.value_lengths, r.value_size, r.sets) for r in requests]),
+        value_lengths=_joined_lengths([(r.value_lengths, r.value_size, r.with_value) for r in requests]),
         request_ops=np.array([request.operations for request in requests], np.uint32),
         request_tables=np.array([request.table for request in requests], np.uint32),
+        **(join_options(options, [request.operations for request in requests]) if any(options) else {}),
     )
 
 
@@ -247,7 +297,10 @@ def _responses(part: BatchPart) -> Iterator[Response]:
     has_versions = not is_constant(result.versions)
     versions = result.versions.astype("<u8", copy=False).data if has_versions else memoryview(b"")
     for ops, gets, data in part.cuts():
-        yield Response(bytes(status[ops]), bytes(versions[ops]), bytes(lengths[gets]), bytes(values[data]))
+        own = bytes(status[ops])
+        # Where the table has no versions the column is only there to tell what a failed condition found.
+        tells = not result.has_numbers or Status.CONDITION_FAILED in own
+        yield Response(own, bytes(versions[ops]) if tells else b"", bytes(lengths[gets]), bytes(values[data]))
 
 
 def response_bytes(operations: int, value_bytes: int) -> int:

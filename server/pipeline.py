@@ -130,7 +130,7 @@ class Pipeline:
         room_bytes = size = len(data)
         response: asyncio.Future[Response]
         try:
-            table = self._serving.store.table(message.table)
+            table = self._serving.store.open_table(message.table)
             request = codec.decode(message, table.limits, table.id, size)
             response = self._serving.batcher.submit(request, self._account)
             room_bytes += self._response_bytes(request, table)
@@ -148,7 +148,7 @@ class Pipeline:
         """Return what a response will hold: exactly for u64, else by the largest mean value so far."""
         limits = table.limits
         value_bytes = min(self._value_bytes, limits.value_bytes_max)
-        return codec.response_bytes(request.operations, min(request.gets * value_bytes, limits.result_bytes_max))
+        return codec.response_bytes(request.operations, min(request.returning * value_bytes, limits.result_bytes_max))
 
     async def _write(self, reader: asyncio.Task[None]) -> None:
         while True:
@@ -173,8 +173,13 @@ class Pipeline:
         except NotServingError:  # the drain took too long: this and all after it were dropped, the status says so
             raise
         except Exception as error:  # noqa: BLE001 - a client gets a code, whatever happens
-            code, text, full, _ = tell(error, "Pipeline", self._metrics)
-            return kv_pb2.BatchResponse(id=request.id, code=code.value[0], message=text, full=full)
+            told = tell(error, "Pipeline", self._metrics)
+            failed = kv_pb2.BatchResponse(id=request.id, code=told.code.value[0], message=told.text, full=told.full)
+            if told.conflict:
+                failed.failed_check = told.conflict.index
+                if told.conflict.found is not None:
+                    failed.found = told.conflict.found
+            return failed
 
     def _learn(self, request: _InFlight, done: asyncio.Future[Response]) -> None:
         """Take the true size of a response as soon as it is there, however many others are sent before it."""

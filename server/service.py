@@ -1,25 +1,31 @@
-"""The KV service: each call of Get, Set, Delete or Batch is one request, and each message of a Pipeline."""
+"""The KV service: each call but Scan and Count is one request, and each message of a Pipeline."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import grpc
+import numpy as np
 
 from gpkvs.batch import Op, Status
-from gpkvs.errors import CorruptRecordError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NotANumberError, NumberOverflowError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
+from gpkvs.server.options import Options, options_of
 from gpkvs.server.pipeline import Pipeline
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Call
+from gpkvs.server.scan import Scans
 from gpkvs.text import quoted
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
+# The event loop makes a message of each value: 10 ms for so many.
+_MULTI_GET_KEYS_MAX = 16_384
 
 
 class KVService:
@@ -32,36 +38,82 @@ class KVService:
         self._gate = gate
         self._receives = receives
         self._metrics = metrics
+        self._scans = Scans(gate, metrics)
 
     async def Get(self, message: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
         key = message.key
-        response = await self._submit(Op.GET, message.table, key, b"", call)
-        if response.status[0] == _CORRUPT:
-            raise CorruptRecordError(
-                f"the record of key {quoted(key)} fails its check, no value is returned: stop the server "
-                "and run `gpkvs check` on its directory"
-            )
+        response = await self._submit(Op.GET, message.table, key, call)
+        _require_sound(response, [key])
         return kv_pb2.GetResponse(
             found=response.status[0] == _OK, value=response.values, version=int.from_bytes(response.versions, "little")
         )
 
     async def Set(self, message: kv_pb2.SetRequest, call: Call) -> kv_pb2.SetResponse:  # noqa: N802
         """Store a value; it is durable when the response is sent."""
-        submitted = self._submit(Op.SET, message.table, message.key, message.value, call)
+        options = options_of(
+            condition=message.condition, expected=message.expected, expiry_ms=message.expiry_ms, ttl_ms=message.ttl_ms
+        )
+        submitted = self._submit(Op.SET, message.table, message.key, call, message.value, options)
         del message
         response = await submitted
-        return kv_pb2.SetResponse(version=int.from_bytes(response.versions, "little"))
+        return kv_pb2.SetResponse(
+            version=int.from_bytes(response.versions, "little"), status=kv_pb2.Status.ValueType(response.status[0])
+        )
 
     async def Delete(self, message: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:  # noqa: N802
         """Remove a key; it is gone durably when the response is sent."""
-        response = await self._submit(Op.DELETE, message.table, message.key, b"", call)
-        return kv_pb2.DeleteResponse(found=response.status[0] == _OK)
+        options = options_of(condition=message.condition, expected=message.expected)
+        response = await self._submit(Op.DELETE, message.table, message.key, call, options=options)
+        return kv_pb2.DeleteResponse(
+            found=response.status[0] == _OK,
+            version=int.from_bytes(response.versions, "little"),
+            status=kv_pb2.Status.ValueType(response.status[0]),
+        )
+
+    async def Increment(self, message: kv_pb2.IncrementRequest, call: Call) -> kv_pb2.IncrementResponse:  # noqa: N802
+        """Add to the number of a key; the sum is durable when the response is sent."""
+        key, delta = message.key, message.delta.to_bytes(8, "little", signed=True)
+        options = options_of(ttl_ms=message.ttl_ms)
+        response = await self._submit(Op.INCREMENT, message.table, key, call, delta, options)
+        _require_sound(response, [key])
+        match response.status[0]:
+            case Status.NOT_A_NUMBER:
+                raise NotANumberError
+            case Status.OVERFLOW:
+                raise NumberOverflowError
+        return kv_pb2.IncrementResponse(
+            number=int.from_bytes(response.values, "little", signed=True),
+            version=int.from_bytes(response.versions, "little"),
+        )
+
+    async def MultiGet(self, message: kv_pb2.MultiGetRequest, call: Call) -> kv_pb2.MultiGetResponse:  # noqa: N802
+        """Return the values of some keys, all as of one moment."""
+        if len(message.keys) > _MULTI_GET_KEYS_MAX:
+            raise InvalidArgumentError(
+                f"{len(message.keys):,} keys, at most {_MULTI_GET_KEYS_MAX:,} are read at once: Batch reads more",
+                field="keys",
+            )
+        serving = self._gate.serving()
+        table, keys = serving.store.open_table(message.table), list(message.keys)
+        columns = kv_pb2.BatchRequest(
+            ops=bytes([Op.GET]) * len(keys),
+            keys=b"".join(keys),
+            key_lengths=np.fromiter(map(len, keys), "<u4", len(keys)).tobytes(),
+        )
+        del message
+        request = codec.decode(columns, table.limits, table.id, call.message_bytes)
+        response = await serving.batcher.submit(request, call.account, call.context.time_remaining())
+        _require_sound(response, keys)
+        results = kv_pb2.MultiGetResponse(results=_get_responses(response))
+        if results.ByteSize() > serving.message_bytes_max:
+            raise InvalidArgumentError("the values do not fit one message: ask for fewer keys", field="keys")
+        return results
 
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        table = serving.store.table(message.table)
+        table = serving.store.open_table(message.table)
         request = codec.decode(message, table.limits, table.id, call.message_bytes)
         request_id = message.id
         del message
@@ -73,9 +125,39 @@ class KVService:
         serving = self._gate.serving()
         await Pipeline(self._gate, serving, self._receives, context, account, self._metrics).run()
 
-    def _submit(self, op: Op, table: str, key: bytes, value: bytes, call: Call) -> asyncio.Future[Response]:
+    def Scan(self, message: kv_pb2.ScanRequest, call: Call) -> AsyncGenerator[kv_pb2.ScanResponse, None]:  # noqa: N802
+        """Return all keys of a table, in pieces."""
+        return self._scans.scan(message, call.account)
+
+    async def Count(self, message: kv_pb2.CountRequest, _call: Call) -> kv_pb2.CountResponse:  # noqa: N802
+        """Return how many keys a table has; with a prefix they are scanned for."""
+        return kv_pb2.CountResponse(count=await self._scans.count(message))
+
+    def _submit(
+        self, op: Op, table: str, key: bytes, call: Call, value: bytes = b"", options: Options | None = None
+    ) -> asyncio.Future[Response]:
         """Queue a request of one operation."""
         serving = self._gate.serving()
-        found = serving.store.table(table)
-        request = codec.single(op, key, value, found.limits, found.id, call.message_bytes)
+        found = serving.store.open_table(table)
+        request = codec.single(op, key, value, found.limits, found.id, call.message_bytes, options)
         return serving.batcher.submit(request, call.account, call.context.time_remaining())
+
+
+def _require_sound(response: Response, keys: Sequence[bytes]) -> None:
+    """Refuse to return what fails its checksum."""
+    corrupt = response.status.find(_CORRUPT)
+    if corrupt >= 0:
+        raise CorruptRecordError(
+            f"the record of key {quoted(keys[corrupt])} fails its check, no value is returned: stop the server "
+            "and run `gpkvs check` on its directory"
+        )
+
+
+def _get_responses(response: Response) -> Iterator[kv_pb2.GetResponse]:
+    """Cut the columns of a response to GETs."""
+    lengths = np.frombuffer(response.value_lengths, "<u4").tolist()
+    versions = np.frombuffer(response.versions, "<u8").tolist() if response.versions else [0] * len(lengths)
+    end = 0
+    for status, length, version in zip(response.status, lengths, versions, strict=True):
+        end += length
+        yield kv_pb2.GetResponse(found=status == _OK, value=response.values[end - length : end], version=version)

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import grpc
 
 from gpkvs.errors import (
+    ConflictError,
     CorruptRecordError,
     CorruptStoreError,
     GpkvsError,
     InvalidArgumentError,
     NoSpaceError,
+    NotANumberError,
+    NumberOverflowError,
     StoreClosedError,
     TableExistsError,
     UnknownTableError,
@@ -36,10 +39,16 @@ _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
     (TableExistsError, grpc.StatusCode.ALREADY_EXISTS, "table_exists"),
     (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
     (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
+    (ConflictError, grpc.StatusCode.ABORTED, "conflict"),
     (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
     (SlowRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "slow"),
     (ExpiredRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
+)
+# The request was executed, and its only operation did nothing: the operation's status says so in the metrics.
+_NOT_DONE: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
+    (NotANumberError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NumberOverflowError, grpc.StatusCode.OUT_OF_RANGE),
 )
 _FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
     (CorruptRecordError, grpc.StatusCode.DATA_LOSS),
@@ -62,7 +71,8 @@ class ErrorStatus(NamedTuple):
     code: grpc.StatusCode
     text: str
     full: str  # what is full, if the request was refused for want of room
-    is_refusal: bool  # the request was surely not executed
+    is_refusal: bool  # the request surely changed nothing
+    conflict: ConflictError | None = None  # if a check of the request failed
 
 
 def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
@@ -80,13 +90,17 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
     if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
         _log.error("%s failed", method, exc_info=error)
         return ErrorStatus(grpc.StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
+    for kind, code in _NOT_DONE:
+        if isinstance(error, kind):
+            return ErrorStatus(code, status_text(error), "", is_refusal=True)
     code, reason = status_of(error)
     if reason:
         metrics.request_refused(reason)
     else:
         _log.error("%s: %s", code.name, error)
     full = error.resource if isinstance(error, NoSpaceError) else ""
-    return ErrorStatus(code, status_text(error), full, is_refusal=bool(reason))
+    conflict = error if isinstance(error, ConflictError) else None
+    return ErrorStatus(code, status_text(error), full, bool(reason), conflict)
 
 
 def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:

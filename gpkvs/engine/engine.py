@@ -28,10 +28,12 @@ from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.resolve import Resolver
+from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.scan import ScanPiece
 
 
 class Engine:
@@ -96,6 +98,7 @@ class Engine:
         self._resolver = Resolver(
             backend, files, tables, self._native.locate, value_bytes_max, batch_result_bytes_max, meter
         )
+        self._scanner = Scanner(backend, files)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
@@ -279,6 +282,12 @@ class Engine:
     def heap_bytes_given(self) -> int:
         """What the file system has of the heap's space."""
         return self._heap_growth.given_bytes
+
+    def scan(self, table: Table, cursor: bytes, wanted: Wanted) -> tuple[ScanPiece, int]:
+        """Read the part of a table that begins at a cursor; nobody may see it before its gate."""
+        piece = self._scanner.step(table, cursor, wanted)
+        assert isinstance(piece, ScanPiece)  # nothing expires yet
+        return piece, self.committer.read_gate()
 
     def settle(self) -> None:
         """Return when all batches are durable."""

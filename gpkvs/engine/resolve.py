@@ -10,7 +10,7 @@ What a planner refuses takes part in nothing. Then the pass runs again, without 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,12 +106,9 @@ class Resolver:
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
                     with memory_refused():
-                        parts = [
-                            self._restored(of_table, part, resolved)
-                            for of_table in planned.result.parts
-                            if resolved.does_any(of_table.numbers)
-                        ]
-                    parts = [of_table.renumbered(numbers) for of_table in parts]
+                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
+                    # A part whose requests were all refused by their checks has none.
+                    parts = [of_table.renumbered(numbers) for of_table in parts if len(of_table.numbers)]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
@@ -290,10 +287,11 @@ def _restored_result(result: RequestResult, asked: U8, numbers: U64, *, is_of_nu
     """Return a result with what operations found that did not do what they were asked."""
     status = np.where(asked == _AS_PLANNED, result.status, asked)
     versions = result.versions
-    if is_of_numbers:  # such a table has no versions, and tells numbers instead
-        failed = asked == Status.CONDITION_FAILED.value
-        versions = np.where(failed, numbers, np.uint64(0)) if failed.any() else constant(np.uint64(0), len(asked))
-    return RequestResult(status, versions, result.value_lengths, result.values)
+    has_failed = asked == Status.CONDITION_FAILED.value
+    has_numbers = is_of_numbers and bool(has_failed.any())  # such a table has no versions, and tells numbers instead
+    if is_of_numbers:
+        versions = np.where(has_failed, numbers, np.uint64(0)) if has_numbers else constant(np.uint64(0), len(asked))
+    return RequestResult(status, versions, result.value_lengths, result.values, has_numbers)
 
 
 _Found = tuple[U32, U64, U64, U64]  # the chain of each operation; slot, old word and old meta of each chain
@@ -419,10 +417,6 @@ class _Resolved:
     numbers: U64
     failed_check: U32
 
-    def does_any(self, requests: NDArray[np.int64]) -> bool:
-        """Whether any of some requests is done: a table may have none left."""
-        return bool((self.failed_check[requests] == NO_OP).any())
-
     @property
     def has_conflicts(self) -> bool:
         """Whether any check failed."""
@@ -457,4 +451,4 @@ def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResul
     values = np.empty(len(from_gets), np.uint8)
     values[from_gets] = result.values
     values[~from_gets] = numbers[done].view(np.uint8)
-    return RequestResult(result.status, result.versions, lengths[returns], values)
+    return replace(result, value_lengths=lengths[returns], values=values)

@@ -11,13 +11,22 @@ import pytest
 
 from gpkvs.proto.v1 import kv_pb2
 
-GET, SET, DELETE = 1, 2, 3
+GET, SET, DELETE, EXISTS, INCREMENT, APPEND, CHECK, EXPIRE, EXPIRY = range(1, 10)
+ABSENT, PRESENT, EQUALS = 1, 2, 3
 
 Operation = tuple[int, bytes] | tuple[int, bytes, bytes]
 
 
 def u32(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def u64(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def i64(number: int) -> bytes:
+    return struct.pack("<q", number)
 
 
 def u64s(column: bytes) -> list[int]:
@@ -52,10 +61,11 @@ def values_of(response: kv_pb2.BatchResponse) -> list[bytes]:
 
 
 class Refused:
-    """Expects a call to be refused with a code and, in the details, some words."""
+    """Expects a call to be refused with a code, in the details some words, and in the trailing metadata some texts."""
 
-    def __init__(self, code: grpc.StatusCode, *words: str, executed: str | None = "no") -> None:
-        self._code, self._words, self._executed = code, words, executed
+    def __init__(self, code: grpc.StatusCode, *words: str, executed: str | None = "no", **trailing: str | None) -> None:
+        self._code, self._words = code, words
+        self._trailing = {"executed": executed, **trailing}
         self._raises = pytest.raises(grpc.RpcError)
 
     def __enter__(self) -> None:
@@ -67,5 +77,7 @@ class Refused:
         assert error.code() is self._code, error.details()
         for word in self._words:
             assert word in error.details()
-        assert dict(error.trailing_metadata() or ()).get("gpkvs-executed") == self._executed
+        trailing = dict(error.trailing_metadata() or ())
+        for name, text in self._trailing.items():
+            assert trailing.get(f"gpkvs-{name.replace('_', '-')}") == text
         return bool(caught)

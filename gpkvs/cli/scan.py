@@ -1,0 +1,154 @@
+"""gpkvs scan, count, exists: which keys a running server has."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from gpkvs.batch import Op, Status
+from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
+from gpkvs.cli.exit_status import exits
+from gpkvs.cli.kv import EXIT_MISS, Key, Table
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.typed_keys import Form, form_of
+from gpkvs.client import Client
+from gpkvs.config import ServerConfig
+from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
+from gpkvs.text import counted
+
+EXIT_DAMAGED = 1
+
+Prefix = Annotated[str, typer.Option(help="Only keys that begin with this text; not for tables of the layout u64.")]
+
+
+@exits({0: "all shown", EXIT_DAMAGED: "some records are damaged and are not shown", EXIT_FAILED: "failed"})
+def scan_command(
+    prefix: Prefix = "",
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Show no values.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Show so many keys at most.", min=1)] = None,
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each key, one a line.")] = False,
+) -> None:
+    r"""Show the keys of a table with their values, in no order that means anything.
+
+    A line has a key, a tab and the value. What is no printable text is escaped, as \n and \xff, and a backslash is \\.
+    With --json, bytes that are not UTF-8 are printed as "key_base64" and "value_base64". A key that is there throughout
+    is shown exactly once, whatever others write meanwhile.
+
+    Example: gpkvs scan --prefix user: --limit 10
+    """
+    with connect(target) as channel:
+        form = form_of(channel, table, timeout)
+    damaged = 0
+    with failures_exit(EXIT_FAILED), Client(target, timeout=timeout, table=table) as client:
+        for piece in client.scan_pieces(prefix.encode(), keys_only=keys_only, limit=limit):
+            damaged += piece.damaged
+            shown = _json_lines(piece, form) if as_json else _text_lines(piece, form)
+            sys.stdout.write("".join(shown))
+    sys.stdout.flush()
+    tell_damaged(damaged)
+
+
+def tell_damaged(damaged: int) -> None:
+    """End the command with a line about damaged records, if there are some."""
+    if damaged:
+        typer.echo(
+            f"gpkvs: {counted(damaged, 'record')} damaged and left out: stop the server and run gpkvs check", err=True
+        )
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _text_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
+    keys = (printable(form.decode(key)) for key in piece.key_list())
+    if not len(piece.value_lengths):
+        return (f"{key}\n" for key in keys)
+    values = (printable(form.decode(value)) for value in piece.value_list())
+    return (f"{key}\t{value}\n" for key, value in zip(keys, values, strict=True))
+
+
+def printable(data: bytes | int) -> str:
+    r"""Return bytes as one printable word of text: what is not printable is escaped, and a backslash is ``\\``."""
+    if isinstance(data, int):
+        return str(data)
+    text = data.decode(errors="surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that is no text
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    if character == "\\" or not character.isprintable():
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def _json_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
+    values: list[bytes] | list[None] = piece.value_list() or [None] * len(piece)
+    versions: list[int] | list[None] = piece.versions.tolist() or [None] * len(piece)
+    columns = zip(piece.key_list(), values, versions, piece.expiry_list(), strict=True)
+    for key, value, version, expiry_ms in columns:
+        record: dict[str, Any] = _named("key", form.decode(key))
+        if value is not None:
+            record |= _named("value", form.decode(value))
+        if version is not None:
+            record["version"] = version
+        if expiry_ms:
+            record["expiry_ms"] = expiry_ms
+        yield json.dumps(record) + "\n"
+
+
+def _named(name: str, data: bytes | int) -> dict[str, str | int]:
+    if isinstance(data, int):
+        return {name: data}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+@exits({0: "counted", EXIT_FAILED: "failed"})
+def count_command(
+    prefix: Prefix = "",
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Print how many keys a table has.
+
+    With --prefix the server looks at all keys. Without it the answer comes at once, and keys that have expired count
+    until the server removes them, which is soon.
+    """
+    with connect(target) as channel:
+        request = kv_pb2.CountRequest(table=table, prefix=prefix.encode())
+        count = kv_pb2_grpc.KVStub(channel).Count(request, timeout=timeout).count
+    if as_json:
+        print_json({"count": count})
+    else:
+        typer.echo(count)
+
+
+@exits({0: "there", EXIT_MISS: "not there", EXIT_FAILED: "failed"})
+def exists_command(
+    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+) -> None:
+    """Say by the exit status whether a key is there."""
+    with connect(target) as channel:
+        encoded = form_of(channel, table, timeout).encode(key.encode(), "key")
+        request = kv_pb2.BatchRequest(table=table, ops=bytes([Op.EXISTS]), keys=encoded, key_size=len(encoded))
+        response = kv_pb2_grpc.KVStub(channel).Batch(request, timeout=timeout)
+    found = response.status[0] == Status.OK.value
+    if as_json:
+        print_json({"found": found})
+    if not found:
+        raise typer.Exit(EXIT_MISS)

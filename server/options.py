@@ -1,0 +1,119 @@
+"""What operations ask for beside keys and values: conditions, expected versions and expiries, as columns of bytes.
+
+Most requests have none of them, and pay for none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from gpkvs.batch import U64, Condition
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.text import counted
+
+_TIME_MAX: Final = (1 << 64) - 1
+
+
+class Options(NamedTuple):
+    """Columns of a request, each empty where no operation has any. Expiries are absolute."""
+
+    conditions: bytes = b""
+    expected: bytes = b""
+    expiries: bytes = b""
+
+
+def options_of(*, condition: int = 0, expected: int = 0, expiry_ms: int = 0, ttl_ms: int = 0) -> Options | None:
+    """Return what a single operation asks for, or None if that is nothing.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Naming the field.
+    """
+    if not (condition or expiry_ms or ttl_ms):
+        return None
+    if condition not in tuple(Condition):
+        raise InvalidArgumentError(f"unknown condition {condition}: 0 to 3 are known", field="condition")
+    if expiry_ms and ttl_ms:
+        raise InvalidArgumentError("given beside expiry_ms: fill in one of the two", field="ttl_ms")
+    if ttl_ms:
+        expiry_ms = _expiry_of(ttl_ms, "ttl_ms")
+    _refuse_expiries("expiry_ms", expiry_ms)
+    return Options(
+        bytes([condition]) if condition else b"",
+        expected.to_bytes(8, "little") if condition == Condition.EQUALS else b"",
+        expiry_ms.to_bytes(8, "little") if expiry_ms else b"",
+    )
+
+
+def decode_options(message: kv_pb2.BatchRequest, operations: int) -> Options | None:
+    """Return what the operations of a request ask for, or None if that is nothing.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Naming the field, and the operation's index where one is at fault.
+    """
+    conditions, expected, expiries, ttls = message.conditions, message.expected, message.expiries, message.ttls
+    if not (conditions or expected or expiries or ttls):
+        return None
+    if len(conditions) not in (0, operations):
+        raise InvalidArgumentError(f"{len(conditions):,} for {counted(operations, 'operation')}", field="conditions")
+    for name, column in (("expected", expected), ("expiries", expiries), ("ttls", ttls)):
+        if len(column) not in (0, 8 * operations):
+            raise InvalidArgumentError(
+                f"{len(column):,} bytes for {counted(operations, 'operation')}, 8 for each are needed", field=name
+            )
+    if expiries and ttls:
+        raise InvalidArgumentError("given beside expiries: fill in one of the two", field="ttls")
+    if ttls:
+        expiries = _expiries_of(np.frombuffer(ttls, "<u8"))
+    # Columns of zeros say nothing. Without them the request is executed as any that never had them.
+    options = Options(_unless_zeros(conditions), expected, _unless_zeros(expiries))
+    _refuse_expiries("expiries", options.expiries)
+    return options if options.conditions or options.expiries else None
+
+
+def _refuse_expiries(field: str, given: object) -> None:
+    if given:
+        raise InvalidArgumentError("the store has no expiry yet", field=field)
+
+
+def _unless_zeros(column: bytes) -> bytes:
+    return column if column.count(0) < len(column) else b""
+
+
+def _expiries_of(ttls: U64) -> bytes:
+    """Return when what lives so long from now on expires; 0 stays 0."""
+    longest = int(ttls.argmax())
+    _expiry_of(int(ttls[longest]), "ttls", longest)
+    return np.where(ttls == 0, ttls, ttls + np.uint64(_now_ms())).astype("<u8", copy=False).tobytes()
+
+
+def _expiry_of(ttl_ms: int, field: str, index: int | None = None) -> int:
+    """Return when what lives so long from now on expires, or refuse it."""
+    expiry_ms = _now_ms() + ttl_ms
+    if expiry_ms > _TIME_MAX:
+        raise InvalidArgumentError(f"{ttl_ms:,} ms from now on is past the end of time", field=field, index=index)
+    return expiry_ms
+
+
+def _now_ms() -> int:
+    """Return the server's clock in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def join_options(options: Sequence[Options | None], operations: Sequence[int]) -> dict[str, Any]:
+    """Join what requests with so many operations ask for to columns of `gpkvs.batch.Batch`; some may be left out."""
+    columns: dict[str, Any] = {}
+    for name, dtype in (("conditions", np.dtype("u1")), ("expected", np.dtype("<u8")), ("expiries", np.dtype("<u8"))):
+        parts = [getattr(of_request, name) if of_request else b"" for of_request in options]
+        if any(parts):
+            filled = [part or bytes(dtype.itemsize * count) for part, count in zip(parts, operations, strict=True)]
+            columns[name] = np.frombuffer(b"".join(filled), dtype)
+    return columns
