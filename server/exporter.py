@@ -14,11 +14,17 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
-from gpkvs.engine.meter import Meter
+from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
@@ -291,3 +297,13 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             family.add_metric([key], value)
         yield family
     yield CounterMetricFamily("gpkvs_user_bytes", "Keys and values that committed writes carried", meter.user_bytes)
+    yield CounterMetricFamily(
+        "gpkvs_expired_keys", "Keys that were removed because they had expired", meter.expired_keys
+    )
+    bounds = [*map(str, EXPIRY_LAG_SECONDS), "+Inf"]
+    yield HistogramMetricFamily(
+        "gpkvs_expiry_lag_seconds",
+        "How long after their expiry these keys were removed; nobody saw them meanwhile",
+        buckets=list(zip(bounds, np.cumsum(meter.expiry_lags).tolist(), strict=True)),
+        sum_value=meter.expiry_lag_seconds,
+    )

@@ -20,7 +20,7 @@ from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, Batch, BatchPart, BatchResult, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST
-from gpkvs.engine.planner import Planned
+from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
@@ -39,15 +39,16 @@ _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
     *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved", "is_located"),
+    *("expiries", "now"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment that it fills.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
 _ELEMENTS["filled_segment"] = FILLED_WORDS
 # `Planned` in kernels/native_planner.hpp.
-_PLANNED_COUNT = 6
-_PLANNED_GATE = 6
-_PLANNED_CHAINS = 7
+_PLANNED_COUNT = 7
+_PLANNED_GATE = 7
+_PLANNED_CHAINS = 8
 # What `locate` finds: of each operation, and of each chain.
 _LOCATED_OPS = ("ops", "key_lengths", "key_offsets", "value_lengths", "value_offsets", "chain")
 _LOCATED_CHAINS = ("slot", "old_word", "old_meta")
@@ -118,13 +119,13 @@ class NativePlanner:
             return None
         return self._of_layout[table.entry.layout].locate(batch, table)
 
-    def plan(self, batch: Batch, first_sequence: int, *, is_located: bool = False) -> Planned | None:
+    def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, is_located: bool = False) -> Planned | None:
         """See `Planner.plan`; `is_located`: `locate` has just found the same keys, nothing has changed since."""
         table = self._tables.get(int(batch.request_tables[0]))
         if table is None or not self._takes(batch):
             return None
         planner = self._of_layout[table.entry.layout]
-        if not planner.plan(batch, table, first_sequence, is_located):
+        if not planner.plan(batch, table, first_sequence, now, is_located):
             return None
         runs = log_runs([planner.writes], self._run_kind)
         if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
@@ -232,7 +233,7 @@ class _LayoutPlanner:
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""
-        self._begin(batch, table, 0, is_located=False)
+        self._begin(batch, table, 0, 0, is_located=False)
         self._locate(ctypes.addressof(self._words), 0, 1)
         columns, count = self._columns, len(batch)
         if columns["planned"][0]:
@@ -241,19 +242,27 @@ class _LayoutPlanner:
         of_ops = {name: columns[name][:count] for name in _LOCATED_OPS}
         return of_ops | {name: columns[name][:chains] for name in _LOCATED_CHAINS}
 
-    def plan(self, batch: Batch, table: Table, first_sequence: int, is_located: bool) -> bool:
-        """Do all phases; return whether all of the batch fits."""
+    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int, is_located: bool) -> bool:
+        """Do all phases; return whether all of the batch fits.
+
+        Raises
+        ------
+        ExpiredKeysError
+            As `Planner.plan` says.
+        """
         writes = self.writes
-        self._begin(batch, table, first_sequence, is_located=is_located)
+        self._begin(batch, table, first_sequence, now, is_located=is_located)
         self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
-        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units = self._columns["planned"][
+        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
+        if expired:
+            raise ExpiredKeysError
         writes.read_counters()
         self.tail = Tail(tail_segment, tail_units)
         return not left
 
-    def _begin(self, batch: Batch, table: Table, first_sequence: int, *, is_located: bool) -> None:
+    def _begin(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> None:
         """Give a batch to the next step."""
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
@@ -279,6 +288,8 @@ class _LayoutPlanner:
             table.index.blocks,
             table.index.unmoved,
             is_located,
+            0 if batch.expiries is None else address_of(batch.expiries),
+            now,
         ]
 
     def result(self) -> RequestResult:
