@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ class Lmdb:
     def values(self, result: list[tuple[bytes, bytes]]) -> bytes:
         """Join the values."""
         return b"".join(value for _, value in result)
+
+    def records(self, *, values: bool) -> Iterator[Any]:
+        """Return all keys in their order, with their values or without."""
+        with self._env.begin(db=self._db) as transaction, transaction.cursor() as cursor:
+            yield from cursor.iternext(keys=True, values=values)
 
     def delete(self, keys: list[bytes]) -> None:
         """Delete keys as one transaction."""

@@ -315,10 +315,17 @@ class Engine:
         return self._heap_growth.given_bytes
 
     def scan(self, table: Table, cursor: bytes, wanted: Wanted) -> tuple[ScanPiece, int]:
-        """Read the part of a table that begins at a cursor; nobody may see it before its gate."""
-        piece = self._scanner.step(table, cursor, wanted)
-        assert isinstance(piece, ScanPiece)  # nothing expires yet
-        return piece, self.committer.read_gate()
+        """Read the part of a table that begins at a cursor; nobody may see it before its gate.
+
+        Keys of it that have expired are removed before, as for a batch that meets them.
+        """
+        now = self.expiry.now() if self.expiry.is_used else 0
+        while True:
+            piece = self._scanner.step(table, cursor, wanted, now)
+            if isinstance(piece, ScanPiece):
+                return piece, self.committer.read_gate()
+            if not self.expiry.remove_keys(table, piece, now):
+                now = 0  # damaged records only look expired: they are read as what they are
 
     def settle(self) -> None:
         """Return when all batches are durable."""

@@ -1,6 +1,6 @@
 """A step of a scan: the keys of a part of a table, in the order of fingerprint0.
 
-    collect (index) -> cut -> peek (headers and keys) -> cut -> take (keys, values)
+    slots (index) -> cut -> peek (headers and keys) -> cut -> take (keys, values)
 
 Neither growth, compaction nor a restart changes that order, so a cursor is a fingerprint. Invariant S1: a step returns
 all keys with fingerprint0 from its cursor on up to the next one, ties together, and no others. So a key that is there
@@ -68,16 +68,16 @@ class _Part(NamedTuple):
     end: int
 
 
-class _Collected(NamedTuple):
+class _Gathered(NamedTuple):
     """Slots of a part, in the order of their fingerprints; the word is their reference, or the number they hold."""
 
     fingerprint0: U64
     slot: U64
     word: U64
 
-    def first(self, count: int) -> _Collected:
+    def first(self, count: int) -> _Gathered:
         """Return the first of them."""
-        return _Collected(self.fingerprint0[:count], self.slot[:count], self.word[:count])
+        return _Gathered(self.fingerprint0[:count], self.slot[:count], self.word[:count])
 
 
 class _Peeked(NamedTuple):
@@ -153,22 +153,22 @@ class Scanner:
         begin = unpack_cursor(cursor, store_id, table_id)
         self._host.begin()
         keys_max = self._keys_max if wanted.prefix else min(wanted.keys_max, self._keys_max)
-        known, end, damaged = self._collect(table, begin, keys_max)
+        known, end, damaged = self._gather(table, begin, keys_max)
         if table.index.has_records:
             weights = None
             if not wanted.keys_only and not wanted.prefix:
                 weights = (known.word & _LENGTH_MASK) * np.uint64(UNIT_BYTES)
-            collected = known.first(cut(known.fingerprint0, keys_max, weights, wanted.bytes_max))
-            peeked = self._peek(table, collected, wanted.prefix, now_ms)
+            gathered = known.first(cut(known.fingerprint0, keys_max, weights, wanted.bytes_max))
+            peeked = self._peek(table, gathered, wanted.prefix, now_ms)
             if (peeked.scanned == _EXPIRED).any():
-                return self._keys(table, collected, peeked, peeked.scanned == _EXPIRED)
-            end = self._end(collected.fingerprint0, known.fingerprint0, end)
-            part = self._records(table, collected, peeked, wanted, end)
+                return self._keys(table, gathered, peeked, peeked.scanned == _EXPIRED)
+            end = self._end(gathered.fingerprint0, known.fingerprint0, end)
+            part = self._records(table, gathered, peeked, wanted, end)
         else:
-            collected = known.first(cut(known.fingerprint0, keys_max, None, 0))
-            end = self._end(collected.fingerprint0, known.fingerprint0, end)
-            part = self._numbers(table, collected, wanted, end)
-        self._adapt(perf_counter() - began, is_full=len(collected.slot) >= self._keys_max)
+            gathered = known.first(cut(known.fingerprint0, keys_max, None, 0))
+            end = self._end(gathered.fingerprint0, known.fingerprint0, end)
+            part = self._numbers(table, gathered, wanted, end)
+        self._adapt(perf_counter() - began, is_full=len(gathered.slot) >= self._keys_max)
         of_blocks = sum(count for first, count in damaged if begin <= first < part.end)
         return ScanPiece(*part.columns, part.damaged + of_blocks, pack_cursor(store_id, table_id, part.end))
 
@@ -184,7 +184,7 @@ class Scanner:
         elif is_full and seconds < _SECONDS_AIM / 2:
             self._keys_max = min(self._keys_max * 2, _KEYS_MAX)
 
-    def _collect(self, table: Table, begin: int, keys_max: int) -> tuple[_Collected, int, list[tuple[int, int]]]:
+    def _gather(self, table: Table, begin: int, keys_max: int) -> tuple[_Gathered, int, list[tuple[int, int]]]:
         """Return the keys of some blocks, the fingerprint behind them, and what is misplaced in each block.
 
         The last is a list of pairs: the first fingerprint of a block, and the count.
@@ -198,7 +198,7 @@ class Scanner:
         fingerprint0, slot, word = (self._host.scratch(blocks * in_block, np.uint64) for _ in range(3))
         count, misplaced = np.empty((2, blocks), np.uint64)
         self._host.launch(
-            f"collect_{index.layout.name}",
+            f"scan_{index.layout.name}",
             blocks,
             keys_per_item=in_block,
             index=index,
@@ -214,7 +214,7 @@ class Scanner:
             misplaced=misplaced,
         )
         counts = count.tolist()
-        joined = _Collected(
+        joined = _Gathered(
             *(
                 np.concatenate([column[n * in_block : n * in_block + counts[n]] for n in range(blocks)])
                 for column in (fingerprint0, slot, word)
@@ -223,9 +223,9 @@ class Scanner:
         damaged = [(_begin_of(index, first + n), wrong) for n, wrong in enumerate(misplaced.tolist()) if wrong]
         return joined, _begin_of(index, first + blocks), damaged
 
-    def _peek(self, table: Table, collected: _Collected, prefix: bytes, now_ms: int) -> _Peeked:
+    def _peek(self, table: Table, gathered: _Gathered, prefix: bytes, now_ms: int) -> _Peeked:
         """Look at headers and keys."""
-        n, index = len(collected.slot), table.index
+        n, index = len(gathered.slot), table.index
         peeked = _Peeked(
             self._host.scratch(n, np.uint8),
             *(self._host.scratch(n, np.uint32) for _ in range(2)),
@@ -236,7 +236,7 @@ class Scanner:
         key0, key1 = index.hash_keys
         self._launch_on_records(
             "peek",
-            collected.slot,
+            gathered.slot,
             index,
             table_id=table.entry.id,
             hash_key0=key0,
@@ -261,19 +261,19 @@ class Scanner:
             **arguments,
         )
 
-    def _records(self, table: Table, collected: _Collected, peeked: _Peeked, wanted: Wanted, end: int) -> _Part:
+    def _records(self, table: Table, gathered: _Gathered, peeked: _Peeked, wanted: Wanted, end: int) -> _Part:
         """Return the part of what was peeked at, as much of it as fits."""
         lengths = peeked.key_lengths.astype(np.uint64)
         if not wanted.keys_only:
             lengths += peeked.value_lengths
         is_found = peeked.scanned == _FOUND
         keys_max = max(int(np.searchsorted(np.cumsum(is_found), wanted.keys_max, side="right")), 1)
-        count = cut(collected.fingerprint0, keys_max, np.where(is_found, lengths, 0), wanted.bytes_max)
-        end = self._end(collected.fingerprint0[:count], collected.fingerprint0, end)
+        count = cut(gathered.fingerprint0, keys_max, np.where(is_found, lengths, 0), wanted.bytes_max)
+        end = self._end(gathered.fingerprint0[:count], gathered.fingerprint0, end)
         damaged = int(np.count_nonzero(peeked.scanned[:count] == _DAMAGED))
         chosen = np.flatnonzero(is_found[:count])
         while True:
-            keys, values, scanned = self._take(table.index, collected.slot[chosen], peeked, chosen, wanted)
+            keys, values, scanned = self._take(table.index, gathered.slot[chosen], peeked, chosen, wanted)
             if (scanned == _FOUND).all():
                 break
             damaged += int(np.count_nonzero(scanned != _FOUND))
@@ -311,25 +311,25 @@ class Scanner:
         )
         return keys, values, scanned
 
-    def _keys(self, table: Table, collected: _Collected, peeked: _Peeked, mask: NDArray[np.bool_]) -> list[bytes]:
+    def _keys(self, table: Table, gathered: _Gathered, peeked: _Peeked, mask: NDArray[np.bool_]) -> list[bytes]:
         """Return keys as Python objects; their records were found to be sound."""
         chosen = np.flatnonzero(mask)
         wanted = Wanted(b"", keys_only=True, keys_max=0, bytes_max=0)
-        keys, _, _ = self._take(table.index, collected.slot[chosen], peeked, chosen, wanted)
+        keys, _, _ = self._take(table.index, gathered.slot[chosen], peeked, chosen, wanted)
         ends = np.cumsum(peeked.key_lengths[chosen]).tolist()
         starts = [0, *ends[:-1]]
         return [keys[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
 
-    def _numbers(self, table: Table, collected: _Collected, wanted: Wanted, end: int) -> _Part:
+    def _numbers(self, table: Table, gathered: _Gathered, wanted: Wanted, end: int) -> _Part:
         """Return the part of a table without records."""
-        n = len(collected.slot)
+        n = len(gathered.slot)
         keys = np.empty(n, np.uint64)
-        self._host.launch("take_numbers", n, index=table.index, slot=np.ascontiguousarray(collected.slot), keys=keys)
+        self._host.launch("take_numbers", n, index=table.index, slot=np.ascontiguousarray(gathered.slot), keys=keys)
         none64, lengths = np.empty(0, np.uint64), constant(np.uint32(8), n)
         if wanted.keys_only:
             values, value_lengths = np.empty(0, np.uint8), np.empty(0, np.uint32)
         else:
-            values, value_lengths = collected.word.copy().view(np.uint8), lengths
+            values, value_lengths = gathered.word.copy().view(np.uint8), lengths
         return _Part((keys.view(np.uint8), lengths, values, value_lengths, none64, none64), 0, end)
 
 

@@ -6,8 +6,6 @@
 //
 // Only the host's threads run these, whatever the backend: they read records.
 #pragma once
-#include <algorithm>
-
 #include "probe.cuh"
 #include "record.cuh"
 
@@ -30,24 +28,41 @@ static inline u64 live_block(u64 number, const Geometry& geometry) {
     return number < geometry.unmoved ? number : number + geometry.unmoved;
 }
 
+// Sorts the keys of a block. Fingerprints are as good as random, so that their next bits are almost their places.
+template <class Slot>
+static inline void sort_block(const Placed* from, u64 n, u64 block, const Geometry& geometry, Placed* to) {
+    const u64 slots = Bucket<Slot>::IN_BLOCK * WAYS;
+    const u64 places = slots * (block < geometry.unmoved ? geometry.blocks : 2 * geometry.blocks);
+    u32 ends[Bucket<Slot>::IN_BLOCK * WAYS] = {};
+    for (u64 i = 0; i < n; i++) ends[mul_high(from[i].fingerprint0, places) - block * slots]++;
+    for (u64 place = 1; place < slots; place++) ends[place] += ends[place - 1];
+    for (u64 i = n; i-- > 0;) to[--ends[mul_high(from[i].fingerprint0, places) - block * slots]] = from[i];
+    for (u64 i = 1; i < n; i++) {
+        const Placed placed = to[i];
+        u64 at = i;
+        for (; at && placed < to[at - 1]; at--) to[at] = to[at - 1];
+        to[at] = placed;
+    }
+}
+
 static inline u64 word_of(const BytesSlot& slot) { return slot.reference; }
 static inline u64 word_of(const U64Slot& slot) { return slot.value; }
 
-// collect: of each block the slots that hold a key with fingerprint0 >= `begin`, sorted, with reference or value; how
+// scan: of each block the slots that hold a key with fingerprint0 >= `begin`, sorted, with reference or value; how
 // many there are; and how many are no place of their key. One item a live block, from the number `first` on.
-#define COLLECT_ARGS(F, Buckets)                                                            \
+#define SCAN_ARGS(F, Buckets)                                                            \
     F(const Buckets*, index) GEOMETRY_ARGS(F) F(u64, first) F(u64, begin) F(u64, hash_key0) F(u64, hash_key1) \
     F(u64*, fingerprint0) F(u64*, slot) F(u64*, word) F(u64*, count) F(u64*, misplaced)
-#define COLLECT_BYTES_ARGS(F) COLLECT_ARGS(F, BytesBucket)
-#define COLLECT_U64_ARGS(F) COLLECT_ARGS(F, U64Bucket)
+#define SCAN_BYTES_ARGS(F) SCAN_ARGS(F, BytesBucket)
+#define SCAN_U64_ARGS(F) SCAN_ARGS(F, U64Bucket)
 
 template <class Slot, class Args>
-static inline void collect_block(const Args& a, u64 i) {
+static inline void scan_block(const Args& a, u64 i) {
     const u64 in_block = Bucket<Slot>::IN_BLOCK, slots = in_block * WAYS;
     const Geometry geometry = geometry_of(a);
     const u64 block = live_block(a.first + i, geometry);
     const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
-    Placed placed[Bucket<Slot>::IN_BLOCK * WAYS];
+    Placed unsorted[Bucket<Slot>::IN_BLOCK * WAYS], placed[Bucket<Slot>::IN_BLOCK * WAYS];
     u64 found = 0, misplaced = 0;
     for (u64 at = 0; at < in_block; at++) {
         const u64 bucket = block * in_block + at;
@@ -61,10 +76,10 @@ static inline void collect_block(const Args& a, u64 i) {
             const bool is_in_bucket = own.bucket0 == at || own.bucket1 == at;
             if (!is_in_bucket || block_of(fingerprints[way], geometry) != block) misplaced++;
             else if (fingerprints[way].low >= a.begin)
-                placed[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
+                unsorted[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
         }
     }
-    std::sort(placed, placed + found);
+    sort_block<Slot>(unsorted, found, block, geometry, placed);
     u64 kept = 0;
     for (u64 n = 0; n < found; n++) {
         if (n && placed[n].is_key_of(placed[n - 1])) {  // rot has made two of one
@@ -79,8 +94,8 @@ static inline void collect_block(const Args& a, u64 i) {
     a.misplaced[i] = misplaced;
 }
 
-GPKVS_KERNEL(collect_bytes, COLLECT_BYTES_ARGS) { collect_block<BytesSlot>(a, i); }
-GPKVS_KERNEL(collect_u64, COLLECT_U64_ARGS) { collect_block<U64Slot>(a, i); }
+GPKVS_KERNEL(scan_bytes, SCAN_BYTES_ARGS) { scan_block<BytesSlot>(a, i); }
+GPKVS_KERNEL(scan_u64, SCAN_U64_ARGS) { scan_block<U64Slot>(a, i); }
 
 // The header of a slot's record, if it can be that: its lengths are those of the reference, and it lies in the heap.
 static inline const RecordHeader* record_header(const u8* heap, u64 heap_bytes, u64 reference) {
@@ -117,7 +132,7 @@ static inline u8 peek_at(const Args& a, u64 i) {
     if (!header || header->table_id != a.table_id || header->version != slot_version(slot.meta)) return SCANNED_DAMAGED;
     const Hash128 own = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
     if (own.low != slot.fingerprint0 || own.high != slot.fingerprint1) return SCANNED_DAMAGED;
-    const bool expires = slot_kind(slot.meta) != KIND_RECORD;
+    const bool expires = slot_kind(slot.meta) == KIND_EXPIRING;
     if (expires && !checked_record(a.heap, a.heap_bytes, slot.reference)) return SCANNED_DAMAGED;
     a.key_lengths[i] = header->key_bytes;
     a.value_lengths[i] = header->value_bytes;

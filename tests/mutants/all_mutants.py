@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, expiry, growth, kernels, server, storage
+from tests.mutants import client, compaction, expiry, growth, kernels, scan, server, storage
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
@@ -12,6 +12,7 @@ _ALL: tuple[Mutant, ...] = (
     *growth.MUTANTS,
     *kernels.MUTANTS,
     *compaction.MUTANTS,
+    *scan.MUTANTS,
     *expiry.MUTANTS,
 )
 

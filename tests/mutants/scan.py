@@ -1,0 +1,134 @@
+"""Mistakes in scans and exports."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_KERNEL, _SCAN, _FILE = "gpkvs/kernels/scan.hpp", "gpkvs/engine/scan.py", "gpkvs/cli/export_file.py"
+_TESTS = "engine/test_scan.py::"
+_PARTS = (f"{_TESTS}test_each_step_has_the_fingerprints_of_its_part",)
+_DAMAGE = (f"{_TESTS}test_damaged_records_are_counted_and_not_returned",)
+_EXPIRED = (f"{_TESTS}test_expired_keys_are_removed_before_a_piece_is_seen",)
+
+MUTANTS = (
+    Mutant(
+        "scan-skips-moved-blocks",
+        _KERNEL,
+        "number < geometry.unmoved ? number : number + geometry.unmoved;",
+        "number;",
+        "a scan of a table that grows leaves out the keys of blocks that have moved",
+        _PARTS,
+    ),
+    Mutant(
+        "scan-begins-with-its-block",
+        _KERNEL,
+        "fingerprints[way].low >= a.begin",
+        "true",
+        "a scan returns keys twice, those before its cursor in the same block",
+        _PARTS,
+    ),
+    Mutant(
+        "scan-goes-on-behind-the-blocks",
+        _SCAN,
+        "return int(known[len(taken)]) if len(taken) < len(known) else end",
+        "return end",
+        "a scan leaves out the keys that a piece had no room for",
+        _PARTS,
+    ),
+    Mutant(
+        "scan-unsorted",
+        _KERNEL,
+        "placed < to[at - 1]",
+        "false",
+        "keys are lost or come twice where a piece ends",
+        _PARTS,
+    ),
+    Mutant(
+        "scan-cuts-ties",
+        _SCAN,
+        "fingerprint0[count] == fingerprint0[count - 1]",
+        "False",
+        "of two keys with one fingerprint, the second is left out",
+        (f"{_TESTS}test_where_a_part_is_cut",),
+    ),
+    Mutant(
+        "scan-believes-any-key",
+        _KERNEL,
+        "if (own.low != slot.fingerprint0 || own.high != slot.fingerprint1) return SCANNED_DAMAGED;",
+        "(void)own;",
+        "a scan returns keys that were never stored",
+        _DAMAGE,
+    ),
+    Mutant(
+        "scan-believes-any-value",
+        _KERNEL,
+        "a.with_values ? checked_record(a.heap, a.heap_bytes, reference)",
+        "a.with_values ? record_header(a.heap, a.heap_bytes, reference)",
+        "a scan returns values that fail their checksum",
+        _DAMAGE,
+    ),
+    Mutant(
+        "scan-returns-what-no-get-finds",
+        _KERNEL,
+        "if (!is_in_bucket || block_of(fingerprints[way], geometry) != block) misplaced++;",
+        "if (false) misplaced++;",
+        "a scan returns keys that a GET does not find",
+        _DAMAGE,
+    ),
+    Mutant(
+        "scan-believes-any-expiry",
+        _KERNEL,
+        "if (expires && !checked_record(a.heap, a.heap_bytes, slot.reference)) return SCANNED_DAMAGED;",
+        "",
+        "a key whose expiry is rotten is taken as expired",
+        (f"{_TESTS}test_a_record_that_only_looks_expired_is_damaged_and_stays",),
+    ),
+    Mutant(
+        "scan-shows-expired-keys",
+        "gpkvs/engine/engine.py",
+        "piece = self._scanner.step(table, cursor, wanted, now)",
+        "piece = self._scanner.step(table, cursor, wanted, 0)",
+        "a scan returns keys that have expired",
+        _EXPIRED,
+    ),
+    Mutant(
+        "scan-seen-before-it-is-durable",
+        "gpkvs/store.py",
+        "        self._engine.committer.wait(gate)\n        return piece\n",
+        "        return piece\n",
+        "a scan returns what a power failure takes back (I4)",
+        (f"{_TESTS}test_records_and_pieces_are_durable_when_they_are_returned",),
+    ),
+    Mutant(
+        "scan-with-the-cursor-of-another-store",
+        _SCAN,
+        "if of_store != store_id:",
+        "if False:",
+        "a scan with the cursor of another store leaves out keys",
+        (f"{_TESTS}test_cursors_of_other_tables_and_stores",),
+    ),
+    Mutant(
+        "export-takes-its-name-too-early",
+        _FILE,
+        "        self._file.write(pack_end(self.state.records, self.state.crc))\n",
+        "",
+        "an export without its end has the name of a whole one",
+        ("cli/test_scan_commands.py::test_export_and_import",),
+    ),
+    Mutant(
+        "import-of-any-file",
+        _FILE,
+        "if left < 0 or end != pack_end(records, crc):",
+        "if left < 0:",
+        "a file that was cut or damaged is imported in part",
+        ("cli/test_scan_commands.py::test_a_file_that_was_cut_or_damaged_is_refused",),
+    ),
+    Mutant(
+        "export-goes-on-behind-what-is-not-durable",
+        _FILE,
+        "self._file.truncate(self.state.size)",
+        "pass",
+        "an interrupted export holds records twice",
+        ("cli/test_scan_commands.py::test_an_interrupted_export_goes_on",),
+    ),
+)
