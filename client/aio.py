@@ -27,7 +27,7 @@ from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, Un
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import OperationList, Options, Result
+from gpkvs.operations import Bytes, OperationList, Options, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
@@ -249,12 +249,13 @@ class AsyncClient(AsyncKeyValues):
         keys_only: bool = False,
         limit: int | None = None,
         table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> AsyncIterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces and in no order that means anything.
 
         A key that is there throughout is in exactly one piece, through growth of the table and restarts of the server;
         one that comes or goes meanwhile is in one, or in none. If the connection breaks, the scan goes on behind the
-        last piece by itself, within the retry policy. It fails if no piece comes for the client's timeout.
+        last piece by itself, within the retry policy. It fails if no piece comes in time.
 
         Parameters
         ----------
@@ -268,6 +269,8 @@ class AsyncClient(AsyncKeyValues):
             Of keys, in all.
         table
             By default the client's one.
+        timeout
+            Seconds to wait for the next piece.
 
         Raises
         ------
@@ -279,10 +282,20 @@ class AsyncClient(AsyncKeyValues):
         self._require_open()
         name = self._table if table is None else table
         check_table(name)
-        progress = ScanProgress(
-            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
-        )
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
         return pieces_async(self._stub.Scan, progress, asyncio.sleep)
+
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = await self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
 
     async def create_table(
         self,
@@ -352,7 +365,7 @@ class AsyncClient(AsyncKeyValues):
                 raise
 
     async def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+        """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
             return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())

@@ -25,7 +25,7 @@ from gpkvs.errors import TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, KeyValues, OwnTimeout, TableHandle, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import OperationList, Result
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
@@ -135,15 +135,26 @@ class Client(KeyValues):
         keys_only: bool = False,
         limit: int | None = None,
         table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> Iterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces; as `AsyncClient.scan_pieces`."""
         self._require_open()
         name = self._table if table is None else table
         check_table(name)
-        progress = ScanProgress(
-            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
-        )
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
         return pieces(self._stub.Scan, progress)
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
 
     def create_table(
         self,
@@ -217,7 +228,7 @@ class Client(KeyValues):
         return inf if timeout_s is None else time.monotonic() + timeout_s
 
     def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+        """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
             with self._unless_closed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +42,7 @@ from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import column_of, values_of
-from gpkvs.operations import OperationList, Result
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
@@ -194,9 +195,9 @@ class Store(KeyValues):
         _require_no_timeout(timeout)
         name = table or DEFAULT_TABLE
         found = self.open_table(name)
-        result = self.execute_requests(operations.batch(found.id, found.limits)).request(0)
+        result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
         try:
-            return operations.take(result)
+            return operations.take(result, lambda: self.now_ms)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
 
@@ -271,6 +272,47 @@ class Store(KeyValues):
         # Nobody may see before the gate what a crash could take back (I4, W1).
         self._engine.committer.wait(gate)
         return piece
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces (`scan_step`); batches run between them."""
+        _require_no_timeout(timeout)
+        if limit is not None and limit < 1:
+            raise InvalidArgumentError(f"{limit}, at least 1 is needed", field="limit")
+        self._require_open()
+        return self._pieces(table or DEFAULT_TABLE, cursor, prefix, keys_only, limit)
+
+    def _pieces(
+        self, table: str, cursor: bytes, prefix: bytes, keys_only: bool, limit: int | None
+    ) -> Iterator[ScanPiece]:
+        left = limit
+        while left is None or left > 0:
+            keys_max = PIECE_KEYS_MAX if left is None else min(PIECE_KEYS_MAX, left)
+            piece = self.scan_step(table, cursor, prefix, keys_only=keys_only, keys_max=keys_max)
+            yield piece
+            left = None if left is None else left - len(piece)
+            cursor = piece.cursor
+            if not cursor:
+                return
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        _require_no_timeout(timeout)
+        prefix = as_bytes("prefix", prefix)
+        if not prefix:
+            return self.records(table or DEFAULT_TABLE)
+        return sum(map(len, self.scan_pieces(prefix, keys_only=True, table=table)))
 
     def records(self, table: str = DEFAULT_TABLE) -> int:
         """Return how many keys a table has; expired ones count until they are removed."""

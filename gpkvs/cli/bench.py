@@ -27,7 +27,7 @@ from gpkvs.bench.peers.embedded_stores import PeerName
 from gpkvs.bench.report.report import write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
-from gpkvs.bench.scan.benchmark import ScanOptions, run_scan
+from gpkvs.bench.scan.benchmark import SCAN_PEERS, ScanOptions, run_scan
 from gpkvs.bench.server.benchmark import PARTS, run_server
 from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.wear.benchmark import run_wear
@@ -402,29 +402,36 @@ def growth_command(
 
 
 @app.command("scan")
-@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
+@exits({0: "measured", 1: "something is missing, or a scan returns too few or too many records"})
 def scan_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ScanOptions.promise,
-    records: Annotated[int, typer.Option(help="Records that are scanned.", min=1)] = ScanOptions.records,
-    batch: Annotated[int, typer.Option(help="Records in a batch while they are loaded.", min=1)] = ScanOptions.batch,
-    runs: Annotated[int, typer.Option(help="Runs of each measurement; the median counts.", min=1)] = ScanOptions.rounds,
-    shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = ScanOptions.shape.name,
+    records: Annotated[int, typer.Option(help="Records that each store holds.", min=1)] = ScanOptions.records,
+    runs: Annotated[int, typer.Option(help="Scans of each kind; the median counts.", min=1)] = ScanOptions.runs,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}; by default all. May be repeated."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Store to compare with: {', '.join(SCAN_PEERS)}, or none; by default all."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
-    """Scan all keys and records of a table: embedded, over gRPC, into a file; beside a cursor of LMDB on the same data.
+    """Scan a table from end to end: keys only, and whole records, beside the cursor of LMDB.
 
-    All runs take turns. With the defaults the benchmark takes two minutes and 2 GiB of the file system.
+    In this process the stores take turns, with the same records. A server then serves the store: a client scans it, and
+    exports it to a file. With the defaults it takes one minute and 2 GiB of the file system.
 
-    Example: gpkvs bench scan --records 1000000 --json bench/results/scan-process.json
+    Example: gpkvs bench scan --json bench/results/scan-process.json
     """
     options = ScanOptions(
         directory=directory,
         promise=promise,
         records=records,
-        batch=batch,
-        rounds=runs,
-        shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
+        runs=runs,
+        shapes=tuple(SHAPES[name] for name in _chosen("shape", shape, tuple(SHAPES))),
+        peers=_chosen("peer", peer, SCAN_PEERS),
     )
     with failures_exit(1), ended_by_signals(), _shown() as show:
         result = run_scan(options, show)

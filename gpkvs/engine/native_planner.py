@@ -38,8 +38,8 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved", "is_located"),
-    *("expiries", "now"),
+    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
+    *("expiries", "now", "is_located"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment that it fills.
@@ -125,7 +125,7 @@ class NativePlanner:
         if table is None or not self._takes(batch):
             return None
         planner = self._of_layout[table.entry.layout]
-        if not planner.plan(batch, table, first_sequence, now, is_located):
+        if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
             return None
         runs = log_runs([planner.writes], self._run_kind)
         if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
@@ -242,7 +242,7 @@ class _LayoutPlanner:
         of_ops = {name: columns[name][:count] for name in _LOCATED_OPS}
         return of_ops | {name: columns[name][:chains] for name in _LOCATED_CHAINS}
 
-    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int, is_located: bool) -> bool:
+    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> bool:
         """Do all phases; return whether all of the batch fits.
 
         Raises
@@ -287,9 +287,9 @@ class _LayoutPlanner:
             table.index.address,
             table.index.blocks,
             table.index.unmoved,
-            is_located,
             0 if batch.expiries is None else address_of(batch.expiries),
             now,
+            is_located,
         ]
 
     def result(self) -> RequestResult:

@@ -88,8 +88,8 @@ class Resolver:
         batch, first_sequence, now
             As for `Planner.plan`.
         plan
-            Plans a batch of plain operations, none of whose keys has expired; told whether `locate` has just found
-            its keys.
+            Plans a batch of plain operations, of which no key has expired; told whether `locate` has just found its
+            keys.
 
         Raises
         ------
@@ -113,9 +113,12 @@ class Resolver:
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
                     with memory_refused():
-                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
-                    # A part whose requests were all refused by their checks has none.
-                    parts = [of_table.renumbered(numbers) for of_table in parts if len(of_table.numbers)]
+                        parts = [
+                            self._restored(of_table, part, resolved)
+                            for of_table in planned.result.parts
+                            if resolved.does_any(of_table.numbers)
+                        ]
+                    parts = [of_table.renumbered(numbers) for of_table in parts]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
@@ -147,7 +150,8 @@ class Resolver:
         if located is None:
             keys = self._find(batch, first_sequence, now)
         else:
-            keys = self._located(batch, located, first_sequence, now)
+            keys = _Keys.located(located, first_sequence)
+            self._require_present(int(batch.request_tables[0]), located["old_word"], located["old_meta"], now)
         made = self._decide(batch, columns, keys)
         if made > max(self._made_bytes_max, len(batch.values)):
             return (None, *self._too_much(requests, made))
@@ -181,8 +185,6 @@ class Resolver:
         if not known.all():
             gone = UnknownTableError("the table was dropped meanwhile", field="table")
             return dict.fromkeys(np.flatnonzero(~known).tolist(), gone)
-        if len(batch.request_tables) == 1 and self._tables[int(batch.request_tables[0])].index.has_records:
-            return {}
         of_numbers = self._has_record(batch) == 0
         unfit: dict[int, GpkvsError] = {}
         for wrong, text, field in (
@@ -219,33 +221,23 @@ class Resolver:
             part = batch if len(ids) == 1 else batch.take(mask)
             ops = np.flatnonzero(np.repeat(mask, batch.request_ops))
             found = find_keys(self._backend, self._tables[table_id], part)
-            if now and self._tables[table_id].index.has_records:
-                self._require_present(found, now)
+            self._require_present(table_id, found.old_word, found.old_meta, now)
             keys.add(found, ops)
             keys.versions[ops] = np.arange(first_sequence, first_sequence + len(part), dtype=np.uint64)
             first_sequence += len(part) if part.has_writes else 0
         return keys
 
-    def _located(self, batch: Batch, columns: dict[str, NDArray[Any]], first_sequence: int, now: int) -> _Keys:
-        """Return the keys that `NativePlanner.locate` found, all of one table."""
-        found = Found(columns["chain"], columns["slot"], columns["old_word"], columns["old_meta"])
-        if now and self._tables[int(batch.request_tables[0])].index.has_records:
-            self._require_present(found, now)
-        keys = _Keys(0)
-        keys.chain = found.chain
-        keys.versions = np.arange(first_sequence, first_sequence + len(batch), dtype=np.uint64)
-        keys.slots, keys.old_words, keys.old_metas = [found.slot], [found.old_word], [found.old_meta]
-        return keys
-
-    def _require_present(self, found: Found, now: int) -> None:
-        """Raise `ExpiredKeysError` if some key of a table with records looks expired."""
+    def _require_present(self, table_id: int, old_word: U64, old_meta: U64, now: int) -> None:
+        """Raise `ExpiredKeysError` if some key of a table looks expired."""
+        if not now or not self._tables[table_id].index.has_records:
+            return
         met = np.zeros(1, np.uint64)
         heap = self._files.heap
         self._launch(
             "meet_expired",
-            len(found.slot),
-            reference=found.old_word,
-            meta=found.old_meta,
+            len(old_word),
+            reference=old_word,
+            meta=old_meta,
             heap=heap.address,
             heap_bytes=heap.bytes,
             now=now,
@@ -340,6 +332,17 @@ class _Keys:
         self.old_words: list[U64] = []
         self.old_metas: list[U64] = []
 
+    @staticmethod
+    def located(columns: dict[str, NDArray[Any]], first_sequence: int) -> _Keys:
+        """Return the keys that `NativePlanner.locate` found."""
+        chain = columns["chain"]
+        keys = _Keys(0)
+        keys.chain = chain
+        keys.versions = np.arange(first_sequence, first_sequence + len(chain), dtype=np.uint64)
+        keys.slots, keys.old_words = [columns["slot"]], [columns["old_word"]]
+        keys.old_metas = [columns["old_meta"]]
+        return keys
+
     def of_chains(self) -> list[U64]:
         """Return slots, old words and old metas of all chains."""
         columns = (self.slots, self.old_words, self.old_metas)
@@ -431,6 +434,10 @@ class _Resolved:
     numbers: U64
     failed_check: U32
 
+    def does_any(self, requests: NDArray[np.int64]) -> bool:
+        """Whether any of some requests is done: a table may have none left."""
+        return bool((self.failed_check[requests] == NO_OP).any())
+
     @property
     def has_conflicts(self) -> bool:
         """Whether any check failed."""
@@ -452,10 +459,10 @@ def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResul
     returns_number = (part.ops == Op.INCREMENT.value) | (part.ops == Op.EXPIRY.value)
     if not returns_number.any():
         return result
-    if not len(result.value_lengths):  # no GETs: in each INCREMENT's place its own
+    if not len(result.value_lengths):  # no GETs: in each operation's place its own
         done = result.status[returns_number] == Status.OK.value
         sums = numbers[returns_number][done].view(np.uint8)
-        return RequestResult(result.status, result.versions, np.where(done, np.uint32(8), np.uint32(0)), sums)
+        return replace(result, value_lengths=np.where(done, np.uint32(8), np.uint32(0)), values=sums)
     returns = returns_number | (part.ops == Op.GET.value)
     lengths = np.zeros(len(part), np.uint32)
     lengths[part.ops == Op.GET.value] = result.value_lengths

@@ -17,7 +17,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
-    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(u64, is_located) F(const u64*, expiries) F(u64, now) F(u8*, out) \
+    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
@@ -55,7 +55,7 @@ enum Planned {
     PLANNED_TAIL_UNITS,
     PLANNED_EXPIRED,  // 1: left, for it meets a key that looks expired
     PLANNED_GATE,     // after `gate`
-    PLANNED_CHAINS,
+    PLANNED_CHAINS,   // after `locate`; the plan that follows keeps it
     PLANNED_COUNT
 };
 

@@ -78,6 +78,15 @@ class Blocking:
 
         return run
 
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._loop.run(self._awaited.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def __enter__(self) -> Any:
         return Blocking(self._loop.run(self._awaited.__aenter__()), self._loop)
 

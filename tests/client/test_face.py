@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +272,8 @@ def test_numbers(db: Any) -> None:
     for wrong in ([-1], np.array([-1]), [0.5], np.zeros(2), [2**64], ["1"], [[1]], [True], np.zeros((1, 1), np.uint64)):
         with pytest.raises(InvalidArgumentError, match=r"out of range|whole number"):
             numbers.get_many(wrong)
+    with pytest.raises(InvalidArgumentError):  # it has no room for an expiry
+        numbers.set(key, bytes(8), ttl=100)
     with pytest.raises(InvalidArgumentError, match="2 keys, 1 delta"):
         numbers.incr_many([1, 2], [1])
     with pytest.raises(InvalidArgumentError, match="2 keys, 1 value"):
@@ -296,6 +301,97 @@ def test_more_numbers_than_a_request_takes(kind: str, tmp_path: Path, serve: Cal
         values, found = numbers.get_many(np.arange(300), atomic=False)
         assert (values[:2].tolist(), values[249], found.sum()) == ([2**64 - 1, 1], 497, 250)
         assert numbers.delete_many(keys, atomic=False).all()
+
+
+def wait_until_gone(db: Any, key: bytes) -> None:
+    give_up = time.monotonic() + 30
+    while db.exists(key):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_keys_expire(db: Any) -> None:
+    assert db.ttl(b"k") is None
+    assert not db.expire(b"k", 1)
+    db.set(b"k", b"v", ttl=0.05)
+    wait_until_gone(db, b"k")
+    assert (db.get(b"k"), db.ttl(b"k"), db.delete(b"k")) == (None, None, False)
+    db.set(b"k", b"v", ttl=timedelta(hours=1), if_absent=True)
+    assert 3500 < db.ttl(b"k") <= 3601
+    db.append(b"k", b"w", ttl=5)  # a key that is there keeps what it has
+    assert 3500 < db.ttl(b"k") <= 3601
+    assert db.expire(b"k", 100)
+    assert 90 < db.ttl(b"k") <= 101
+    assert db.expire(b"k", None)
+    assert db.ttl(b"k") == math.inf
+    db.expire(b"k", 100)
+    db.set(b"k", b"v")
+    assert db.ttl(b"k") == math.inf
+    assert db.incr(b"n", ttl=100) == 1
+    assert db.incr(b"n", ttl=5) == 2
+    assert 90 < db.ttl(b"n") <= 101
+    db.set(b"k", b"v", ttl=math.inf)
+    assert db.ttl(b"k") == math.inf
+    with db.transaction() as t:
+        t.get(b"k")
+        t.set(b"k", b"w", ttl=100)
+    assert 90 < db.ttl(b"k") <= 101
+    with db.batch() as batch:
+        batch.set(b"k", b"v", ttl=50, if_present=True)
+        batch.ttl(b"k")
+        batch.ttl(b"none")
+        batch.expire(b"k", 0.05)
+        batch.append(b"new", b"v", ttl=0.05)
+    assert 40 < batch.results[1] <= 51
+    assert batch.results[2:4] == [None, True]
+    assert len(db.batch([(Op.EXPIRY, b"k"), (Op.EXPIRE, b"n", None), (Op.EXPIRY, b"n")])) == 3
+    assert db.ttl(b"n") == math.inf
+    wait_until_gone(db, b"k")
+    wait_until_gone(db, b"new")
+    assert sorted(db.scan(keys_only=True)) == [b"n"]
+    for wrong in (0, -1, math.nan, 1e300, timedelta(0)):
+        with pytest.raises(InvalidArgumentError, match="ttl"):
+            db.set(b"k", b"v", ttl=wrong)
+    for wrong in ("1", True, b"1"):
+        with pytest.raises(TypeError, match="ttl"):
+            db.expire(b"n", wrong)
+    assert not db.exists(b"k")
+
+
+def test_a_transaction_that_read_a_key_which_expires_meanwhile_conflicts(db: Any) -> None:
+    db.set(b"k", b"v", ttl=0.2)
+    with pytest.raises(ConflictError) as caught, db.transaction() as t:
+        assert t.get(b"k") == b"v"
+        wait_until_gone(db, b"k")
+        t.set(b"k", b"w")
+    assert caught.value.found is None
+    assert not db.exists(b"k")
+
+
+def test_a_scan(db: Any) -> None:
+    expected = {b"%s:%d" % (prefix, i): bytes(i % 7) for prefix in (b"a", b"b") for i in range(500)}
+    db.batch([(Op.SET, key, value) for key, value in expected.items()])
+    pairs = list(db.scan())
+    assert len(pairs) == len(expected)
+    assert dict(pairs) == expected
+    assert sorted(db.scan(b"a:", keys_only=True)) == sorted(key for key in expected if key.startswith(b"a:"))
+    assert len(list(db.scan(bytearray(b"b:"), limit=123))) == 123
+    assert (db.count(), db.count(b"a:"), db.count(b"none")) == (1000, 500, 0)
+    begun = db.scan(keys_only=True, limit=300)
+    first = list(begun)
+    rest = list(db.scan(keys_only=True, cursor=begun.cursor))
+    assert sorted(first + rest) == sorted(expected)
+    assert list(db.scan(cursor=None, prefix=b"none")) == []
+    with pytest.raises(InvalidArgumentError, match="cursor"):
+        next(iter(db.scan(cursor=b"nonsense")))
+    with pytest.raises(InvalidArgumentError, match="limit"):
+        next(iter(db.scan(limit=0)))
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.scan("text")
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.count("text")
+    handle = db.table(db.list_tables()[0].name)
+    assert handle.count() == len(list(handle.scan()))
 
 
 def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
@@ -446,6 +542,8 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             "batch": lambda face: face.batch([]),
             "transaction": lambda face: face.transaction(),
             "transact": lambda face: face.transact(lambda t: t.get(b"k")),
+            "scan": lambda face: next(iter(face.scan())),
+            "count": lambda face: face.count(),
             "set_many": lambda face: face.set_many([1], [1]),
             "get_many": lambda face: face.get_many([1]),
             "delete_many": lambda face: face.delete_many([1]),

@@ -251,7 +251,7 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
 def test_memory_that_is_not_given_is_a_refusal(
     store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_named: object) -> None:
         raise error
 
     with monkeypatch.context() as patched:
