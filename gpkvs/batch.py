@@ -73,6 +73,11 @@ _COLUMN_TYPES = {
     "request_ops": np.dtype(np.uint32),
     "request_tables": np.dtype(np.uint32),
 }
+_OPTIONAL_COLUMN_TYPES = {
+    "conditions": np.dtype(np.uint8),
+    "expected": np.dtype(np.uint64),
+    "expiries": np.dtype(np.uint64),
+}
 # Operations with a value in the request, and with one in the response.
 HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
@@ -277,10 +282,8 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
-        if self.expiries is not None:  # the engine would keep the key for ever
-            raise InvalidArgumentError("nothing expires yet", field="expiries")
-        if self.ops.min() < Op.GET.value or self.ops.max() > Op.CHECK.value:
-            i = int(((self.ops < Op.GET.value) | (self.ops > Op.CHECK.value)).argmax())
+        if self.ops.min() < Op.GET.value or self.ops.max() > Op.EXPIRY.value:
+            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
             known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
             raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
         sets = int(np.count_nonzero(self.has_value))
@@ -302,16 +305,13 @@ class Batch:
     def _check_conditions(self) -> None:
         """Check what operations ask of their keys."""
         n = len(self.ops)
-        for name, column in (("conditions", self.conditions), ("expected", self.expected)):
-            if column is not None and len(column) != n:
-                raise InvalidArgumentError(f"{len(column):,} for {counted(n, 'operation')}", field=name)
         conditions = np.zeros(n, np.uint8) if self.conditions is None else self.conditions
         increments = self.ops[self.has_value] == Op.INCREMENT.value
         for wrong, message, name in (
             (conditions > Condition.EQUALS.value, "unknown condition: 0 to 3 are known", "conditions"),
             ((conditions == Condition.EQUALS.value) & (self.expected is None), "nothing is expected", "expected"),
             (
-                (conditions != Condition.NONE.value) & ((self.ops == Op.GET.value) | (self.ops == Op.EXISTS.value)),
+                (conditions != Condition.NONE.value) & np.isin(self.ops, [Op.GET, Op.EXISTS, Op.EXPIRY]),
                 "a GET has no condition",
                 "conditions",
             ),
@@ -352,6 +352,14 @@ class Batch:
                 raise InvalidArgumentError(
                     "its elements do not lie side by side in memory: numpy.ascontiguousarray copies it", field=name
                 )
+        for name, dtype in _OPTIONAL_COLUMN_TYPES.items():
+            column = getattr(self, name)
+            if column is None:
+                continue
+            if column.dtype != dtype or column.ndim != 1 or not column.flags.c_contiguous:
+                raise InvalidArgumentError(f"a contiguous array of {dtype} with 1 dimension is needed", field=name)
+            if len(column) != len(self.ops):
+                raise InvalidArgumentError(f"{len(column):,} for {counted(len(self.ops), 'operation')}", field=name)
         if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 

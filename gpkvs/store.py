@@ -363,6 +363,11 @@ class Store(KeyValues):
         with self._mutex:
             return not self._closed and self._engine.maintain(_STEP_BYTES)
 
+    @property
+    def now_ms(self) -> int:
+        """The time by which keys expire, in milliseconds since 1970: the clock's, but it never goes back."""
+        return self._engine.expiry.now()
+
     def _require_open(self) -> None:
         self._origin.require()
         if self._closed:

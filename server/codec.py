@@ -26,10 +26,11 @@ from gpkvs.batch import (
     is_constant,
 )
 from gpkvs.config import Limits
+from gpkvs.engine.expiry import wall_clock_ms
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
-from gpkvs.server.options import Options, decode_options, join_options
+from gpkvs.server.options import Clock, Options, decode_options, join_options
 
 # Room for the columns of a response beside its values: status, version and value length of each operation.
 _RESPONSE_BYTES_PER_OP = 16
@@ -177,7 +178,13 @@ def single(
     )
 
 
-def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message_bytes: int = 0) -> Request:
+def decode(
+    message: kv_pb2.BatchRequest,
+    limits: Limits,
+    table: int = 0,
+    message_bytes: int = 0,
+    clock: Clock = wall_clock_ms,
+) -> Request:
     """Take the columns out of a message and check them against the limits of its table.
 
     Parameters
@@ -186,6 +193,8 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
         The message, and the limits and id of its table.
     message_bytes
         The message's size as it came.
+    clock
+        From which on times to live count.
 
     Raises
     ------
@@ -201,7 +210,7 @@ def decode(message: kv_pb2.BatchRequest, limits: Limits, table: int = 0, message
         with_value = int(np.count_nonzero(HAS_VALUE[op_column]))
         _check_response(len(ops), returning, op_column, limits)
         returning = int(np.count_nonzero(RETURNS_VALUE[op_column]))
-    options = decode_options(message, len(ops))
+    options = decode_options(message, len(ops), clock)
     batch = Batch(
         ops=op_column,
         keys=np.frombuffer(keys, np.uint8),

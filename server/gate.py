@@ -24,6 +24,10 @@ class Serving:
     stream_requests_max: int
     stream_bytes_max: int
 
+    def now_ms(self) -> int:
+        """Return the time by which keys expire, in milliseconds since 1970."""
+        return self.store.now_ms
+
 
 class Gate:
     """Lets calls through to the store while there is one, and counts those under way."""

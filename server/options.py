@@ -5,8 +5,7 @@ Most requests have none of them, and pay for none.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,7 +26,13 @@ class Options(NamedTuple):
     expiries: bytes = b""
 
 
-def options_of(*, condition: int = 0, expected: int = 0, expiry_ms: int = 0, ttl_ms: int = 0) -> Options | None:
+Clock = Callable[[], int]
+"""Tells the time by which keys expire, in milliseconds since 1970 (`gpkvs.store.Store.now_ms`)."""
+
+
+def options_of(
+    clock: Clock, *, condition: int = 0, expected: int = 0, expiry_ms: int = 0, ttl_ms: int = 0
+) -> Options | None:
     """Return what a single operation asks for, or None if that is nothing.
 
     Raises
@@ -42,8 +47,7 @@ def options_of(*, condition: int = 0, expected: int = 0, expiry_ms: int = 0, ttl
     if expiry_ms and ttl_ms:
         raise InvalidArgumentError("given beside expiry_ms: fill in one of the two", field="ttl_ms")
     if ttl_ms:
-        expiry_ms = _expiry_of(ttl_ms, "ttl_ms")
-    _refuse_expiries("expiry_ms", expiry_ms)
+        expiry_ms = _expiry_of(clock(), ttl_ms, "ttl_ms")
     return Options(
         bytes([condition]) if condition else b"",
         expected.to_bytes(8, "little") if condition == Condition.EQUALS else b"",
@@ -51,7 +55,7 @@ def options_of(*, condition: int = 0, expected: int = 0, expiry_ms: int = 0, ttl
     )
 
 
-def decode_options(message: kv_pb2.BatchRequest, operations: int) -> Options | None:
+def decode_options(message: kv_pb2.BatchRequest, operations: int, clock: Clock) -> Options | None:
     """Return what the operations of a request ask for, or None if that is nothing.
 
     Raises
@@ -72,40 +76,29 @@ def decode_options(message: kv_pb2.BatchRequest, operations: int) -> Options | N
     if expiries and ttls:
         raise InvalidArgumentError("given beside expiries: fill in one of the two", field="ttls")
     if ttls:
-        expiries = _expiries_of(np.frombuffer(ttls, "<u8"))
+        expiries = _expiries_of(clock(), np.frombuffer(ttls, "<u8"))
     # Columns of zeros say nothing. Without them the request is executed as any that never had them.
     options = Options(_unless_zeros(conditions), expected, _unless_zeros(expiries))
-    _refuse_expiries("expiries", options.expiries)
     return options if options.conditions or options.expiries else None
-
-
-def _refuse_expiries(field: str, given: object) -> None:
-    if given:
-        raise InvalidArgumentError("the store has no expiry yet", field=field)
 
 
 def _unless_zeros(column: bytes) -> bytes:
     return column if column.count(0) < len(column) else b""
 
 
-def _expiries_of(ttls: U64) -> bytes:
+def _expiries_of(now_ms: int, ttls: U64) -> bytes:
     """Return when what lives so long from now on expires; 0 stays 0."""
     longest = int(ttls.argmax())
-    _expiry_of(int(ttls[longest]), "ttls", longest)
-    return np.where(ttls == 0, ttls, ttls + np.uint64(_now_ms())).astype("<u8", copy=False).tobytes()
+    _expiry_of(now_ms, int(ttls[longest]), "ttls", longest)
+    return np.where(ttls == 0, ttls, ttls + np.uint64(now_ms)).astype("<u8", copy=False).tobytes()
 
 
-def _expiry_of(ttl_ms: int, field: str, index: int | None = None) -> int:
+def _expiry_of(now_ms: int, ttl_ms: int, field: str, index: int | None = None) -> int:
     """Return when what lives so long from now on expires, or refuse it."""
-    expiry_ms = _now_ms() + ttl_ms
+    expiry_ms = now_ms + ttl_ms
     if expiry_ms > _TIME_MAX:
         raise InvalidArgumentError(f"{ttl_ms:,} ms from now on is past the end of time", field=field, index=index)
     return expiry_ms
-
-
-def _now_ms() -> int:
-    """Return the server's clock in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def join_options(options: Sequence[Options | None], operations: Sequence[int]) -> dict[str, Any]:

@@ -50,7 +50,11 @@ class KVService:
     async def Set(self, message: kv_pb2.SetRequest, call: Call) -> kv_pb2.SetResponse:  # noqa: N802
         """Store a value; it is durable when the response is sent."""
         options = options_of(
-            condition=message.condition, expected=message.expected, expiry_ms=message.expiry_ms, ttl_ms=message.ttl_ms
+            self._gate.serving().now_ms,
+            condition=message.condition,
+            expected=message.expected,
+            expiry_ms=message.expiry_ms,
+            ttl_ms=message.ttl_ms,
         )
         submitted = self._submit(Op.SET, message.table, message.key, call, message.value, options)
         del message
@@ -61,7 +65,7 @@ class KVService:
 
     async def Delete(self, message: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:  # noqa: N802
         """Remove a key; it is gone durably when the response is sent."""
-        options = options_of(condition=message.condition, expected=message.expected)
+        options = options_of(self._gate.serving().now_ms, condition=message.condition, expected=message.expected)
         response = await self._submit(Op.DELETE, message.table, message.key, call, options=options)
         return kv_pb2.DeleteResponse(
             found=response.status[0] == _OK,
@@ -72,7 +76,7 @@ class KVService:
     async def Increment(self, message: kv_pb2.IncrementRequest, call: Call) -> kv_pb2.IncrementResponse:  # noqa: N802
         """Add to the number of a key; the sum is durable when the response is sent."""
         key, delta = message.key, message.delta.to_bytes(8, "little", signed=True)
-        options = options_of(ttl_ms=message.ttl_ms)
+        options = options_of(self._gate.serving().now_ms, ttl_ms=message.ttl_ms)
         response = await self._submit(Op.INCREMENT, message.table, key, call, delta, options)
         _require_sound(response, [key])
         match response.status[0]:
@@ -112,7 +116,7 @@ class KVService:
         """Run operations in order, atomically."""
         serving = self._gate.serving()
         table = serving.store.open_table(message.table)
-        request = codec.decode(message, table.limits, table.id, call.message_bytes)
+        request = codec.decode(message, table.limits, table.id, call.message_bytes, serving.now_ms)
         request_id = message.id
         del message
         response = await serving.batcher.submit(request, call.account, call.context.time_remaining())

@@ -21,29 +21,49 @@ from hypothesis import strategies as st
 
 import gpkvs
 from gpkvs.batch import Op
-from gpkvs.errors import InvalidArgumentError, NoSpaceError
+from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
 from gpkvs.server import codec
 
 EXAMPLES_A_ROUND = 300
-REFUSALS = (InvalidArgumentError, NoSpaceError)
+REFUSALS = (InvalidArgumentError, NoSpaceError, ConflictError)
 
 U32 = st.one_of(st.integers(0, 12), st.sampled_from([4096, 4097, 1 << 20, 2**31, 2**32 - 1]))
 BYTES = st.one_of(st.binary(max_size=64), st.sampled_from([b"\1" * 8, b"\2" * 8, b"\3" * 8, b"\0" * 8, b"k" * 64]))
-OPS = st.lists(st.sampled_from([1, 1, 2, 2, 3, 3, 0, 4, 255]), max_size=12).map(bytes)
+OPS = st.lists(st.sampled_from([1, 1, 2, 2, 3, 3, 0, 4, 5, 6, 7, 8, 9, 10, 255]), max_size=12).map(bytes)
 LENGTHS = st.lists(U32, max_size=12).map(lambda lengths: b"".join(n.to_bytes(4, "little") for n in lengths))
 TABLES = st.sampled_from(["", "", "default", "numbers", "numbers", "none", "\0"])
+
+
+COLUMNS = ("ops", "keys", "key_lengths", "values", "value_lengths", "conditions", "expected", "expiries", "ttls")
+
+
+@st.composite
+def options(draw: st.DrawFn, ops: list[int]) -> dict[str, bytes]:
+    """Return what operations ask for beside their keys and values; half of all requests ask for nothing."""
+    if not draw(st.booleans()) and Op.CHECK not in ops:
+        return {}
+    allowed = {Op.GET: [0], Op.EXISTS: [0], Op.EXPIRY: [0], Op.CHECK: [1, 2, 3]}
+    columns = {"conditions": bytes(draw(st.sampled_from(allowed.get(Op(op), [0, 1, 2, 3]))) for op in ops)}
+    if 3 in columns["conditions"]:
+        numbers = st.sampled_from([0, 1, 2, 3, 4, 0x6B6B6B6B6B6B6B6B, 2**64 - 1])
+        columns["expected"] = b"".join(draw(numbers).to_bytes(8, "little") for _ in ops)
+    if draw(st.booleans()):
+        times = st.sampled_from([0, 0, 1, 1000, 2**42, 2**64 - 1])
+        columns[draw(st.sampled_from(["expiries", "ttls"]))] = b"".join(draw(times).to_bytes(8, "little") for _ in ops)
+    return columns
 
 
 @st.composite
 def near_requests(draw: st.DrawFn) -> bytes:
     """Return the bytes of a request that is right but for what was done to it in the end."""
     size = draw(st.sampled_from([0, 8, 8]))
-    ops = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=12))
-    sets = ops.count(Op.SET)
+    kinds = draw(st.sampled_from([[1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 7], list(range(1, 10))]))
+    ops = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=12))
+    with_value = [op for op in ops if op in (Op.SET, Op.INCREMENT, Op.APPEND)]
     key_lengths = [size or draw(st.integers(1, 20)) for _ in ops]
-    value_lengths = [size or draw(st.integers(0, 40)) for _ in range(sets)]
+    value_lengths = [8 if op == Op.INCREMENT else size or draw(st.integers(0, 40)) for op in with_value]
     message = kv_pb2.BatchRequest(
         table=draw(TABLES),
         ops=bytes(ops),
@@ -52,12 +72,13 @@ def near_requests(draw: st.DrawFn) -> bytes:
         key_size=size,
         values=draw(st.binary(min_size=1, max_size=1)) * sum(value_lengths),
         value_lengths=b"" if size else b"".join(n.to_bytes(4, "little") for n in value_lengths),
-        value_size=size if sets else 0,
+        value_size=size if with_value else 0,
         id=draw(st.integers(0, 2**64 - 1)),
+        **draw(options(ops)),
     )
     match draw(st.sampled_from(["nothing", "nothing", "field", "bytes"])):
         case "field":
-            name = draw(st.sampled_from(["ops", "keys", "key_lengths", "values", "value_lengths"]))
+            name = draw(st.sampled_from(COLUMNS))
             setattr(message, name, draw(BYTES))
         case "bytes":
             return draw(mutations(message.SerializeToString()))
@@ -87,6 +108,10 @@ REQUESTS = st.one_of(
         values=BYTES,
         value_lengths=st.one_of(LENGTHS, BYTES),
         value_size=U32,
+        conditions=BYTES,
+        expected=BYTES,
+        expiries=BYTES,
+        ttls=BYTES,
     ).map(lambda message: message.SerializeToString()),
     st.binary(max_size=200),
 )
@@ -115,11 +140,13 @@ def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
             assert isinstance(answer, REFUSALS), repr(answer)
             continue
         executed += 1
-        lengths = [int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.gets, 4)]
+        lengths = [
+            int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.returning, 4)
+        ]
         assert len(answer.status) == request.operations
-        assert set(answer.status) <= {0, 1}
+        assert set(answer.status) <= {0, 1, 3, 4, 5}
         assert len(answer.versions) in (0, 8 * request.operations)  # a table may have none
-        assert len(answer.value_lengths) == 4 * request.gets
+        assert len(answer.value_lengths) == 4 * request.returning
         assert sum(lengths) == len(answer.values)
         kv_pb2.BatchResponse.FromString(codec.encode(7, answer).SerializeToString())
     return executed

@@ -16,6 +16,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.heap import Heap
@@ -26,7 +27,7 @@ from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
-from gpkvs.engine.planner import Planned
+from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.resolve import Resolver
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
@@ -111,6 +112,7 @@ class Engine:
         )
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
+        self.expiry = Expiry(backend, files, tables, meter, self._remove)
 
     @property
     def kept_bytes(self) -> int:
@@ -144,6 +146,9 @@ class Engine:
         if self._journal_growth:
             self._journal_growth.step()
         self.free_space.before_batch()
+        self.expiry.beside_batches()
+        if batch.expiries is not None:
+            self.expiry.expect(batch)
         if len(batch) > self._log_entries_max and batch.has_writes:
             self._grow_log(batch)
         planned = self._plan(batch)
@@ -152,6 +157,8 @@ class Engine:
         if not planned.write_set:
             return planned.result, self._read_gate(batch)
         gate = self.committer.commit(planned.write_set)
+        if batch.expiries is not None or batch.looks_first:
+            self.expiry.committed(planned.write_set)
         self.growth.after(planned.write_set)
         if self.free_space.is_due:
             self.free_space.pay(sum(writes.heap_units for writes in planned.write_set.tables))
@@ -209,21 +216,42 @@ class Engine:
             failpoint.hit("before_reply")
 
     def _plan(self, batch: Batch) -> Planned:
-        if batch.looks_first:
-            return self._resolver.plan(batch, self.next_sequence, self._plan_plain)
-        return self._plan_plain(batch)
+        """Plan a batch; keys of it that have expired are removed before, durably as soon as its result is."""
+        now = self.expiry.batch_now
+        while True:
+            try:
+                return self._plan_at(batch, now)
+            except ExpiredKeysError:
+                if not self.expiry.remove_of(batch, now):
+                    now = 0  # damaged records only look expired: they are read as what they are
 
-    def _plan_plain(self, batch: Batch) -> Planned:
-        planned = self._plan_natively(batch)
+    def _plan_at(self, batch: Batch, now: int) -> Planned:
+        """Plan a batch as of a time; raises `ExpiredKeysError` if it meets keys that look expired."""
+        if batch.looks_first or self._resolver.refuses_expiries(batch):
+            return self._resolver.plan(batch, self.next_sequence, now, self._plan_plain)
+        return self._plan_plain(batch, now)
+
+    def _remove(self, deletes: Batch) -> None:
+        """Run a transaction of DELETEs, which the engine itself asks for."""
+        self.meter.transactions += 1
+        planned = self._plan_plain(deletes)
+        for refusal in planned.result.rejected.values():
+            raise refusal
+        assert planned.result.requests == 1
+        if planned.write_set:
+            self.committer.commit(planned.write_set)
+
+    def _plan_plain(self, batch: Batch, now: int = 0) -> Planned:
+        planned = self._plan_natively(batch, now)
         self._was_planned_natively = planned is not None
         if planned:
             return planned
         try:
-            return self._plan_by_phases(batch)
+            return self._plan_by_phases(batch, now)
         except NoRoomError as lacking:
-            return self._plan_with_room(batch, lacking)
+            return self._plan_with_room(batch, now, lacking)
 
-    def _plan_with_room(self, batch: Batch, lacking: NoRoomError) -> Planned:
+    def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
         growth, needed_bytes, present = self._heap_growth, record_bytes_max(batch), self.heap.present_bytes
         if growth.is_preferred:
@@ -232,9 +260,9 @@ class Engine:
             self.free_space.make_room(lacking)
             if growth.can_grow:
                 with suppress(NoRoomError):
-                    return self._plan_by_phases(batch)
+                    return self._plan_by_phases(batch, now)
                 growth.make_room(needed_bytes)
-        return self._plan_by_phases(batch, makes_do=True)
+        return self._plan_by_phases(batch, now, makes_do=True)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:
         """Whether a request was refused for want of room."""
@@ -260,18 +288,18 @@ class Engine:
         self._log_entries_max = self._files.log_entries_max
         self._native.take_over_log()
 
-    def _plan_natively(self, batch: Batch) -> Planned | None:
+    def _plan_natively(self, batch: Batch, now: int) -> Planned | None:
         with memory_refused():
-            planned = self._native.plan(batch, self.next_sequence)
+            planned = self._native.plan(batch, self.next_sequence, now)
         if planned:
             self.meter.lap("plan")
         return planned
 
-    def _plan_by_phases(self, batch: Batch, *, makes_do: bool = False) -> Planned:
+    def _plan_by_phases(self, batch: Batch, now: int, *, makes_do: bool = False) -> Planned:
         is_small = len(batch) <= self._backend.host_ops_max
         on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         planner = self._phases_on_host if on_host else self._phases
-        return planner.plan(batch, self.next_sequence, makes_do=makes_do)
+        return planner.plan(batch, self.next_sequence, now, makes_do=makes_do)
 
     @property
     def heap_bytes_given(self) -> int:
@@ -310,9 +338,10 @@ class Engine:
             If the step failed; the task that it belonged to is given up.
         """
         self.free_space.before_batch()
+        is_due = self.expiry.idle_step()
         if self.free_space.count_step(budget_bytes):
             return True
-        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step()
+        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpkvs.engine.write_set import Volumes
 
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
@@ -15,6 +18,8 @@ from gpkvs.engine.write_set import Volumes
 READ_PHASES = ("route", "order", "find", "fold", "measure")
 COMMIT_PHASES = ("record", "log", "persist_heap", "persist_log", "active", "apply", "persist_index", "idle")
 WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
+# Upper bounds of how late expired keys were removed, in seconds; the last class has none.
+EXPIRY_LAG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
 
 
@@ -34,9 +39,24 @@ class Meter:
     written_bytes
         Stored to PM, by file: ``heap`` (records), ``log`` (undo entries, descriptors), ``index`` (slots), ``root``
         (flags). Over `user_bytes` it is the write amplification.
+    expired_keys
+        Removed because they had expired.
+    expiry_lags, expiry_lag_seconds
+        How many of them were removed how late after their expiry, by the classes of `EXPIRY_LAG_SECONDS` and one above
+        them; and the sum of it. What expired while the store was closed counts from its opening.
     """
 
-    __slots__ = ("_last", "commits", "phase_seconds", "transactions", "user_bytes", "written_bytes")
+    __slots__ = (
+        "_last",
+        "commits",
+        "expired_keys",
+        "expiry_lag_seconds",
+        "expiry_lags",
+        "phase_seconds",
+        "transactions",
+        "user_bytes",
+        "written_bytes",
+    )
 
     def __init__(self) -> None:
         self.transactions = 0
@@ -44,6 +64,9 @@ class Meter:
         self.phase_seconds = dict.fromkeys(PHASES, 0.0)
         self.user_bytes = 0
         self.written_bytes = dict.fromkeys(("heap", "log", "index", "root"), 0)
+        self.expired_keys = 0
+        self.expiry_lags = [0] * (len(EXPIRY_LAG_SECONDS) + 1)
+        self.expiry_lag_seconds = 0.0
         self._last = 0.0
 
     def begin(self) -> None:
@@ -66,3 +89,12 @@ class Meter:
         written["log"] += header_bytes + volumes.entry_bytes
         written["index"] += volumes.index_bytes
         written["root"] += flag_bytes
+
+    def expired(self, late_ms: NDArray[np.int64]) -> None:
+        """Book keys that were removed because they had expired; of each, how long after."""
+        seconds = late_ms / 1000
+        classes = np.searchsorted(EXPIRY_LAG_SECONDS, seconds)
+        counts = np.bincount(classes, minlength=len(self.expiry_lags)).tolist()
+        self.expiry_lags = [old + new for old, new in zip(self.expiry_lags, counts, strict=True)]
+        self.expiry_lag_seconds += float(seconds.sum())
+        self.expired_keys += len(late_ms)

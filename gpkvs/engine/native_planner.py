@@ -20,7 +20,7 @@ from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, Batch, BatchPart, BatchResult, RequestResult, constant
 from gpkvs.engine.heap import Heap, Tail
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST
-from gpkvs.engine.planner import Planned
+from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
@@ -38,15 +38,15 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
+    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved", "expiries", "now"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment that it fills.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
 _ELEMENTS["filled_segment"] = FILLED_WORDS
 # `Planned` in kernels/native_planner.hpp.
-_PLANNED_COUNT = 6
-_PLANNED_GATE = 6
+_PLANNED_COUNT = 7
+_PLANNED_GATE = 7
 # The columns that the committer reads.
 _OF_WRITES = (
     *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
@@ -100,13 +100,13 @@ class NativePlanner:
         for planner in self._of_layout.values():
             planner.take_over_heap()
 
-    def plan(self, batch: Batch, first_sequence: int) -> Planned | None:
+    def plan(self, batch: Batch, first_sequence: int, now: int = 0) -> Planned | None:
         """See `Planner.plan`."""
         table = self._tables.get(int(batch.request_tables[0]))
         if table is None or not self._takes(batch):
             return None
         planner = self._of_layout[table.entry.layout]
-        if not planner.plan(batch, table, first_sequence):
+        if not planner.plan(batch, table, first_sequence, now):
             return None
         runs = log_runs([planner.writes], self._run_kind)
         if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
@@ -211,8 +211,14 @@ class _LayoutPlanner:
         self.writes.changed_slot = columns["changed_slot"]
         self._columns, self._ops_max = columns, ops_max
 
-    def plan(self, batch: Batch, table: Table, first_sequence: int) -> bool:
-        """Do all phases; return whether all of the batch fits."""
+    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int) -> bool:
+        """Do all phases; return whether all of the batch fits.
+
+        Raises
+        ------
+        ExpiredKeysError
+            As `Planner.plan` says.
+        """
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
         if count > self._ops_max:
@@ -236,11 +242,15 @@ class _LayoutPlanner:
             table.index.address,
             table.index.blocks,
             table.index.unmoved,
+            0 if batch.expiries is None else address_of(batch.expiries),
+            now,
         ]
         self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
-        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units = self._columns["planned"][
+        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
+        if expired:
+            raise ExpiredKeysError
         writes.read_counters()
         self.tail = Tail(tail_segment, tail_units)
         return not left

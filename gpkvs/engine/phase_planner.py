@@ -71,12 +71,12 @@ class PhasePlanner:
         self._meter = meter
         self._made: dict[int, Phases] = {}  # by table id
 
-    def plan(self, batch: Batch, first_sequence: int, *, makes_do: bool = False) -> Planned:
+    def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, makes_do: bool = False) -> Planned:
         """See `Planner.plan`; the phases run as often as it takes to know which requests fit.
 
         Parameters
         ----------
-        batch, first_sequence
+        batch, first_sequence, now
             As there.
         makes_do
             Whether to cut the batch, or to refuse its first request, where the heap has no room now.
@@ -85,6 +85,8 @@ class PhasePlanner:
         ------
         NoRoomError
             If the heap has no room now, and this may not make do.
+        ExpiredKeysError
+            As there.
         """
         with memory_refused():
             requests = cut_to_tables(batch, RUNS_MAX)
@@ -101,7 +103,7 @@ class PhasePlanner:
                     numbers = np.flatnonzero(admitted)
                     part = batch if len(numbers) == len(admitted) else batch.take(admitted)
                     self._backend.begin()
-                    plans = self._plan_tables(part, first_sequence)
+                    plans = self._plan_tables(part, first_sequence, now)
                     write_set = self._plan_transaction(part, plans)
                     parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
                     return Planned(BatchResult(parts, rejected, requests), write_set)
@@ -131,16 +133,16 @@ class PhasePlanner:
         gone = np.flatnonzero(~np.isin(tables, list(self._tables)))
         return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
 
-    def _plan_tables(self, batch: Batch, first_sequence: int) -> list[TablePlan]:
+    def _plan_tables(self, batch: Batch, first_sequence: int, now: int) -> list[TablePlan]:
         """Divide a batch by table; the operations of one table keep their order."""
         if len(batch.request_tables) == 1:
             phases = self._phases(int(batch.request_tables[0]))
-            return [(phases, Plan(self._place, batch, FIRST_REQUEST, first_sequence))]
+            return [(phases, Plan(self._place, batch, FIRST_REQUEST, first_sequence, now))]
         plans = []
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
-            plans.append((self._phases(table_id), Plan(self._place, part, np.flatnonzero(mask), first_sequence)))
+            plans.append((self._phases(table_id), Plan(self._place, part, np.flatnonzero(mask), first_sequence, now)))
             first_sequence += len(part) if part.has_writes else 0
         return plans
 
@@ -251,6 +253,8 @@ class PhasePlanner:
             value_offsets=download(plan.value_offsets),
             value_lengths=plan.host_value_lengths,
         )
+        if plan.batch.expiries is not None:
+            writes.keep(expiries=plan.batch.expiries)
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
         digest = self._place.scratch(writes.slots, np.uint64)

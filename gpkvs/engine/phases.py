@@ -60,7 +60,13 @@ class Phases(ABC):
         return self._backend.xp
 
     def read(self, plan: Plan) -> None:
-        """Find every key and what each operation sees; PM is only read."""
+        """Find every key and what each operation sees; PM is only read.
+
+        Raises
+        ------
+        ExpiredKeysError
+            If some key looks expired.
+        """
         failpoint.hit("before_route")
         if plan.batch.has_writes:
             if not self._has_versions:
@@ -74,6 +80,8 @@ class Phases(ABC):
         else:
             self._look(plan)
             self._meter.lap("find")
+        if plan.now:
+            self._require_present(plan)
 
     def measure(self, plan: Plan) -> None:
         """Find out how long the values of all GETs are, which reads and checks the records that they come from."""
@@ -354,6 +362,10 @@ class Phases(ABC):
     @abstractmethod
     def _has_versions(self) -> bool:
         """Whether slots hold versions."""
+
+    @abstractmethod
+    def _require_present(self, plan: Plan) -> None:
+        """Raise `ExpiredKeysError` if some key looks expired."""
 
     @abstractmethod
     def _value_column(self, size: int) -> U8:

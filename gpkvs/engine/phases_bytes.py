@@ -8,6 +8,7 @@ from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.plan import Plan, Seen, offsets_of
+from gpkvs.engine.planner import ExpiredKeysError
 from gpkvs.media.layout import NO_SLOT, ChangeKind
 
 
@@ -15,6 +16,23 @@ class BytesPhases(Phases):
     """The phases of a table whose slots refer to records."""
 
     _has_versions = True
+
+    def _require_present(self, plan: Plan) -> None:
+        download, reads_only = self._backend.download, not plan.batch.has_writes
+        reference = download(plan.seen.source_word if reads_only else plan.chains.old_word)
+        met = np.zeros(1, np.uint64)
+        self._backend.host.launch(
+            "meet_expired",
+            len(reference),
+            reference=reference,
+            meta=0 if reads_only else download(plan.chains.old_meta),
+            heap=self._files.heap.address,
+            heap_bytes=self._files.heap.bytes,
+            now=plan.now,
+            met=met,
+        )
+        if met[0]:
+            raise ExpiredKeysError
 
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         return {"key_offsets": plan.key_offsets, "key_lengths": plan.key_lengths}
@@ -31,6 +49,7 @@ class BytesPhases(Phases):
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
             "reference": reference,
+            "expiries": 0 if plan.batch.expiries is None else self._backend.upload(plan.batch.expiries),
             "first_sequence": plan.first_sequence,
         }
 

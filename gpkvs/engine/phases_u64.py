@@ -90,6 +90,9 @@ class U64Phases(Phases):
             words = words[plan.seen.status == Status.OK.value]
         return words.view(np.uint8)
 
+    def _require_present(self, plan: Plan) -> None:
+        del plan  # numbers never expire
+
     def kept_records(self, plan: Plan) -> U32:
         """See `Phases.kept_records`; values need none."""
         del plan

@@ -127,6 +127,8 @@ class Plan:
         The number of each of its requests in the whole batch.
     first_sequence
         The version of its first operation.
+    now
+        The time, or 0, as `Planner.plan` says.
     """
 
     chains: Chains
@@ -142,11 +144,14 @@ class Plan:
     changes: SlotChanges
     result: RequestResult
 
-    def __init__(self, backend: Backend, batch: Batch, numbers: NDArray[np.int64], first_sequence: int) -> None:
+    def __init__(
+        self, backend: Backend, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
+    ) -> None:
         self._backend = backend
         self.batch = batch
         self.numbers = numbers
         self.first_sequence = first_sequence
+        self.now = now
 
     def fetch(self) -> None:
         """Bring keys, then values where kernels run; values arrive while other things are done."""

@@ -8,6 +8,10 @@ from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.write_set import WriteSet
 
 
+class ExpiredKeysError(Exception):
+    """A batch meets keys that look expired. The engine removes them, and has the batch planned again."""
+
+
 class Planned(NamedTuple):
     """A batch as planned: its results, which nobody may see before the write set is durable.
 
@@ -26,7 +30,7 @@ class Planned(NamedTuple):
 class Planner(Protocol):
     """Turns batches into results and write sets. A planner only reads PM: nothing has happened if it fails."""
 
-    def plan(self, batch: Batch, first_sequence: int, /) -> Planned | None:
+    def plan(self, batch: Batch, first_sequence: int, now: int, /) -> Planned | None:
         """Plan the longest run of requests from the first on that fits one transaction.
 
         Parameters
@@ -35,9 +39,16 @@ class Planner(Protocol):
             Valid columns (`Batch.validate`).
         first_sequence
             The version of the first operation.
+        now
+            The time, in milliseconds since 1970; 0: no key is looked at for its expiry.
 
         Returns
         -------
         Planned or None
             `None`: another planner must do it.
+
+        Raises
+        ------
+        ExpiredKeysError
+            If a key that the batch names has a record that looks expired.
         """

@@ -1,8 +1,8 @@
 """Operations that look before they act become plain ones: SETs, DELETEs, GETs and EXISTSs, which planners know.
 
-Conditions, checks, increments and appends depend on what the operations before them leave, of other keys too: a check
-that fails takes its whole request back. So one serial pass goes through a batch in arrival order
-(``kernels/resolve.hpp``). A batch without them does not come here.
+Conditions, checks, increments, appends and operations on expiries depend on what the operations before them leave, of
+other keys too: a check that fails takes its whole request back. So one serial pass goes through a batch in arrival
+order (``kernels/resolve.hpp``). A batch without them does not come here.
 
 What a planner refuses takes part in nothing. Then the pass runs again, without the requests that were refused.
 """
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, constant, is_constant
 from gpkvs.engine.capacity import request_of_op
+from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
-from gpkvs.engine.planner import Planned
+from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
 from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError, UnknownTableError, memory_refused
 from gpkvs.media.files import StoreFiles
@@ -61,15 +62,20 @@ class Resolver:
         self._meter = meter
         self._plain: Batch | None = None  # of the last batch: its write set has the addresses of these columns
 
-    def plan(self, batch: Batch, first_sequence: int, plan: Callable[[Batch], Planned]) -> Planned:
+    def plan(self, batch: Batch, first_sequence: int, now: int, plan: Callable[[Batch], Planned]) -> Planned:
         """Plan the longest run of requests from the first on that fits one transaction.
 
         Parameters
         ----------
-        batch, first_sequence
+        batch, first_sequence, now
             As for `Planner.plan`.
         plan
-            Plans a batch of plain operations.
+            Plans a batch of plain operations; none of its keys has expired.
+
+        Raises
+        ------
+        ExpiredKeysError
+            As there.
         """
         requests = len(batch.request_ops)
         rejected: dict[int, GpkvsError] = {}
@@ -81,7 +87,7 @@ class Resolver:
             numbers = np.flatnonzero(admitted)
             with memory_refused():
                 part = batch if admitted.all() else batch.take(admitted)
-                resolved, fitting, refused = self._resolve(part, first_sequence)
+                resolved, fitting, refused = self._resolve(part, first_sequence, now)
             if resolved:
                 self._plain = resolved.plain
                 planned = plan(self._plain)
@@ -98,7 +104,9 @@ class Resolver:
                 requests = int(numbers[fitting])
                 rejected = {number: reason for number, reason in rejected.items() if number < requests}
 
-    def _resolve(self, batch: Batch, first_sequence: int) -> tuple[_Resolved | None, int, dict[int, GpkvsError]]:
+    def _resolve(
+        self, batch: Batch, first_sequence: int, now: int
+    ) -> tuple[_Resolved | None, int, dict[int, GpkvsError]]:
         """Resolve a batch.
 
         Returns
@@ -115,7 +123,7 @@ class Resolver:
             return None, requests, refused
         self._backend.host.begin()
         columns = _Columns(self._backend, batch, self._has_record(batch))
-        made = self._decide(batch, columns, self._find(batch, first_sequence))
+        made = self._decide(batch, columns, self._find(batch, first_sequence, now))
         if made > max(self._made_bytes_max, len(batch.values)):
             return (None, *self._too_much(requests, made))
         values = np.empty(made, np.uint8)
@@ -129,6 +137,7 @@ class Resolver:
             columns.lengths[columns.plain_ops == Op.SET.value],
             batch.request_ops,
             batch.request_tables,
+            expiries=columns.plain_expiries if columns.plain_expiries.any() else None,
         )
         return _Resolved(plain, columns.status, columns.numbers, columns.failed_check), requests, {}
 
@@ -144,11 +153,25 @@ class Resolver:
         if not known.all():
             gone = UnknownTableError("the table was dropped meanwhile", field="table")
             return dict.fromkeys(np.flatnonzero(~known).tolist(), gone)
-        appends = (batch.ops == Op.APPEND.value) & (self._has_record(batch) == 0)
-        if not appends.any():
-            return {}
-        reason = InvalidArgumentError("a table of the layout u64 has no append", field="ops")
-        return dict.fromkeys(np.unique(request_of_op(batch)[appends]).tolist(), reason)
+        of_numbers = self._has_record(batch) == 0
+        unfit: dict[int, GpkvsError] = {}
+        for wrong, text, field in (
+            (batch.ops == Op.APPEND.value, "append", "ops"),
+            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "expiry", "ops"),
+            (batch.expiries is not None and batch.expiries != 0, "expiry", "expiries"),
+        ):
+            refused = of_numbers & wrong
+            if refused.any():
+                reason = InvalidArgumentError(f"a table of the layout u64 has no {text}", field=field)
+                unfit.update(dict.fromkeys(np.unique(request_of_op(batch)[refused]).tolist(), reason))
+        return unfit
+
+    def refuses_expiries(self, batch: Batch) -> bool:
+        """Whether a batch gives expiries to keys of tables that have none: then it must be planned here."""
+        if batch.expiries is None or not batch.expiries.any():
+            return False
+        tables = (self._tables.get(number) for number in np.unique(batch.request_tables).tolist())
+        return any(table is not None and not table.index.has_records for table in tables)
 
     def _too_much(self, requests: int, made: int) -> tuple[int, dict[int, GpkvsError]]:
         """Have fewer requests done at once, or refuse the one that makes too much by itself."""
@@ -157,7 +180,7 @@ class Resolver:
         text = f"its appends make {made:,} bytes of values, the limit is {self._made_bytes_max:,}: split it"
         return 1, {0: InvalidArgumentError(text, field="ops")}
 
-    def _find(self, batch: Batch, first_sequence: int) -> _Keys:
+    def _find(self, batch: Batch, first_sequence: int, now: int) -> _Keys:
         """Find all keys of a batch, table by table."""
         keys = _Keys(len(batch))
         ids = np.unique(batch.request_tables).tolist()
@@ -165,43 +188,30 @@ class Resolver:
             mask = batch.request_tables == table_id
             part = batch if len(ids) == 1 else batch.take(mask)
             ops = np.flatnonzero(np.repeat(mask, batch.request_ops))
-            keys.add(self._find_in(self._tables[table_id], part), ops)
+            found = find_keys(self._backend, self._tables[table_id], part)
+            if now and self._tables[table_id].index.has_records:
+                self._require_present(found, now)
+            keys.add(found, ops)
             keys.versions[ops] = np.arange(first_sequence, first_sequence + len(part), dtype=np.uint64)
             first_sequence += len(part) if part.has_writes else 0
         return keys
 
-    def _find_in(self, table: Table, part: Batch) -> _Found:
-        """Find all keys of the operations on one table."""
-        index, n = table.index, len(part)
-        layout, (hash_key0, hash_key1) = index.layout.name, index.hash_keys
-        keys: dict[str, Argument] = {"keys": self._backend.download(part.keys)}
-        lengths = np.ascontiguousarray(part.key_lengths)
-        of_records: dict[str, Argument] = {"key_offsets": offsets_of(lengths), "key_lengths": lengths}
-        word0, word1 = np.empty((2, n), np.uint64)
-        words: dict[str, Argument] = {"fingerprint0": word0, "fingerprint1": word1}
-        of_hash: dict[str, Argument] = {"hash_key0": hash_key0, "hash_key1": hash_key1}
-        self._launch(f"route_{layout}", n, **keys, **(of_records if index.has_records else {}), **of_hash, **words)
-        order, chain_of, start, _ = self._backend.host.order(word0, word1, np.ascontiguousarray(part.ops))
-        chain = np.empty(n, np.uint32)
-        chain[order] = chain_of
-        count = len(start) - 1
-        slot, old_word, old_meta, chain0, chain1 = np.empty((5, count), np.uint64)
+    def _require_present(self, found: Found, now: int) -> None:
+        """Raise `ExpiredKeysError` if some key of a table with records looks expired."""
+        met = np.zeros(1, np.uint64)
+        heap = self._files.heap
         self._launch(
-            f"find_{layout}",
-            count,
-            **({"old_meta": old_meta} if index.has_records else keys),
-            **words,
-            order=order,
-            chain_start=start,
-            index=index,
-            **index.geometry,
-            chain_fingerprint0=chain0,
-            chain_fingerprint1=chain1,
-            block=np.empty(count, np.uint32),
-            slot=slot,
-            old_word=old_word,
+            "meet_expired",
+            len(found.slot),
+            reference=found.old_word,
+            meta=found.old_meta,
+            heap=heap.address,
+            heap_bytes=heap.bytes,
+            now=now,
+            met=met,
         )
-        return chain, slot, old_word, old_meta
+        if met[0]:
+            raise ExpiredKeysError
 
     def _launch(self, kernel: str, items: int, /, **arguments: Argument) -> None:
         self._backend.host.launch(kernel, items, keys_per_item=1, **arguments)
@@ -220,6 +230,8 @@ class Resolver:
             request_tables=np.ascontiguousarray(batch.request_tables),
             conditions=columns.conditions,
             expected=columns.expected,
+            expiries=columns.expiries,
+            plain_expiries=columns.plain_expiries,
             versions=keys.versions,
             keys=columns.keys,
             key_offsets=columns.key_offsets,
@@ -257,9 +269,6 @@ class Resolver:
         return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
 
 
-_Found = tuple[U32, U64, U64, U64]  # the chain of each operation; slot, old word and old meta of each chain
-
-
 class _Keys:
     """Where the keys of a batch are, in all its tables.
 
@@ -280,7 +289,7 @@ class _Keys:
         self.old_words: list[U64] = []
         self.old_metas: list[U64] = []
 
-    def add(self, found: _Found, ops: NDArray[np.int64]) -> None:
+    def add(self, found: Found, ops: NDArray[np.int64]) -> None:
         """Add the keys of one table, which operations have."""
         chain, slot, old_word, old_meta = found
         self.chain[ops] = chain + np.uint32(sum(map(len, self.slots)))
@@ -299,6 +308,8 @@ class _Columns:
         self.key_offsets = offsets_of(self.key_lengths)
         self.conditions = np.zeros(n, np.uint8) if batch.conditions is None else batch.conditions
         self.expected = np.zeros(n, np.uint64) if batch.expected is None else batch.expected
+        self.expiries = np.zeros(n, np.uint64) if batch.expiries is None else batch.expiries
+        self.plain_expiries = np.zeros(n, np.uint64)
         value_lengths = np.zeros(n, np.uint32)
         value_lengths[batch.has_value] = batch.value_lengths
         self.plain_ops, self.status, is_seen = np.empty((3, n), np.uint8)
@@ -331,7 +342,7 @@ class _Resolved:
     status : (n,) uint8
         Of those that did not do what they were asked; else `_AS_PLANNED`.
     numbers : (n,) uint64
-        What each INCREMENT left, and what a failed condition found in a table of numbers.
+        What each INCREMENT left, or EXPIRY found, and what a failed condition found in a table of numbers.
     failed_check : (r,) uint32
         The first check of each request that failed, or NO_OP.
     """
@@ -353,14 +364,14 @@ class _Resolved:
 
 
 def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResult:
-    """Add the number that each INCREMENT left to the values that are returned: 8 bytes."""
-    increments = part.ops == Op.INCREMENT.value
-    if not increments.any():
+    """Add the number that each INCREMENT left, or EXPIRY found, to the values that are returned: 8 bytes."""
+    returns_number = (part.ops == Op.INCREMENT.value) | (part.ops == Op.EXPIRY.value)
+    if not returns_number.any():
         return result
-    returns = increments | (part.ops == Op.GET.value)
+    returns = returns_number | (part.ops == Op.GET.value)
     lengths = np.zeros(len(part), np.uint32)
     lengths[part.ops == Op.GET.value] = result.value_lengths
-    done = increments & (result.status == Status.OK.value)
+    done = returns_number & (result.status == Status.OK.value)
     lengths[done] = 8
     from_gets = np.repeat(~done, lengths)
     values = np.empty(len(from_gets), np.uint8)

@@ -27,6 +27,7 @@ _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 _COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
 _LOG_DIGEST, _EPOCH, _LOG, _RECORDS_DIGEST = (_AT[name] for name in ("log_digest", "epoch", "log", "records_digest"))
+_CONTENTS = _AT["contents"]
 assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 
@@ -118,6 +119,11 @@ class TableWrites:
         """Say where a run of entries begins, and of which epoch they are."""
         self.words[_EPOCH] = epoch
         self.words[_LOG] = address
+
+    @property
+    def contents_address(self) -> int:
+        """Where the new contents of the slots are, if they are on the host."""
+        return self.words[_CONTENTS]
 
     @property
     def epoch(self) -> int:

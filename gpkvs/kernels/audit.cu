@@ -6,7 +6,8 @@
 // those of gpkvs/media/layout.py; the host asks the library for this list.
 #define AUDITS(F)                                                                           \
     F(KIND, "slot-kind") F(BUCKET, "slot-bucket") F(DUPLICATE, "slot-unique") F(REFERENCE, "slot-reference") \
-    F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version")
+    F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version") \
+    F(EXPIRY, "slot-expiry")
 #define AUDIT_NUMBER(code, name) AUDIT_##code,
 enum Audit { AUDIT_OK, AUDITS(AUDIT_NUMBER) };
 
@@ -17,14 +18,16 @@ GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, cons
 
 #define AUDIT_BYTES_ARGS(F)                                                                 \
     F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
-    F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) F(u8*, broken)
+    F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) \
+    F(u64, may_expire) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     const BytesSlot& slot = a.index[i / WAYS].ways[i % WAYS];
     if (slot_kind(slot.meta) == KIND_EMPTY)
         return slot.fingerprint0 | slot.fingerprint1 | slot.reference | slot.meta ? AUDIT_KIND : AUDIT_OK;
-    if (slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
+    const bool expires = slot_kind(slot.meta) == KIND_EXPIRING;
+    if (expires ? !a.may_expire : slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
 
     const Hash128 fingerprint = {slot.fingerprint0, slot.fingerprint1};
     const Candidates at = candidate_buckets<BytesSlot>(fingerprint, geometry_of(a));
@@ -41,6 +44,7 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     const Hash128 hash = siphash128(a.hash_key0, a.hash_key1, record_key(record), record->key_bytes);
     if (hash.low != slot.fingerprint0 || hash.high != slot.fingerprint1) return AUDIT_KEY;
     if (record->version != slot_version(slot.meta) || record->version >= a.next_sequence) return AUDIT_VERSION;
+    if (expires != (record->expiry_ms != 0)) return AUDIT_EXPIRY;
     return AUDIT_OK;
 }
 

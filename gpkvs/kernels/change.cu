@@ -2,11 +2,11 @@
 #include "entry.cuh"
 #include "probe.cuh"
 
-// stage: the new contents of each changed slot, in volatile memory.
+// stage: the new contents of each changed slot, in volatile memory. `expiries` is missing (0) where none expires.
 #define STAGE_BYTES_ARGS(F)                                                                 \
     F(const u32*, changed_chain) F(const u8*, change) F(const u32*, final_op) F(const u64*, slot) \
     F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1) F(const u64*, reference) \
-    F(u64, first_sequence) F(u64*, changed_slot) F(BytesSlot*, contents)
+    F(const u64*, expiries) F(u64, first_sequence) F(u64*, changed_slot) F(BytesSlot*, contents)
 
 GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
     const u32 chain = a.changed_chain[i];
@@ -15,7 +15,7 @@ GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
     if (a.change[chain] == CHANGE_REMOVE) a.contents[i] = {0, 0, 0, 0};
     else
         a.contents[i] = {a.chain_fingerprint0[chain], a.chain_fingerprint1[chain], a.reference[op],
-                         record_meta(a.first_sequence + op)};
+                         record_meta(a.first_sequence + op, a.expiries ? a.expiries[op] : 0)};
 }
 
 #define STAGE_U64_ARGS(F)                                                                   \

@@ -27,6 +27,7 @@
 #include "admit.hpp"
 #include "allocate.hpp"
 #include "compact.hpp"
+#include "expiry.hpp"
 #include "journal.hpp"
 #include "native_planner.hpp"
 #include "resolve.hpp"

@@ -9,7 +9,17 @@ static const u32 NO_OP = ~0u;
 static const u64 NO_RECORD = 0;  // a record has at least two units, so no reference is 0
 
 // Planners know the first four; the others become one of these (resolve.hpp).
-enum Operation { OP_GET = 1, OP_SET = 2, OP_DELETE = 3, OP_EXISTS = 4, OP_INCREMENT = 5, OP_APPEND = 6, OP_CHECK = 7 };
+enum Operation {
+    OP_GET = 1,
+    OP_SET = 2,
+    OP_DELETE = 3,
+    OP_EXISTS = 4,
+    OP_INCREMENT = 5,
+    OP_APPEND = 6,
+    OP_CHECK = 7,
+    OP_EXPIRE = 8,
+    OP_EXPIRY = 9
+};
 enum StatusCode {
     STATUS_OK = 0,
     STATUS_NOT_FOUND = 1,
@@ -45,11 +55,14 @@ typedef Bucket<U64Slot> U64Bucket;
 static_assert(sizeof(U64Slot) == 16, "a slot of the u64 layout is 16 bytes");
 static_assert(sizeof(U64Bucket) == 128, "its bucket is 128 bytes, a line of a GPU");
 
-enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1 };  // 2 and 3 are kept for records with expiry and inline numbers
+// 3 is kept for inline numbers. A record expires if and only if its slot says so: writers of other keys never read it.
+enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1, KIND_EXPIRING = 2 };
 
 GPKVS_DEVICE u64 slot_kind(u64 meta) { return meta >> 60; }
 GPKVS_DEVICE u64 slot_version(u64 meta) { return meta & ((1ull << 60) - 1); }
-GPKVS_DEVICE u64 record_meta(u64 version) { return ((u64)KIND_RECORD << 60) | version; }
+GPKVS_DEVICE u64 record_meta(u64 version, u64 expiry_ms) {
+    return ((u64)(expiry_ms ? KIND_EXPIRING : KIND_RECORD) << 60) | version;
+}
 
 static const u32 UNIT_BYTES = 16;
 static const u32 REFERENCE_LENGTH_BITS = 24;

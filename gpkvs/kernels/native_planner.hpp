@@ -7,6 +7,7 @@
 #include <new>
 
 #include "allocate.hpp"
+#include "expiry.hpp"
 #include "probe.cuh"
 #include "write_set.hpp"
 
@@ -16,7 +17,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
-    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(u8*, out)                         \
+    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u8*, out)                         \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
@@ -52,7 +53,8 @@ enum Planned {
     PLANNED_RESULT_BYTES,
     PLANNED_TAIL_SEGMENT,
     PLANNED_TAIL_UNITS,
-    PLANNED_GATE,  // after `gate`
+    PLANNED_EXPIRED,  // 1: left, for it meets a key that looks expired
+    PLANNED_GATE,     // after `gate`
     PLANNED_COUNT
 };
 
@@ -111,6 +113,20 @@ static u64 read_index(const Args& a) {
         PLANNER_RUN(fold_u64, FOLD_ARGS, a.n);
     }
     return chains;
+}
+
+// Whether any key looks expired; asked only where `now` says that some key of the table may.
+template <class Args>
+static bool meets_expired(const Args& a, u64 chains) {
+    if constexpr (has_records<typename Args::Slot>) {
+        u64 met = 0;
+        // In a batch that only reads, words are of operations, and the records are read anyway.
+        const meet_expired_args taken = {chains ? a.old_word : a.source_word, chains ? a.old_meta : nullptr,
+                                         a.heap, a.heap_bytes, a.now, &met};
+        a.pool->run(&gpkvs_kernel_meet_expired, &taken, chains ? chains : a.n, 1);
+        return met;
+    }
+    return false;
 }
 
 // Whether the records that the GETs see are few enough to read them. The word of an operation that sees no record is 0; a
@@ -219,6 +235,7 @@ static void describe_writes(const Args& a) {
     w.index = a.index;
     w.keys = a.keys;
     w.values = a.values;
+    w.expiries = a.expiries;
     w.first_sequence = a.first_sequence;
 }
 
@@ -245,6 +262,10 @@ static bool plan_batch(const Args& a) {
     for (u32 number = 0; number < PLANNED_COUNT; number++) a.planned[number] = 0;
     write_columns(a);
     const u64 chains = read_index(a);
+    if (a.now && meets_expired(a, chains)) {
+        a.planned[PLANNED_EXPIRED] = 1;
+        return false;
+    }
     if (!may_measure(a)) return false;
     measure_values(a);
     return !chains || plan_writes(a, chains);

@@ -1,10 +1,11 @@
-// record: the new records, appended to the heap. One item a record: the SET and the place of each.
+// record: the new records, appended to the heap. One item a record: the SET and the place of each. `expiries` is missing (0)
+// where none expires.
 #include "record.cuh"
 
 #define RECORD_ARGS(F)                                                                      \
     F(const u32*, put_op) F(const u64*, reference) F(const u8*, keys) F(const u64*, key_offsets)  \
     F(const u32*, key_lengths) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
-    F(u64, first_sequence) F(u64, table_id) F(u8*, heap)
+    F(const u64*, expiries) F(u64, first_sequence) F(u64, table_id) F(u8*, heap)
 
 // Stores a byte string word by word into a record, carrying the bytes that do not fill a word to the next string.
 struct RecordWriter {
@@ -41,7 +42,7 @@ GPKVS_PM_KERNEL(record, RECORD_ARGS) {
 
     RecordWriter writer = {words + 1, 0, 0, crc32c_word(~0u, a.table_id)};
     put_word(writer, a.first_sequence + op);
-    put_word(writer, 0);
+    put_word(writer, a.expiries ? a.expiries[op] : 0);
     put_word(writer, (u64)a.value_lengths[op] << 32 | a.key_lengths[op]);
     put_bytes(writer, a.keys + a.key_offsets[op], a.key_lengths[op]);
     put_bytes(writer, a.values + a.value_offsets[op], a.value_lengths[op]);

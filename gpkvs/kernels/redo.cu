@@ -66,7 +66,7 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
     const BytesSlot slot = {entry.words[0], entry.words[1], entry.words[2], entry.words[3]};
     a.digest[i] = 0;
     a.wrong[i] = 0;
-    if (!a.is_move && (slot_kind(slot.meta) != KIND_RECORD || slot_version(slot.meta) < a.first_sequence)) return;
+    if (!a.is_move && (slot_kind(slot.meta) == KIND_EMPTY || slot_version(slot.meta) < a.first_sequence)) return;
     const u64 at = reference_offset(slot.reference) * UNIT_BYTES;
     if (at < a.first_byte || at >= a.end_byte) return;
     if (a.is_move) {

@@ -1,4 +1,5 @@
-// Operations that look before they act (conditions, checks, increments, appends) become plain ones, in arrival order.
+// Operations that look before they act (conditions, checks, increments, appends, those on expiries) become plain ones, in
+// arrival order.
 //
 // A planner folds each key by itself. A check that fails takes back what its request does to other keys, so this pass
 // is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
@@ -18,7 +19,8 @@ enum Resolved {
 };
 
 // Operations of tables with records have `has_record`, those of tables of numbers have not. Chains are numbered through all
-// tables. An operation that leaves a value: it begins with what `base` left (an APPEND), or is its own. NO_OP as a base: the table's.
+// tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is its own. NO_OP as a
+// base: the table's. No key that has expired is there any more: the engine has removed those that the batch meets.
 #define RESOLVE_COMMON_ARGS(F)                                                              \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
@@ -27,10 +29,10 @@ enum Resolved {
 #define RESOLVE_ARGS(F)                                                                     \
     RESOLVE_COMMON_ARGS(F)                                                                  \
     F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables)               \
-    F(const u8*, conditions) F(const u64*, expected) F(const u64*, versions)                \
+    F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max)   \
-    F(u32*, writer) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
+    F(u32*, writer) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 static u32 number_text(long long number, char* text) { return (u32)snprintf(text, NUMBER_TEXT_MAX + 1, "%lld", number); }
 template <class Args>
@@ -102,6 +104,11 @@ class Resolver {
         a.lengths[op] = 0;
         a.is_seen[op] = 0;
         a.base[op] = NO_OP;
+        a.plain_expiries[op] = 0;
+        if (kind == OP_EXPIRY) {
+            a.status[op] = expiry(op);
+            return OP_EXISTS;
+        }
         if (kind == OP_CHECK || kind == OP_EXISTS) return OP_EXISTS;
         const u32 writer = writer_of(op);
         if (kind == OP_GET) {
@@ -126,53 +133,80 @@ class Resolver {
         return kind == OP_DELETE ? OP_DELETE : OP_SET;
     }
 
+    // What a key's expiry is; of a record of the table, once that is checked.
+    u64 expiry_of(u32 op, const RecordHeader* record) const {
+        return record ? record->expiry_ms : a.plain_expiries[writer_of(op)];
+    }
+
+    // What is kept where a key is there is given where it is not.
+    void keep_expiry(u32 op, const RecordHeader* record) {
+        a.plain_expiries[op] = is_present(op) ? expiry_of(op, record) : a.expiries[op];
+    }
+
+    u8 expiry(u32 op) {
+        a.numbers[op] = 0;
+        if (!is_present(op)) return AS_PLANNED;
+        const RecordHeader* record = writer_of(op) == NO_OP ? record_of(op) : nullptr;
+        if (writer_of(op) == NO_OP && !record) return STATUS_CORRUPT;
+        a.numbers[op] = expiry_of(op, record);
+        return AS_PLANNED;
+    }
+
     u8 set(u32 op) {
         a.lengths[op] = a.value_lengths[op];
+        a.plain_expiries[op] = a.expiries[op];
         if (!a.has_record[op]) a.numbers[op] = load_unaligned(a.values + a.value_offsets[op]);
         return STATUS_OK;
     }
 
     u8 increment(u32 op) {
         long long number = 0, sum;
-        const u8 status = is_present(op) ? number_of(op, &number) : (u8)STATUS_OK;
+        const RecordHeader* record = nullptr;
+        const u8 status = is_present(op) ? number_of(op, &number, &record) : (u8)STATUS_OK;
         if (status != STATUS_OK) return status;
         if (__builtin_add_overflow(number, (long long)load_unaligned(a.values + a.value_offsets[op]), &sum))
             return STATUS_OVERFLOW;
+        if (a.has_record[op]) keep_expiry(op, record);
         a.numbers[op] = (u64)sum;
         char text[NUMBER_TEXT_MAX + 1];
         a.lengths[op] = a.has_record[op] ? number_text(sum, text) : 8;
         return STATUS_OK;
     }
 
+    // An EXPIRE appends nothing, to a key that is there.
     u8 append(u32 op) {
         u64 held = 0;
         const u32 writer = writer_of(op);
+        const bool is_expire = a.ops[op] == OP_EXPIRE;
+        const RecordHeader* record = nullptr;
         if (is_present(op)) {
             if (writer != NO_OP) held = a.lengths[writer];
             else {
-                const RecordHeader* record = record_of(op);
+                record = record_of(op);
                 if (!record) return STATUS_CORRUPT;
                 held = record->value_bytes;
             }
             a.base[op] = writer;
-        }
-        if (held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
+        } else if (is_expire) return STATUS_NOT_FOUND;
+        if (!is_expire && held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
+        if (is_expire) a.plain_expiries[op] = a.expiries[op];
+        else keep_expiry(op, record);
         a.lengths[op] = (u32)(held + a.value_lengths[op]);
         a.numbers[op] = held;
         return STATUS_OK;
     }
 
-    // The number that a key holds.
-    u8 number_of(u32 op, long long* number) const {
+    // The number that a key holds; and the record, if it is the table's.
+    u8 number_of(u32 op, long long* number, const RecordHeader** record) const {
         if (!a.has_record[op]) {
             *number = (long long)compared(op);
             return STATUS_OK;
         }
         const u32 writer = writer_of(op);
         if (writer == NO_OP) {
-            const RecordHeader* record = record_of(op);
-            if (!record) return STATUS_CORRUPT;
-            return parsed(record_value(record), record->value_bytes, number);
+            *record = record_of(op);
+            if (!*record) return STATUS_CORRUPT;
+            return parsed(record_value(*record), (*record)->value_bytes, number);
         }
         if (a.ops[writer] == OP_INCREMENT) {
             *number = (long long)a.numbers[writer];

@@ -13,7 +13,7 @@ journal-extent    an extent of the journal lies in the heap's space, in no other
 flag              the transaction flag is a state, an epoch and their checksum
 descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
 undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's
-slot-kind         a slot is empty (all zero) or of a known kind
+slot-kind         a slot is empty (all zero) or of a known kind; of one that expires only where the root says so
 slot-bucket       a key lies in one of its two candidate buckets
 slot-unique       a key is in one slot only
 slot-reference    a slot's record lies inside one segment, or is longer and begins with one; before the heap's end
@@ -21,6 +21,7 @@ record-checksum   a record's CRC32C is right
 record-table      a record names the table that refers to it
 record-key        a record's key has the fingerprint of its slot
 record-version    a record has its slot's version, below the next one to be given
+slot-expiry       a slot is of the kind that expires if and only if its record has an expiry
 record-overlap    no two live records share a byte, and a long one shares none of its segments
 version-unique    no two live records have one version
 """
@@ -36,6 +37,7 @@ from typing import Any, Final, NamedTuple
 from gpkvs.native import crc32c
 
 FORMAT_VERSION: Final = 2
+EXPIRING_FORMAT_VERSION: Final = 3  # the same, with slots of the kind 2, which an older gpkvs would take for damage
 BYTE_ORDER: Final = 0x01020304
 PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
@@ -158,7 +160,10 @@ def _unseal(data: bytes, what: str) -> bytes:
     return body
 
 
-UNSAFE: Final = 1  # in a root's flags: in use without an undo log, and not closed since
+# In a root's flags: in use without an undo log, and not closed since.
+UNSAFE: Final = 1
+# In a root's flags, and then its version is 3: keys may expire. Both copies say so, durably, before any slot does.
+EXPIRES: Final = 2
 
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
@@ -269,7 +274,7 @@ class Root:
         return _seal(
             _ROOT.pack(
                 _ROOT_MAGIC,
-                FORMAT_VERSION,
+                self.format_version,
                 BYTE_ORDER,
                 self.sequence,
                 self.incarnation,
@@ -310,9 +315,10 @@ class Root:
         if byte_order == int.from_bytes(BYTE_ORDER.to_bytes(4, "little"), "big"):
             raise BadFormatError("the store was written on a machine of another byte order")
         # The version is looked at before the checksum: a later format may seal its root in another way.
-        if version != FORMAT_VERSION and byte_order == BYTE_ORDER:
+        if version not in (FORMAT_VERSION, EXPIRING_FORMAT_VERSION) and byte_order == BYTE_ORDER:
             raise BadFormatError(
-                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION}: {_other_version(version)}"
+                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION} and "
+                f"{EXPIRING_FORMAT_VERSION}: {_other_version(version)}"
             )
         body = _unseal(data, "the root")
         fields = _ROOT.unpack_from(body)[len(_ROOT_PREFIX.unpack_from(data)) :]
@@ -321,7 +327,20 @@ class Root:
         checkpoint = Checkpoint._make((*numbers, Growth(table_id, blocks, unmoved)))
         all_extents = (Extent(*_EXTENT.unpack_from(body, _ROOT.size + n * _EXTENT.size)) for n in range(EXTENTS_MAX))
         extents = tuple(extent for extent in all_extents if extent.segments)
-        return Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents))
+        root = Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents))
+        if version != root.format_version:
+            raise BadBytesError(f"the root has format version {version}, and flags of {root.format_version}")
+        return root
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether keys of the store may expire."""
+        return bool(self.flags & EXPIRES)
+
+    @property
+    def format_version(self) -> int:
+        """The format version of the store: of one in which no key ever expired, an older gpkvs opens it too."""
+        return EXPIRING_FORMAT_VERSION if self.may_expire else FORMAT_VERSION
 
     @property
     def extent_bytes(self) -> int:

@@ -36,7 +36,7 @@ from gpkvs.media.directory import (
     round_up,
     segment_bytes_for,
 )
-from gpkvs.media.layout import BLOCK_BYTES, UNIT_BYTES, CommitKind, reference_length
+from gpkvs.media.layout import BLOCK_BYTES, EXPIRES, UNIT_BYTES, CommitKind, reference_length
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.copy.image import FullError, Image
@@ -228,6 +228,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
         if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
             require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)
         root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
+        root = replace(root, flags=source.files.root.flags & EXPIRES)
         writer = StoreWriter(new, root, copy.catalog)
         try:
             copy.on_progress("reserving space", 0.15)
@@ -405,6 +406,7 @@ class _Copy:
             "segment_units": source.files.segment_units,
             "table_id": entry.id,
             "next_sequence": source.current.next_sequence,
+            "may_expire": int(source.files.root.may_expire),
         }
         if entry.slot_layout.has_records:
             prefetch_records(source.files, in_heap_order(rows.words[:, _REFERENCE]))

@@ -36,7 +36,7 @@ from gpkvs.text import counted, quoted
 
 _BLOCKS_AT_ONCE = 256
 _KIND_SHIFT = np.uint64(60)
-_KIND_RECORD = np.uint64(1)
+_KINDS = (1, 2)  # a record, one that expires
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ class Source:
         """Return which slots hold a key, by their places in `words`."""
         if entry.slot_layout.has_records:
             live = np.flatnonzero(words.any(axis=1))
-            wrong = live[words[live, 3] >> _KIND_SHIFT != _KIND_RECORD]
+            kinds = _KINDS if self.files.root.may_expire else _KINDS[:1]
+            wrong = live[~np.isin(words[live, 3] >> _KIND_SHIFT, kinds)]
         else:
             markers = self._placement.empty_markers(self._backend, self.files.root.hash_keys, entry, first, last)
             is_empty = words[:, 0] == np.repeat(markers, WAYS)

@@ -81,7 +81,13 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
     nothing = np.zeros(count, np.uint64)
     key0, key1 = files.root.hash_keys
     of_layout: dict[str, Argument] = (
-        {"chain_fingerprint0": nothing, "chain_fingerprint1": nothing, "reference": nothing, "first_sequence": 0}
+        {
+            "chain_fingerprint0": nothing,
+            "chain_fingerprint1": nothing,
+            "reference": nothing,
+            "expiries": 0,
+            "first_sequence": 0,
+        }
         if layout.has_records
         else {
             "keys": np.zeros(0, np.uint8),
@@ -164,6 +170,7 @@ def _audit_blocks(
             "segment_units": files.segment_units,
             "table_id": index.entry.id,
             "next_sequence": next_sequence,
+            "may_expire": int(files.root.may_expire),
         }
     backend.launch(f"audit_{layout.name}", len(broken), keys_per_item=1, **arguments)
 

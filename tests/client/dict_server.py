@@ -18,6 +18,7 @@ from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 NOT_EXECUTED = (("gpkvs-executed", "no"),)
 
 Operation = tuple[int, bytes, bytes]
+_HAS_VALUE = (Op.SET, Op.INCREMENT, Op.APPEND)
 Fault = Callable[["DictServer", list[Operation], grpc.aio.ServicerContext], Awaitable[None]]
 
 
@@ -63,7 +64,7 @@ class DictServer(kv_pb2_grpc.KVServicer):
                 self.data[key] = value
             elif op == Op.DELETE:
                 self.data.pop(key, None)
-            else:
+            elif op == Op.GET:
                 values.append(self.data.get(key, b""))
                 if key in self.corrupt:
                     status[-1], values[-1] = Status.CORRUPT, b""
@@ -77,8 +78,10 @@ class DictServer(kv_pb2_grpc.KVServicer):
 
 def _operations(request: kv_pb2.BatchRequest) -> list[Operation]:
     keys = _cut(request.keys, request.key_lengths, request.key_size, len(request.ops))
-    values = iter(_cut(request.values, request.value_lengths, request.value_size, request.ops.count(Op.SET)))
-    return [(op, key, next(values) if op == Op.SET else b"") for op, key in zip(request.ops, keys, strict=True)]
+    values = iter(
+        _cut(request.values, request.value_lengths, request.value_size, sum(map(request.ops.count, _HAS_VALUE)))
+    )
+    return [(op, key, next(values) if op in _HAS_VALUE else b"") for op, key in zip(request.ops, keys, strict=True)]
 
 
 def _cut(column: bytes, lengths: bytes, size: int, count: int) -> list[bytes]:

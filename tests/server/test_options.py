@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 import pytest
 
@@ -13,6 +15,8 @@ from tests.server.wire import (
     DELETE,
     EQUALS,
     EXISTS,
+    EXPIRE,
+    EXPIRY,
     GET,
     INCREMENT,
     PRESENT,
@@ -29,6 +33,7 @@ from tests.serving import Server, StartServer
 
 OK, NOT_FOUND, CORRUPT, FAILED, OVERFLOW, NOT_A_NUMBER = range(6)
 LARGEST = 2**63 - 1
+HOUR = 3_600_000
 
 
 def test_unary_set_and_delete_with_conditions(server: Server) -> None:
@@ -199,3 +204,51 @@ def test_requests_with_and_without_options_share_batches(server: Server, count: 
     requests.insert(0, batch([(INCREMENT, b"n", i64(0))]))
     responses = list(server.kv.Pipeline(iter(requests)))[1:]
     assert [response.values for response in responses] == [i64(i + 1) if i % 2 else b"v" for i in range(count)]
+
+
+def expiries(server: Server, *keys: bytes) -> list[int | None]:
+    """Return when keys expire; None where one is not there."""
+    response = server.kv.Batch(batch([(EXPIRY, key) for key in keys]))
+    values = iter(values_of(response))
+    return [u64s(value)[0] if status == OK else None for status, value in zip(response.status, values, strict=True)]
+
+
+def test_keys_expire_when_they_are_told_to(server: Server) -> None:
+    kv = server.kv
+    before = time.time_ns() // 1_000_000
+    kv.Set(kv_pb2.SetRequest(key=b"soon", value=b"1", ttl_ms=1))
+    kv.Set(kv_pb2.SetRequest(key=b"hour", value=b"1", ttl_ms=HOUR))
+    kv.Set(kv_pb2.SetRequest(key=b"then", value=b"1", expiry_ms=before + 2 * HOUR))
+    kv.Set(kv_pb2.SetRequest(key=b"never", value=b"1"))
+    kv.Increment(kv_pb2.IncrementRequest(key=b"n", delta=1, ttl_ms=HOUR))
+    kv.Increment(kv_pb2.IncrementRequest(key=b"n", delta=1, ttl_ms=9 * HOUR))  # it keeps what it has
+    after = time.time_ns() // 1_000_000
+    time.sleep(0.005)
+    soon, hour, then, never, number = expiries(server, b"soon", b"hour", b"then", b"never", b"n")
+    assert soon is None
+    assert hour is not None
+    assert number is not None
+    assert before + HOUR <= hour <= number <= after + HOUR
+    assert (then, never) == (before + 2 * HOUR, 0)
+    changes = batch([(EXPIRE, b"hour"), (EXPIRE, b"never"), (EXPIRE, b"soon"), (SET, b"then", b"2")])
+    changes.ttls = u64(0, HOUR, HOUR, 0)
+    response = kv.Batch(changes)
+    assert list(response.status) == [OK, OK, NOT_FOUND, OK]
+    hour, then, never = expiries(server, b"hour", b"then", b"never")
+    assert (hour, then) == (0, 0)
+    assert never is not None
+    assert never >= before + HOUR
+
+
+def test_expiries_that_make_no_sense_are_refused(server: Server) -> None:
+    kv = server.kv
+    with Refused(grpc.StatusCode.INVALID_ARGUMENT, "ttl_ms: given beside expiry_ms"):
+        kv.Set(kv_pb2.SetRequest(key=b"a", ttl_ms=1, expiry_ms=1))
+    with Refused(grpc.StatusCode.INVALID_ARGUMENT, "ttl_ms", "past the end of time"):
+        kv.Set(kv_pb2.SetRequest(key=b"a", ttl_ms=2**64 - 1))
+    server.admin.CreateTable(admin_pb2.CreateTableRequest(name="n", layout="u64", index_bytes=1 << 20))
+    with Refused(grpc.StatusCode.INVALID_ARGUMENT):
+        kv.Set(kv_pb2.SetRequest(table="n", key=bytes(8), value=bytes(8), ttl_ms=1))
+    with Refused(grpc.StatusCode.INVALID_ARGUMENT):
+        kv.Batch(batch([(EXPIRY, bytes(8))], table="n"))
+    assert not kv.Get(kv_pb2.GetRequest(key=b"a")).found

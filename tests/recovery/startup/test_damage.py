@@ -112,14 +112,14 @@ def shrink(path: Path) -> None:
 
 @pytest.mark.parametrize("byte_order", [0x01020304, 0x04030201])
 def test_another_format_is_refused_untouched(path: Path, byte_order: int) -> None:
-    version = 3 if byte_order == 0x01020304 else 2
+    version = 4 if byte_order == 0x01020304 else 2
     for offset in ROOT_OFFSETS:
         with (path / "root").open("r+b") as file:
             file.seek(offset + 8)
             file.write(struct.pack("<II", version, byte_order))
     before = digest(path)
     for refuse in (gpkvs.open, check):
-        with pytest.raises(FormatError, match="format version 3" if version == 3 else "byte order"):
+        with pytest.raises(FormatError, match="format version 4" if version == 4 else "byte order"):
             refuse(path)
     assert digest(path) == before
 
@@ -158,6 +158,10 @@ def store_slot(path: Path, offset: int, words: list[int]) -> None:
 
 def break_kind(path: Path, at: int, words: list[int]) -> None:
     store_slot(path, at, [*words[:3], words[3] | 7 << 60])
+
+
+def break_kind_of_a_store_without_expiries(path: Path, at: int, words: list[int]) -> None:
+    store_slot(path, at, [*words[:3], words[3] + (1 << 60)])
 
 
 def break_bucket(path: Path, at: int, words: list[int]) -> None:
@@ -232,6 +236,7 @@ def break_long(path: Path, at: int, words: list[int]) -> None:
     ("damage", "expected"),
     [
         (break_kind, {"slot-kind"}),
+        (break_kind_of_a_store_without_expiries, {"slot-kind"}),
         (break_bucket, {"slot-bucket"}),
         (break_unique, {"slot-unique"}),
         (break_reference, {"slot-reference"}),
