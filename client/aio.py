@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -20,14 +20,16 @@ from gpkvs.client.gather import GatherConfig, Gatherer
 from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import OperationList, Options, Result
+from gpkvs.operations import Bytes, OperationList, Options, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
 
 DEFAULT_TARGET = ServerConfig.listen
 
@@ -255,6 +257,62 @@ class AsyncClient(AsyncKeyValues):
             self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
         )
 
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces and in no order that means anything.
+
+        A key that is there throughout is in exactly one piece, through growth of the table and restarts of the server;
+        one that comes or goes meanwhile is in one, or in none. If the connection breaks, the scan goes on behind the
+        last piece by itself, within the retry policy. It fails if no piece comes in time.
+
+        Parameters
+        ----------
+        prefix
+            Only keys that begin with it.
+        cursor
+            Of a piece (`ScanPiece.cursor`): go on behind it.
+        keys_only
+            Whether to leave out the values.
+        limit
+            Of keys, in all.
+        table
+            By default the client's one.
+        timeout
+            Seconds to wait for the next piece.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the cursor is none of this table, or a table of numbers is to be looked through by prefix.
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
+        self._require_open()
+        name = self._table if table is None else table
+        check_table(name)
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
+        return pieces_async(self._stub.Scan, progress, asyncio.sleep)
+
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = await self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
+
     async def create_table(
         self,
         name: str,
@@ -323,7 +381,7 @@ class AsyncClient(AsyncKeyValues):
                 raise
 
     async def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+        """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
             return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())

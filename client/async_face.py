@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,9 @@ from gpkvs.numbers import (
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, result_of
+from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, seconds_left
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.text import quoted
 from gpkvs.transaction import (
     ATTEMPTS,
@@ -261,8 +262,7 @@ class AsyncKeyValues(ABC):
 
     async def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
         """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there; errors as `get`."""
-        outcome = await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout)
-        return cast(float | None, result_of(Op.EXPIRY, outcome))
+        return seconds_left(await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout))
 
     def batch(
         self, operations: Iterable[Operation] = (), *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
@@ -280,6 +280,64 @@ class AsyncKeyValues(ABC):
         """
         self._require_open()
         return AsyncBatch(self, operations, table, timeout)
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[False] = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[tuple[bytes, bytes]]: ...
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[True],
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[bytes]: ...
+
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: bool = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[Any]:
+        """Return an asynchronous iterator over the keys of a table with their values; as `KeyValues.scan`."""
+        begin = cursor or b""
+        pieces = self.scan_pieces(
+            as_bytes("prefix", prefix), cursor=begin, keys_only=keys_only, limit=limit, table=table, timeout=timeout
+        )
+        return AsyncScan(pieces, begin, limit, keys_only=keys_only)
+
+    @abstractmethod
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+
+    @abstractmethod
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix; as `KeyValues.count`."""
 
     def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> AsyncTransactionBlock:
         """Return an optimistic transaction for one ``async with`` block; as `KeyValues.transaction`."""
@@ -439,8 +497,47 @@ class AsyncTable(AsyncKeyValues):
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._db._commit_numbers(batch, self.name if table is None else table, timeout)
 
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+        name = self.name if table is None else table
+        return self._db.scan_pieces(
+            prefix, cursor=cursor, keys_only=keys_only, limit=limit, table=name, timeout=timeout
+        )
+
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
+        return await self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
+
     def _numbers_max(self) -> int:
         return self._db._numbers_max()
+
+
+class AsyncScan(ScanItems[Item], AsyncIterator[Item]):
+    """The items of a scan: pairs of key and value, or keys; made by ``scan``. As `gpkvs.scan.Scan`."""
+
+    def __init__(self, pieces: AsyncIterator[ScanPiece], cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
+        super().__init__(cursor, limit, keys_only=keys_only)
+        self._pieces = pieces
+
+    async def __anext__(self) -> Item:
+        while True:
+            for item in self._items:
+                return item
+            async for piece in self._pieces:
+                self._begin(piece)
+                break
+            else:
+                self._end()
+                raise StopAsyncIteration
 
 
 class AsyncBatch(OperationList):

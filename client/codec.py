@@ -152,17 +152,20 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     """
     if response.code:
         raise ServerError(f"status {response.code}: {response.message}")
-    n, values = len(ops), sum(map(ops.count, _RETURNS_VALUE))
-    wanted = 4 * values
-    if len(response.status) != n or len(response.versions) not in (0, 8 * n) or len(response.value_lengths) != wanted:
+    # Each access to a field of bytes copies it.
+    status, versions, value_lengths = response.status, response.versions, response.value_lengths
+    n, values = len(ops), ops.count(Op.GET)
+    if len(value_lengths) != 4 * values:
+        values = sum(map(ops.count, _RETURNS_VALUE))
+    if len(status) != n or len(versions) not in (0, 8 * n) or len(value_lengths) != 4 * values:
         raise ServerError(
-            f"a response of {len(response.status)} statuses, {len(response.versions)} bytes of versions and "
-            f"{len(response.value_lengths)} bytes of value lengths to {n} operations that return {values} values"
+            f"a response of {len(status)} statuses, {len(versions)} bytes of versions and {len(value_lengths)} bytes "
+            f"of value lengths to {n} operations that return {values} values"
         )
     result = RequestResult(
-        status=np.frombuffer(response.status, np.uint8),
-        versions=np.frombuffer(response.versions, "<u8") if response.versions else constant(np.uint64(0), n),
-        value_lengths=np.frombuffer(response.value_lengths, "<u4"),
+        status=np.frombuffer(status, np.uint8),
+        versions=np.frombuffer(versions, "<u8") if versions else constant(np.uint64(0), n),
+        value_lengths=np.frombuffer(value_lengths, "<u4"),
         values=np.frombuffer(response.values, np.uint8),
     )
     if int(result.value_lengths.sum(dtype=np.uint64)) != len(result.values):

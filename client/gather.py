@@ -55,6 +55,7 @@ class GatherConfig:
 
 
 _OK = int(Status.OK)
+_GET, _SET = Op.GET, Op.SET  # found faster than through their class
 _HAS_VALUE = frozenset({Op.SET, Op.INCREMENT, Op.APPEND})
 _RETURNS_VALUE = frozenset({Op.GET, Op.INCREMENT, Op.EXPIRY})
 # Only these are ever refused for want of space.
@@ -121,6 +122,7 @@ class Gatherer:
         self._flush_is_due = False
         self._sweep_at = inf
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._had_options = False  # ever
         self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
 
     def submit(
@@ -133,6 +135,8 @@ class Gatherer:
         assert op is not Op.CHECK
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Call(op, key, value, deadline, future, options))
+        if options is not None:
+            self._had_options = True
         if deadline < self._sweep_at:
             self._sweep_by(deadline)
         self._flush_soon()
@@ -171,7 +175,7 @@ class Gatherer:
         size_bytes = 0
         while self._queue and len(calls) < self._config.ops_max:
             call = self._queue[0]
-            size_bytes += len(call.key) + (self._value_bytes if call.op is Op.GET else len(call.value))
+            size_bytes += len(call.key) + (self._value_bytes if call.op is _GET else len(call.value))
             if calls and size_bytes > self._config.bytes_max:
                 break
             self._queue.popleft()
@@ -209,9 +213,9 @@ class Gatherer:
         message = encode_lists(
             ops,
             [call.key for call in calls],
-            [call.value for call in calls if call.op in _HAS_VALUE],
+            [call.value for call in calls if call.op is _SET or call.op in _HAS_VALUE],
             self._table,
-            [call.options for call in calls],
+            [call.options for call in calls] if self._had_options else (),
         )
         for call in calls:
             call.may_be_executed = True
@@ -226,16 +230,18 @@ class Gatherer:
         self._value_bytes = max(max(lengths, default=0), self._value_bytes // 2)
         values = iter(result.value_list())
         for call, status, version in zip(calls, result.status.tolist(), result.versions.tolist(), strict=True):
-            op = call.op
-            value = next(values) if op in _RETURNS_VALUE else b""
-            if call.future.done():
-                continue
-            if status == _OK and op is Op.SET:  # these two as fast as it goes
-                call.future.set_result(version)
-            elif status == _OK and op is Op.GET:
-                call.future.set_result(value)
+            outcome: bytes | int
+            if call.op is _GET:
+                outcome = value = next(values)
+            elif call.op is _SET:
+                outcome, value = version, b""
             else:
+                self._settle(call, status, version, next(values) if call.op in _RETURNS_VALUE else b"")
+                continue
+            if status != _OK:
                 self._settle(call, status, version, value)
+            elif not call.future.done():
+                call.future.set_result(outcome)
 
     def _settle(self, call: _Call, status: int, version: int, value: bytes) -> None:
         has_condition = call.options is not None and bool(call.options.condition)
@@ -244,7 +250,7 @@ class Gatherer:
             call.fail(CorruptRecordError(f"{self._where}: {outcome}"))
         elif isinstance(outcome, GpkvsError):
             call.fail(outcome)
-        else:
+        elif not call.future.done():
             call.future.set_result(outcome)
 
     def _sort_out(self, calls: list[_Call], failure: Failure, *, is_last: bool) -> list[_Call]:

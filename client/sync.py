@@ -18,14 +18,16 @@ from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, KeyValues, OwnTimeout, TableHandle, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import OperationList, Result
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.scan import ScanPiece
 
 
 class Client(KeyValues):
@@ -79,6 +81,7 @@ class Client(KeyValues):
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)  # made now: on a closed channel gRPC crashes
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +134,35 @@ class Client(KeyValues):
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
 
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces; as `AsyncClient.scan_pieces`."""
+        self._require_open()
+        name = self._table if table is None else table
+        check_table(name)
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
+        return pieces(self._stub.Scan, progress)
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
+
     def create_table(
         self,
         name: str,
@@ -177,13 +209,12 @@ class Client(KeyValues):
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves; as `AsyncClient.wait_ready`."""
-        health = health_pb2_grpc.HealthStub(self._channel)
         deadline = self._deadline(timeout)
         heard = "nothing"
         while (left_s := deadline - time.monotonic()) > 0:
             try:
                 with self._unless_closed():
-                    response = health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+                    response = self._health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
             except grpc.RpcError as error:
                 heard = str(classify_error(error, self.target).error)
             else:
@@ -204,7 +235,7 @@ class Client(KeyValues):
         return inf if timeout_s is None else time.monotonic() + timeout_s
 
     def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+        """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
             with self._unless_closed():

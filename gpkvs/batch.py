@@ -154,7 +154,7 @@ class Batch:
     @cached_property
     def looks_first(self) -> bool:
         """Whether what some operation does depends on what is there (`gpkvs.engine.resolve`)."""
-        return self.conditions is not None or bool((self._kinds > Op.EXISTS.value).any())
+        return self.conditions is not None or int(self._kinds.max()) > Op.EXISTS.value
 
     @cached_property
     def has_reads(self) -> bool:
@@ -215,7 +215,7 @@ class Batch:
 
     def on_table(self, table: int) -> Batch:
         """Return the same request for the table with an id."""
-        return Batch(
+        batch = Batch(
             self.ops,
             self.keys,
             self.key_lengths,
@@ -227,6 +227,9 @@ class Batch:
             self.expected,
             self.expiries,
         )
+        if "looks_first" in self.__dict__:  # of a batch that was checked: to look takes as long as much of a small one
+            batch.__dict__["looks_first"] = self.looks_first
+        return batch
 
     @staticmethod
     def concatenate(batches: Sequence[Batch]) -> Batch:
@@ -263,14 +266,22 @@ class Batch:
             expiries=None if self.expiries is None else self.expiries[ops],
         )
 
-    @property
+    @cached_property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
         return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
 
     @memory_refused()
-    def validate(self, limits: Limits) -> None:
+    def validate(self, limits: Limits, sets: int | None = None) -> None:
         """Check the columns against each other and the limits.
+
+        Parameters
+        ----------
+        limits
+            Of the table.
+        sets
+            How many SETs there are, if the caller has counted that all operations are GETs and SETs. In a small batch
+            each pass over a column counts.
 
         Raises
         ------
@@ -282,11 +293,7 @@ class Batch:
         self._check_types()
         self.check_size(limits)
         n = len(self.ops)
-        if self.ops.min() < Op.GET.value or self.ops.max() > Op.EXPIRY.value:
-            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
-            known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
-            raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
-        sets = int(np.count_nonzero(self.has_value))
+        with_value = self._check_ops() if sets is None else sets
         _check_column(
             "key", self.key_lengths, self.keys, n, lambda: np.arange(n), limits.key_bytes_min, limits.key_bytes_max
         )
@@ -294,13 +301,23 @@ class Batch:
             "value",
             self.value_lengths,
             self.values,
-            sets,
+            with_value,
             lambda: np.flatnonzero(self.has_value),
             limits.value_bytes_min,
             limits.value_bytes_max,
         )
-        if self.looks_first:
+        if self.conditions is not None or (sets is None and self.looks_first):
             self._check_conditions()
+
+    def _check_ops(self) -> int:
+        """Check the kinds of operations; return how many of them have a value."""
+        lowest, highest = int(self.ops.min()), int(self.ops.max())
+        if lowest < Op.GET.value or highest > Op.EXPIRY.value:
+            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
+            known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
+            raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
+        self.__dict__["looks_first"] = self.conditions is not None or highest > Op.EXISTS.value  # nobody looks again
+        return int(np.count_nonzero(self.has_value))
 
     def _check_conditions(self) -> None:
         """Check what operations ask of their keys."""
@@ -352,6 +369,13 @@ class Batch:
                 raise InvalidArgumentError(
                     "its elements do not lie side by side in memory: numpy.ascontiguousarray copies it", field=name
                 )
+        self._check_optional()
+        if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
+            raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
+
+    def _check_optional(self) -> None:
+        if self.conditions is self.expected is self.expiries is None:
+            return
         for name, dtype in _OPTIONAL_COLUMN_TYPES.items():
             column = getattr(self, name)
             if column is None:
@@ -360,8 +384,6 @@ class Batch:
                 raise InvalidArgumentError(f"a contiguous array of {dtype} with 1 dimension is needed", field=name)
             if len(column) != len(self.ops):
                 raise InvalidArgumentError(f"{len(column):,} for {counted(len(self.ops), 'operation')}", field=name)
-        if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
-            raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
 
 def _joined(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[np.generic]) -> NDArray[Any] | None:
@@ -442,8 +464,10 @@ class RequestResult:
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
-        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         data = self.values.tobytes()
+        if len(self.value_lengths) <= 1:
+            return [data] * len(self.value_lengths)
+        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         return [data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)]
 
 

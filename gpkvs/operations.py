@@ -7,7 +7,7 @@ are added.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from math import inf, isnan
 from typing import Any, NamedTuple, TypeAlias
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import READS, Batch, Condition, Op, RequestResult, Status
 from gpkvs.config import Limits
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
-from gpkvs.outcome import Outcome, outcome_of
-from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, memory_refused
+from gpkvs.outcome import outcome_of
+from gpkvs.request_checks import check_key_bytes, check_request_ops, check_value_bytes, wrong_bytes
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 """What is taken as a key or a value; arrays are contiguous."""
@@ -37,7 +37,14 @@ _FORMS = (
 )
 _TTL_MS_MAX = 1 << 50  # 35,000 years: with any clock the sum is a number of 64 bits
 _GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY = map(int, Op)
+_HAS_VALUE = frozenset({_SET, _INCREMENT, _APPEND})
+_CORRUPT = int(Status.CORRUPT)
 _RETURNS_VALUE = frozenset({_GET, _INCREMENT, _EXPIRY})
+
+
+def wall_clock_ms() -> int:
+    """Return the time of this machine, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 class Options(NamedTuple):
@@ -306,22 +313,55 @@ class OperationList:
             return []
         return [self._options.get(index, _NO_OPTIONS) for index in range(len(self))]
 
-    def batch(self) -> Batch:
-        """Return the request as columns; what expires does so from now on, by this machine's clock."""
-        options = self.options
+    @memory_refused()
+    def batch(self, table: int, limits: Limits, now_ms: Callable[[], int]) -> Batch:
+        """Return the request as columns, checked; what expires does so from now on.
+
+        Parameters
+        ----------
+        table
+            The id of its table.
+        limits
+            Of that table.
+        now_ms
+            The clock, in milliseconds since 1970; asked if something expires.
+        """
+        batch = self._batch(table, now_ms)
+        if self._options:
+            batch.validate(limits)
+        else:
+            self._check(limits)  # the columns are right, and `Batch.validate` takes as long as all the rest here
+        return batch
+
+    def _check(self, limits: Limits) -> None:
+        """Check the lengths of keys and values."""
+        check_request_ops(len(self), limits)
+        for index, key in enumerate(self._keys):
+            if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
+                low, high = limits.key_bytes_min, limits.key_bytes_max
+                raise wrong_bytes("key", len(key), low, high, field="keys", index=index)
+        low, high = limits.value_bytes_min, limits.value_bytes_max
+        for number, value in enumerate(self._values):
+            if not low <= len(value) <= high:
+                index = [index for index, op in enumerate(self._ops) if op in _HAS_VALUE][number]
+                raise wrong_bytes("value", len(value), low, high, field="values", index=index)
+
+    def _batch(self, table: int, now_ms: Callable[[], int]) -> Batch:
         conditions = expected = expiries = None
-        if any(option.condition for option in options):
+        if (options := self.options) and any(option.condition for option in options):
             conditions = np.array([option.condition for option in options], np.uint8)
             expected = np.array([option.expected for option in options], np.uint64)
-        if any(option.ttl_ms for option in options):
+        if options and any(option.ttl_ms for option in options):
             expiries = np.array([option.ttl_ms for option in options], np.uint64)
-            expiries[expiries > 0] += np.uint64(time.time_ns() // 1_000_000)
+            expiries[expiries > 0] += np.uint64(now_ms())
         return Batch(
             ops=np.frombuffer(bytes(self._ops), np.uint8),
             keys=np.frombuffer(b"".join(self._keys), np.uint8),
             key_lengths=np.array([len(key) for key in self._keys], np.uint32),
             values=np.frombuffer(b"".join(self._values), np.uint8),
             value_lengths=np.array([len(value) for value in self._values], np.uint32),
+            request_ops=np.array([len(self)], np.uint32),
+            request_tables=np.array([table], np.uint32),
             conditions=conditions,
             expected=expected,
             expiries=expiries,
@@ -334,28 +374,36 @@ class OperationList:
             for value, version in zip(self.results, self.versions, strict=True)
         ]
 
-    def take(self, result: RequestResult) -> list[Result]:
+    def take(self, result: RequestResult, now_ms: Callable[[], int] = wall_clock_ms) -> list[Result]:
         """Keep what became of the operations, and return it.
+
+        Parameters
+        ----------
+        result
+            Of the request.
+        now_ms
+            The clock, by which the time until an expiry is told.
 
         Raises
         ------
         CorruptRecordError
             If an operation met a record that fails its checksum. The others of the request are done all the same.
         """
-        corrupt = result.status == Status.CORRUPT.value
-        if corrupt.any():
+        statuses = result.status.tolist()
+        if _CORRUPT in statuses:
             raise CorruptRecordError(
-                f"operation {int(corrupt.argmax())}: the record fails its checksum, so no value is returned; "
+                f"operation {statuses.index(_CORRUPT)}: the record fails its checksum, so no value is returned; "
                 "the writes of the request, if any, are done"
             )
         values = iter(result.value_list())
         self.versions = result.versions.tolist()
-        statuses = result.status.tolist()
         results: list[Result] = []
         for index, (op, status, version) in enumerate(zip(self._ops, statuses, self.versions, strict=True)):
             value = next(values) if op in _RETURNS_VALUE else b""
             has_condition = bool(self._options and self._options.get(index, _NO_OPTIONS).condition)
-            results.append(result_of(op, outcome_of(op, status, version, value, has_condition=has_condition)))
+            outcome = outcome_of(op, status, version, value, has_condition=has_condition)
+            is_expiry = op == _EXPIRY and isinstance(outcome, int)
+            results.append(seconds_left(outcome, now_ms) if is_expiry else outcome)
         self.results = results
         return results
 
@@ -365,14 +413,8 @@ def _version_of(value: bytes, version: int) -> int:
     return version or int.from_bytes(value, "little")
 
 
-def _seconds_left(expiry_ms: Outcome | GpkvsError) -> float | None:
-    """Return the time until an expiry, by this machine's clock; None if the key is not there."""
+def seconds_left(expiry_ms: Any, now_ms: Callable[[], int] = wall_clock_ms) -> float | None:
+    """Return the time until an expiry, what an EXPIRY returned; None if the key is not there."""
     if expiry_ms is None:
         return None
-    assert isinstance(expiry_ms, int)
-    return max(expiry_ms / 1000 - time.time(), 0.0) if expiry_ms else inf
-
-
-def result_of(op: int, outcome: Outcome | GpkvsError) -> Result:
-    """Return what became of one operation, in the form that callers get."""
-    return _seconds_left(outcome) if op == _EXPIRY and not isinstance(outcome, GpkvsError) else outcome
+    return max(expiry_ms - now_ms(), 0) / 1000 if expiry_ms else inf

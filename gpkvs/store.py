@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.scan import Wanted
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -31,7 +33,7 @@ from gpkvs.engine.schema import (
 )
 from gpkvs.engine.table import Table
 from gpkvs.engine.table_quota import Quota, require_room_for_table
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError, memory_refused
 from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import StoreInfo, TableInfo, package_version, require_layout
@@ -40,11 +42,12 @@ from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import column_of, values_of
-from gpkvs.operations import OperationList, Result
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
+from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.text import no_such, quoted
 
 _log = logging.getLogger("gpkvs")
@@ -191,9 +194,10 @@ class Store(KeyValues):
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
         _require_no_timeout(timeout)
         name = table or DEFAULT_TABLE
-        result = self.execute(operations.batch(), table=name)
+        found = self.open_table(name)
+        result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
         try:
-            return operations.take(result)
+            return operations.take(result, lambda: self.now_ms)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
 
@@ -222,6 +226,100 @@ class Store(KeyValues):
     def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
         status = result.status  # nobody else's: used again, since fresh memory would cost page faults
         return values_of(result, np.equal(status, Status.OK.value, out=status.view(np.bool_)))
+
+    def scan_step(
+        self,
+        table: str = DEFAULT_TABLE,
+        cursor: bytes = b"",
+        prefix: bytes = b"",
+        *,
+        keys_only: bool = False,
+        keys_max: int = PIECE_KEYS_MAX,
+        bytes_max: int = PIECE_BYTES_MAX,
+    ) -> ScanPiece:
+        """Return the next piece of a table: a few milliseconds' work, all of it durable.
+
+        The pieces of a scan have all keys of the table, in no order that means anything. A key that is there throughout
+        is in exactly one of them, through growth, compaction and openings of the store. One that comes or goes
+        meanwhile is in one of them, or in none.
+
+        Parameters
+        ----------
+        cursor
+            Of the piece before; empty: from the beginning.
+        prefix
+            Only keys that begin with it. A piece may then have none.
+        keys_only
+            Whether to leave out the values, which are then not read: only their records' headers and keys are checked.
+        keys_max, bytes_max
+            Of the piece. It has one key at least, however long, unless none is there to return.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the cursor is none of this table of this store, or a table of numbers is to be looked through by prefix.
+        StoreClosedError
+            If the store was closed.
+        """
+        if keys_max < 1 or bytes_max < 1:
+            raise InvalidArgumentError("it must be at least 1", field="keys_max" if keys_max < 1 else "bytes_max")
+        wanted = Wanted(prefix, keys_only, keys_max, bytes_max)
+        self._origin.require()
+        with self._mutex, memory_refused():
+            if self._closed:
+                raise self._closed_error()
+            piece, gate = self._engine.scan(self._tables[self.open_table(table).name], cursor, wanted)
+        # Nobody may see before the gate what a crash could take back (I4, W1).
+        self._engine.committer.wait(gate)
+        return piece
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces (`scan_step`); batches run between them."""
+        _require_no_timeout(timeout)
+        if limit is not None and limit < 1:
+            raise InvalidArgumentError(f"{limit}, at least 1 is needed", field="limit")
+        self._require_open()
+        return self._pieces(table or DEFAULT_TABLE, cursor, prefix, keys_only, limit)
+
+    def _pieces(
+        self, table: str, cursor: bytes, prefix: bytes, keys_only: bool, limit: int | None
+    ) -> Iterator[ScanPiece]:
+        left = limit
+        while left is None or left > 0:
+            keys_max = PIECE_KEYS_MAX if left is None else min(PIECE_KEYS_MAX, left)
+            piece = self.scan_step(table, cursor, prefix, keys_only=keys_only, keys_max=keys_max)
+            yield piece
+            left = None if left is None else left - len(piece)
+            cursor = piece.cursor
+            if not cursor:
+                return
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        _require_no_timeout(timeout)
+        prefix = as_bytes("prefix", prefix)
+        if not prefix:
+            return self.records(table or DEFAULT_TABLE)
+        return sum(map(len, self.scan_pieces(prefix, keys_only=True, table=table)))
+
+    def records(self, table: str = DEFAULT_TABLE) -> int:
+        """Return how many keys a table has; expired ones count until they are removed."""
+        self._require_open()
+        records = self._tables[self.open_table(table).name].records
+        self._engine.settle()  # they may be of a batch that a crash could take back
+        return records
 
     def table(self, name: str) -> StoreTable:
         """Return one table, with the same methods for keys as the store; raises UnknownTableError if there is none."""

@@ -206,7 +206,8 @@ def decode(
     op_column = np.frombuffer(ops, np.uint8)
     with_value = int(np.count_nonzero(op_column == Op.SET.value))
     returning = int(np.count_nonzero(op_column == Op.GET.value))
-    if with_value + returning < len(ops) and op_column.max() > Op.EXISTS.value:
+    is_plain = with_value + returning == len(ops)
+    if not is_plain and op_column.max() > Op.EXISTS.value:
         with_value = int(np.count_nonzero(HAS_VALUE[op_column]))
         _check_response(len(ops), returning, op_column, limits)
         returning = int(np.count_nonzero(RETURNS_VALUE[op_column]))
@@ -219,7 +220,7 @@ def decode(
         value_lengths=_lengths("value", message.value_lengths, message.value_size, with_value),
         **(join_options([options], [len(ops)]) if options else {}),
     )
-    batch.validate(limits)
+    batch.validate(limits, with_value if is_plain else None)
     return Request(
         operations=len(ops),
         returning=returning,

@@ -80,6 +80,15 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
+        self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
+        self._scan_damaged = Counter(
+            "gpkvs_scan_damaged", "Records that scans left out, since they fail their checks", registry=self.registry
+        )
+        self._scan_seconds = Counter(
+            "gpkvs_scan_seconds", "Time of reading these pieces, with the wait for the store", registry=self.registry
+        )
+
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
         self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
@@ -89,6 +98,13 @@ class Metrics:
             counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
             for kind in np.flatnonzero(counts).tolist():
                 self._operations[kind].inc(int(counts[kind]))
+
+    def piece_scanned(self, keys: int, damaged: int, seconds: float) -> None:
+        """Note a piece of a scan."""
+        self._scan_pieces.inc()
+        self._scan_keys.inc(keys)
+        self._scan_damaged.inc(damaged)
+        self._scan_seconds.inc(seconds)
 
     def request_dropped(self, reason: str) -> None:
         """Note a request whose client gave up before it was executed."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
@@ -30,6 +31,7 @@ class Call(NamedTuple):
 
 
 Method = Callable[[Any, Call], Awaitable[Message]]
+ServerStreamMethod = Callable[[Any, Call], AsyncGenerator[Message, None]]
 StreamMethod = Callable[[grpc.aio.ServicerContext, Account], Awaitable[None]]
 
 
@@ -50,8 +52,8 @@ _NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, doors: Doors) -> str:
     """Register an object that has a coroutine for each method of a service; return the service's full name.
 
-    A method of one request takes it and the `Call` and returns the response. A method of streams takes the context and
-    the call's account, reads and writes bytes there, and returns when the stream is done.
+    A method of one request takes it and the `Call`, and returns the response, or a generator of responses. A method of
+    two streams takes the context and the call's account, reads and writes bytes there, and returns when it is done.
     """
 
     def handler(method: MethodDescriptor) -> Any:
@@ -59,6 +61,9 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(_stream(run, doors))
         request_class = GetMessageClass(method.input_type)
+        if method.server_streaming:
+            responding = of_type("server_stream", _server_stream(run, request_class, doors))
+            return grpc.stream_stream_rpc_method_handler(responding)
         # On the wire it is the same as unary. As unary, gRPC would hold the message until the call ends, and would
         # say nothing of a call whose message is still being received.
         return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
@@ -76,12 +81,10 @@ def _unary(
 
     Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
-    gate, memory, receives, metrics = doors
+    gate, memory, _, metrics = doors
 
     async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
-        gate.serving()
-        account.require_room()
-        data = require_message(await receives.read(context, account.connection, is_stream=False))
+        data = await _only_message(context, account, doors)
         with gate:
             account.require_room(_PARSED_FACTORS.get(request_class.DESCRIPTOR.full_name, 1) * len(data))
             running = method(_parse(request_class, data), Call(context, account, len(data)))
@@ -98,6 +101,36 @@ def _unary(
         raise AssertionError("abort always raises")
 
     return handler
+
+
+def _server_stream(
+    method: ServerStreamMethod, request_class: type[Message], doors: Doors
+) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+    """Wrap a method of one request and many responses; a response is sent before the next one is asked for."""
+
+    async def run(context: grpc.aio.ServicerContext, account: Account) -> None:
+        data = await _only_message(context, account, doors)
+        with doors.gate:
+            responses = method(_parse(request_class, data), Call(context, account, len(data)))
+            async with aclosing(responses):
+                async for response in responses:
+                    await context.write(response.SerializeToString())
+
+    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
+        account = doors.memory.open(context)
+        try:
+            await run(context, account)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            await abort(context, error, method, doors.metrics)
+
+    return handler
+
+
+async def _only_message(context: grpc.aio.ServicerContext, account: Account, doors: Doors) -> bytes:
+    """Receive the only message of a call, as bytes."""
+    doors.gate.serving()
+    account.require_room()
+    return require_message(await doors.receives.read(context, account.connection, is_stream=False))
 
 
 def _parse(request_class: type[Message], data: bytes) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import grpc
 import numpy as np
@@ -20,6 +20,7 @@ from gpkvs.server.options import Options, options_of
 from gpkvs.server.pipeline import Pipeline
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Call
+from gpkvs.server.scan import Scans
 from gpkvs.text import quoted
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
@@ -37,6 +38,7 @@ class KVService:
         self._gate = gate
         self._receives = receives
         self._metrics = metrics
+        self._scans = Scans(gate, metrics)
 
     async def Get(self, message: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
@@ -126,6 +128,14 @@ class KVService:
         """Run batches one after the other, many in flight, and respond in their order."""
         serving = self._gate.serving()
         await Pipeline(self._gate, serving, self._receives, context, account, self._metrics).run()
+
+    def Scan(self, message: kv_pb2.ScanRequest, call: Call) -> AsyncGenerator[kv_pb2.ScanResponse, None]:  # noqa: N802
+        """Return all keys of a table, in pieces."""
+        return self._scans.scan(message, call.account)
+
+    async def Count(self, message: kv_pb2.CountRequest, _call: Call) -> kv_pb2.CountResponse:  # noqa: N802
+        """Return how many keys a table has; with a prefix they are scanned for."""
+        return kv_pb2.CountResponse(count=await self._scans.count(message))
 
     def _submit(
         self, op: Op, table: str, key: bytes, call: Call, value: bytes = b"", options: Options | None = None

@@ -21,6 +21,7 @@ from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.gpu.paper import paper_tables, run_paper
 from gpkvs.bench.growth.benchmark import GROWTH_PEERS, GrowthOptions, run_growth
+from gpkvs.bench.operations.benchmark import OperationsOptions, run_operations
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.peers.embedded_stores import PeerName
 from gpkvs.bench.report.report import write_report
@@ -122,6 +123,35 @@ def engine_command(
     with failures_exit(1), ended_by_signals(), _shown(steps(options)) as show:
         result = run_engine(options, show)
     _print(tables_of(result, profile=profile), result, json_file)
+
+
+@app.command("operations")
+@exits({0: "measured", 1: "something is missing, or the store returns wrong numbers"})
+def operations_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = OperationsOptions.promise,
+    records: Annotated[
+        int, typer.Option(help="Records that are loaded before anything is timed.", min=16)
+    ] = OperationsOptions.records,
+    batch: Annotated[
+        int, typer.Option(help="Operations in a batch: one transaction.", min=16)
+    ] = OperationsOptions.batch,
+    rounds: Annotated[
+        int, typer.Option(help="Batches of each kind; the median of their ratios counts.", min=1)
+    ] = OperationsOptions.rounds,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Measure batches of increments, conditions, appends and EXISTSs beside plain SETs and GETs of as many keys.
+
+    All kinds of batches take turns on the same keys of one embedded store, and the median of the rounds' ratios counts.
+    With the defaults it takes half a minute and 2 GiB of the file system.
+
+    Example: gpkvs bench operations --json bench/results/operations-process.json
+    """
+    options = OperationsOptions(directory, promise, records, batch, rounds)
+    with failures_exit(1), ended_by_signals(), _shown() as show:
+        result = run_operations(options, show)
+    _print(tables_of(result, profile=False), result, json_file)
 
 
 @app.command("server")

@@ -29,10 +29,12 @@ from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.resolve import Resolver
+from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.scan import ScanPiece
 
 
 class Engine:
@@ -94,7 +96,10 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
-        self._resolver = Resolver(backend, files, tables, value_bytes_max, batch_result_bytes_max, meter)
+        self._resolver = Resolver(
+            backend, files, tables, self._native.locate, value_bytes_max, batch_result_bytes_max, meter
+        )
+        self._scanner = Scanner(backend, files)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
@@ -117,7 +122,7 @@ class Engine:
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between batches, to be used again, as far as an allocator gave it."""
-        return self._backend.kept_bytes + self._native.kept_bytes
+        return self._backend.kept_bytes + self._native.kept_bytes + self._resolver.kept_bytes
 
     @property
     def next_sequence(self) -> int:
@@ -241,8 +246,8 @@ class Engine:
         if planned.write_set:
             self.committer.commit(planned.write_set)
 
-    def _plan_plain(self, batch: Batch, now: int = 0) -> Planned:
-        planned = self._plan_natively(batch, now)
+    def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
+        planned = self._plan_natively(batch, now, is_located)
         self._was_planned_natively = planned is not None
         if planned:
             return planned
@@ -288,9 +293,9 @@ class Engine:
         self._log_entries_max = self._files.log_entries_max
         self._native.take_over_log()
 
-    def _plan_natively(self, batch: Batch, now: int) -> Planned | None:
+    def _plan_natively(self, batch: Batch, now: int, is_located: bool) -> Planned | None:
         with memory_refused():
-            planned = self._native.plan(batch, self.next_sequence, now)
+            planned = self._native.plan(batch, self.next_sequence, now, is_located=is_located)
         if planned:
             self.meter.lap("plan")
         return planned
@@ -305,6 +310,12 @@ class Engine:
     def heap_bytes_given(self) -> int:
         """What the file system has of the heap's space."""
         return self._heap_growth.given_bytes
+
+    def scan(self, table: Table, cursor: bytes, wanted: Wanted) -> tuple[ScanPiece, int]:
+        """Read the part of a table that begins at a cursor; nobody may see it before its gate."""
+        piece = self._scanner.step(table, cursor, wanted)
+        assert isinstance(piece, ScanPiece)  # nothing expires yet
+        return piece, self.committer.read_gate()
 
     def settle(self) -> None:
         """Return when all batches are durable."""

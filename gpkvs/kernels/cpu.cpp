@@ -30,7 +30,9 @@
 #include "expiry.hpp"
 #include "journal.hpp"
 #include "native_planner.hpp"
+#include "pack.hpp"
 #include "resolve.hpp"
+#include "scan.hpp"
 #include "write_set.hpp"
 
 extern "C" {
@@ -96,6 +98,11 @@ u32 gpkvs_crc32c(const u8* data, u64 words) {
     u32 crc = ~0u;
     for (u64 w = 0; w < words; w++) crc = crc32c_word(crc, load_unaligned(data + 8 * w));
     return ~crc;
+}
+
+u64 gpkvs_pack_records(const u8* keys, const u32* key_lengths, const u8* values, const u32* value_lengths,
+                       const u64* expiries, u64 n, u8* out) {
+    return pack_records(keys, key_lengths, values, value_lengths, expiries, n, out);
 }
 
 // The magic number of the file system a file is on (statfs), 0 if it cannot be told.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import gpkvs
-from gpkvs.client import AsyncClient, Client
+from gpkvs.client import AsyncClient, Client, async_face
 from tests.conftest import SMALL, assert_clean
 
+_numbers = itertools.count()
 FACES = ("store", "client", "async")
 
 
@@ -64,8 +66,7 @@ class Blocking:
                 return await result if inspect.isawaitable(result) and name != "batch" else result
 
             result = self._loop.run(called())
-            is_plain = result is None or isinstance(result, bytes | int | float | list | dict | tuple)
-            return result if is_plain else Blocking(result, self._loop)
+            return Blocking(result, self._loop) if type(result).__module__ == async_face.__name__ else result
 
         return call
 
@@ -76,6 +77,15 @@ class Blocking:
             return await asyncio.to_thread(work, Blocking(transaction, self._loop))
 
         return run
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._loop.run(self._awaited.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def __enter__(self) -> Any:
         return Blocking(self._loop.run(self._awaited.__aenter__()), self._loop)
@@ -91,17 +101,22 @@ def opened(kind: str, folder: Path, serve: Callable[[], Any]) -> Iterator[Any]:
         with gpkvs.open(folder / "embedded", **SMALL) as store:
             yield store
         assert_clean(folder / "embedded")
-    elif kind == "client":
-        with Client(serve().target) as client:
+        return
+    table = f"table-{next(_numbers)}"
+    target = serve().target
+    with Client(target) as client:
+        client.create_table(table, index_bytes=1 << 16)
+    if kind == "client":
+        with Client(target, table=table) as client:
             yield client
-    else:
-        target, loop = serve().target, Loop()
+        return
+    loop = Loop()
 
-        async def connect() -> AsyncClient:
-            return AsyncClient(target)
+    async def connect() -> AsyncClient:
+        return AsyncClient(target, table=table)
 
-        try:
-            with Blocking(loop.run(connect()), loop) as client:
-                yield client
-        finally:
-            loop.close()
+    try:
+        with Blocking(loop.run(connect()), loop) as client:
+            yield client
+    finally:
+        loop.close()

@@ -42,6 +42,8 @@ def calls(client):
     yield "table", lambda: client.table("t")
     yield "transaction", lambda: client.transaction()
     yield "transact", lambda: client.transact(lambda t: t.get(b"k"))
+    yield "scan", lambda: client.scan()
+    yield "count", lambda: client.count()
     yield "incr_many", lambda: client.incr_many(keys)
     yield "wait_ready", lambda: client.wait_ready()
     yield "info", lambda: client.info()

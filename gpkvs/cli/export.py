@@ -1,0 +1,270 @@
+"""gpkvs export, import: the records of a table of a running server, to a file and back."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gpkvs.batch import Batch, RequestResult
+from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target
+from gpkvs.cli.exit_status import exits
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
+from gpkvs.client import Client, DeadlineError, OutcomeUnknownError, RetryPolicy, ServerBusyError, UnavailableError
+from gpkvs.config import DEFAULT_TABLE, ServerConfig
+from gpkvs.errors import UnknownTableError
+from gpkvs.export.file_format import ExportError, Header
+from gpkvs.export.importer import BATCH_OPS, Execute, Imported, import_numbers, import_records, numbers_of
+from gpkvs.export.parquet import ParquetReader, is_parquet
+from gpkvs.export.reader import ExportReader
+from gpkvs.export.writer import ExportWriter
+from gpkvs.info import TableInfo
+from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.text import counted, no_such
+
+_TOLD_SECONDS = 10.0  # between two lines about progress, where there is no terminal
+# The server may be restarted meanwhile: until the timeout it is asked again and again.
+_PATIENT = RetryPolicy(attempts_max=1 << 30, delay_ms_max=1000.0)
+_PASSING = (UnavailableError, ServerBusyError, DeadlineError, OutcomeUnknownError)
+
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="Seconds to wait for a server that does not respond, as while it is restarted.", min=0.001
+    ),
+]
+
+
+class FileFormat(StrEnum):
+    """The form of an export."""
+
+    MSGPACK = "msgpack"
+    PARQUET = "parquet"
+
+
+@exits(
+    {
+        0: "exported",
+        EXIT_DAMAGED: "exported, without the records that fail their checks",
+        EXIT_FAILED: "failed; FILE is as it was",
+        143: "SIGTERM",
+    }
+)
+def export_command(
+    out: Annotated[Path, typer.Option("--out", help="The file that is made.", metavar="FILE", dir_okay=False)],
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="msgpack, or parquet: for a table of the layout u64, with pyarrow.")
+    ] = FileFormat.MSGPACK,
+    prefix: Prefix = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an export that was interrupted.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE, and without --resume an interrupted export.")
+    ] = False,
+    target: Target = ServerConfig.listen,
+    table: Annotated[str, typer.Option(help="The table.")] = DEFAULT_TABLE,
+    timeout: Patience = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Write all records of a table to a file: keys, values and when they expire, without versions.
+
+    The table can be used meanwhile. A record that is there throughout is in the file exactly once. One that is changed
+    meanwhile is there as it was at some moment: an export is no snapshot of the table.
+
+    FILE gets its name when it is whole and synced; until then it is FILE.partial. After Ctrl-C, a kill or an error the
+    same command with --resume goes on. docs/export.md says what is in the file.
+
+    Example: gpkvs export --out users.msgpack --table users
+    """
+    began = time.monotonic()
+    with (
+        failures_exit(EXIT_FAILED),
+        ended_by_signals(kill_children=False),
+        Client(target, table=table, timeout=timeout, retry=_PATIENT) as client,
+    ):
+        found = _table(client, table)
+        header = Header(found.name, found.layout, prefix.encode(), client.info().version)
+        is_parquet_wanted = file_format is FileFormat.PARQUET
+        with ExportWriter(out, header, resume=resume, overwrite=overwrite, parquet=is_parquet_wanted) as writer:
+            _scan_into(writer, client, header.prefix, None if prefix else found.records)
+            writer.finish()
+    if as_json:
+        print_json({"file": str(out), "table": found.name, "records": writer.records, "damaged": writer.damaged})
+    else:
+        typer.echo(
+            f"{out}: {counted(writer.records, 'record')} of table {found.name}, {out.stat().st_size:,} bytes, in "
+            f"{time.monotonic() - began:.1f} s"
+        )
+    if writer.damaged:
+        typer.echo(f"gpkvs: left out {counted(writer.damaged, 'record')} whose checks fail: run gpkvs check", err=True)
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _scan_into(writer: ExportWriter, client: Client, prefix: bytes, records: int | None) -> None:
+    """Write what is not written yet; whatever ends it, what was written is kept."""
+    if writer.is_scanned:
+        return
+    try:
+        with _shown("exporting", "record", records) as show:
+            show(writer.records)
+            for piece in client.scan_pieces(prefix, cursor=writer.cursor):
+                writer.add(piece)
+                show(len(piece))
+    except BaseException:
+        with suppress(ExportError):
+            writer.save()
+            sys.stderr.write(f"stopped after {counted(writer.records, 'record')}: --resume goes on\n")
+        raise
+
+
+@exits({0: "imported", EXIT_FAILED: "failed; it says how many records are stored", 143: "SIGTERM"})
+def import_command(
+    file: Annotated[Path, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE")],
+    target: Target = ServerConfig.listen,
+    table: Annotated[str, typer.Option(help="The table, which must be there.", show_default="that of the file")] = "",
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Leave keys that are there as they are.", show_default=False)
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Records in a request, at most.", min=1)] = BATCH_OPS,
+    timeout: Patience = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Store the records of a file in a table: keys that are there get the values of the file.
+
+    FILE is read and checked to its end before anything is stored: one that was cut or is damaged is refused. After an
+    interruption the same command stores all of it again, which does no harm. A Parquet file needs the columns `key` and
+    `value`, of whole numbers, and a table of the layout u64.
+
+    Example: gpkvs import users.msgpack --table users
+    """
+    began = time.monotonic()
+    with (
+        failures_exit(EXIT_FAILED),
+        ended_by_signals(kill_children=False),
+        Client(target, timeout=timeout) as client,
+    ):
+        source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
+        found = _table(client, table or source.table)
+        if found.layout != source.layout:
+            raise ExportError(
+                f"{file}: its records are of the layout {source.layout}, table {found.name!r} has {found.layout}"
+            )
+        with _shown("importing", "record", source.records) as show:
+            imported = source.store(_storing(client, found.name, timeout, show), if_absent=if_absent, batch_ops=batch)
+    if as_json:
+        print_json({"table": found.name, "stored": imported.stored, "there_already": imported.there_already})
+        return
+    there = f", {imported.there_already:,} were there already" if if_absent else ""
+    typer.echo(
+        f"{file}: {counted(imported.stored, 'record')} stored in table {found.name}{there}, in "
+        f"{time.monotonic() - began:.1f} s"
+    )
+
+
+class ExportSource:
+    """An export, checked."""
+
+    def __init__(self, file: Path) -> None:
+        with _shown("checking", "byte", file.stat().st_size if file.is_file() else None) as show:
+            self._reader = ExportReader(file, show)
+        header, end = self._reader.header, self._reader.end
+        self.table, self.layout, self.records = header.table, header.layout, end.records
+        _say_damaged(file, end.damaged)
+
+    def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+        """Store the records."""
+        chunks = self._reader.chunks()
+        if self._reader.header.is_u64:
+            return import_numbers(numbers_of(chunks), execute, if_absent=if_absent, batch_ops=batch_ops)
+        return import_records(chunks, execute, if_absent=if_absent, batch_ops=batch_ops)
+
+
+class ParquetSource:
+    """A Parquet file, checked."""
+
+    layout = U64_LAYOUT.name
+
+    def __init__(self, file: Path) -> None:
+        self._reader = ParquetReader(file)
+        self._reader.check()
+        self.table, self.records = self._reader.table or DEFAULT_TABLE, self._reader.records
+        _say_damaged(file, self._reader.damaged)
+
+    def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+        """Store the records."""
+        return import_numbers(self._reader.chunks(), execute, if_absent=if_absent, batch_ops=batch_ops)
+
+
+def _say_damaged(file: Path, damaged: int) -> None:
+    if damaged:
+        typer.echo(
+            f"{file}: {counted(damaged, 'record')} failed their checks when it was made, and are not in it", err=True
+        )
+
+
+def _storing(client: Client, table: str, timeout: float, show: Callable[[int], None]) -> Execute:
+    """Return a function that stores a batch, again and again if the server is away; twice does no harm."""
+    stored = 0
+
+    def store(batch: Batch) -> RequestResult:
+        nonlocal stored
+        give_up, attempt = time.monotonic() + timeout, 0
+        while True:
+            attempt += 1
+            delay_s = _PATIENT.delay_s(min(attempt, 10))
+            try:
+                result = client.execute(batch, table=table)
+            except _PASSING:
+                if time.monotonic() + delay_s > give_up:
+                    _say_stored(stored)
+                    raise
+                time.sleep(delay_s)
+            except BaseException:
+                _say_stored(stored)
+                raise
+            else:
+                stored += len(batch)
+                show(len(batch))
+                return result
+
+    return store
+
+
+def _say_stored(records: int) -> None:
+    sys.stderr.write(f"stopped after {counted(records, 'record')}: the same command begins again\n")
+
+
+def _table(client: Client, name: str) -> TableInfo:
+    tables = {table.name: table for table in client.list_tables()}
+    if name not in tables:
+        raise UnknownTableError(f"{no_such('table', name, list(tables))}: gpkvs table create makes one", field="table")
+    return tables[name]
+
+
+@contextmanager
+def _shown(what: str, noun: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr: as a bar on a terminal, else as a line from time to time."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done, told = 0, time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def show(more: int) -> None:
+            nonlocal done, told
+            done += more
+            bar.update(task, advance=more)
+            if not console.is_terminal and time.monotonic() - told > _TOLD_SECONDS:
+                told = time.monotonic()
+                console.print(f"{what}: {counted(done, noun)}", markup=False)
+
+        yield show

@@ -1,0 +1,155 @@
+// A step of a scan: the keys of some blocks, in the order of fingerprint0, which neither growth nor a restart changes.
+//
+// S1: a step returns all keys with fingerprint0 from its cursor on up to the next one, ties together, and no others.
+// A block holds a range of fingerprints, and the live blocks in their order hold all of them in order, also while the
+// table grows. What a GET would not find is not returned: slots in a wrong place, records that are not their slot's.
+//
+// Only the host's threads run these, whatever the backend: they read records.
+#pragma once
+#include <algorithm>
+
+#include "probe.cuh"
+#include "record.cuh"
+
+// What became of a slot. Planners take an expired record as one that is there.
+enum Scanned { SCANNED_OTHER = 0, SCANNED_FOUND = 1, SCANNED_DAMAGED = 2, SCANNED_EXPIRED = 3 };
+
+struct Placed {
+    u64 fingerprint0, fingerprint1, slot;
+    bool operator<(const Placed& other) const {
+        if (fingerprint0 != other.fingerprint0) return fingerprint0 < other.fingerprint0;
+        return fingerprint1 < other.fingerprint1;
+    }
+    bool is_key_of(const Placed& other) const {
+        return fingerprint0 == other.fingerprint0 && fingerprint1 == other.fingerprint1;
+    }
+};
+
+// The live block with this number, counted in the order of the fingerprints.
+static inline u64 live_block(u64 number, const Geometry& geometry) {
+    return number < geometry.unmoved ? number : number + geometry.unmoved;
+}
+
+static inline u64 word_of(const BytesSlot& slot) { return slot.reference; }
+static inline u64 word_of(const U64Slot& slot) { return slot.value; }
+
+// collect: of each block the slots that hold a key with fingerprint0 >= `begin`, sorted, with reference or value; how
+// many there are; and how many are no place of their key. One item a live block, from the number `first` on.
+#define COLLECT_ARGS(F, Buckets)                                                            \
+    F(const Buckets*, index) GEOMETRY_ARGS(F) F(u64, first) F(u64, begin) F(u64, hash_key0) F(u64, hash_key1) \
+    F(u64*, fingerprint0) F(u64*, slot) F(u64*, word) F(u64*, count) F(u64*, misplaced)
+#define COLLECT_BYTES_ARGS(F) COLLECT_ARGS(F, BytesBucket)
+#define COLLECT_U64_ARGS(F) COLLECT_ARGS(F, U64Bucket)
+
+template <class Slot, class Args>
+static inline void collect_block(const Args& a, u64 i) {
+    const u64 in_block = Bucket<Slot>::IN_BLOCK, slots = in_block * WAYS;
+    const Geometry geometry = geometry_of(a);
+    const u64 block = live_block(a.first + i, geometry);
+    const TableKey table = table_key<Slot>(a.hash_key0, a.hash_key1);
+    Placed placed[Bucket<Slot>::IN_BLOCK * WAYS];
+    u64 found = 0, misplaced = 0;
+    for (u64 at = 0; at < in_block; at++) {
+        const u64 bucket = block * in_block + at;
+        const Slot empty = empty_slot(table, bucket, (const Slot*)nullptr);
+        const Slot* ways = a.index[bucket].ways;
+        Hash128 fingerprints[WAYS];  // in a loop of their own, of which a compiler makes vectors
+        for (u32 way = 0; way < WAYS; way++) fingerprints[way] = fingerprint_of(table, ways[way]);
+        for (u32 way = 0; way < WAYS; way++) {
+            if (is_empty(ways[way], empty)) continue;
+            const Candidates own = candidates_in_block<Slot>(fingerprints[way]);
+            const bool is_in_bucket = own.bucket0 == at || own.bucket1 == at;
+            if (!is_in_bucket || block_of(fingerprints[way], geometry) != block) misplaced++;
+            else if (fingerprints[way].low >= a.begin)
+                placed[found++] = {fingerprints[way].low, fingerprints[way].high, bucket * WAYS + way};
+        }
+    }
+    std::sort(placed, placed + found);
+    u64 kept = 0;
+    for (u64 n = 0; n < found; n++) {
+        if (n && placed[n].is_key_of(placed[n - 1])) {  // rot has made two of one
+            misplaced++;
+            continue;
+        }
+        a.fingerprint0[slots * i + kept] = placed[n].fingerprint0;
+        a.slot[slots * i + kept] = placed[n].slot;
+        a.word[slots * i + kept++] = word_of(a.index[placed[n].slot / WAYS].ways[placed[n].slot % WAYS]);
+    }
+    a.count[i] = kept;
+    a.misplaced[i] = misplaced;
+}
+
+GPKVS_KERNEL(collect_bytes, COLLECT_BYTES_ARGS) { collect_block<BytesSlot>(a, i); }
+GPKVS_KERNEL(collect_u64, COLLECT_U64_ARGS) { collect_block<U64Slot>(a, i); }
+
+// The header of a slot's record, if it can be that: its lengths are those of the reference, and it lies in the heap.
+static inline const RecordHeader* record_header(const u8* heap, u64 heap_bytes, u64 reference) {
+    const u64 offset = reference_offset(reference) * UNIT_BYTES, bytes = reference_length(reference) * UNIT_BYTES;
+    if (bytes < sizeof(RecordHeader) || offset + bytes > heap_bytes) return nullptr;
+    const RecordHeader* header = (const RecordHeader*)(heap + offset);
+    return record_units(header->key_bytes, header->value_bytes) * UNIT_BYTES == bytes ? header : nullptr;
+}
+
+// peek: of each slot whether its key is to be returned (`Scanned`), and what is known without the value. The key's own
+// fingerprint, 128 bits under a key, says as much as a checksum. An expiry is only believed with the record's CRC. One
+// item a slot.
+#define PEEK_ARGS(F)                                                                        \
+    F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id) \
+    F(u64, hash_key0) F(u64, hash_key1) F(const u8*, prefix) F(u64, prefix_bytes) F(u64, now_ms) \
+    F(u8*, scanned) F(u32*, key_lengths) F(u32*, value_lengths) F(u64*, versions) F(u64*, expiries)
+
+template <class Args>
+GPKVS_DEVICE const BytesSlot& slot_of(const Args& a, u64 i) {
+    return a.index[a.slot[i] / WAYS].ways[a.slot[i] % WAYS];
+}
+
+template <class Args>
+GPKVS_DEVICE void scanned_soon(const Args& a, u64 i) {
+    const u8* record = a.heap + reference_offset(slot_of(a, i).reference) * UNIT_BYTES;
+    prefetch(record);
+    prefetch(record + 64);
+}
+
+template <class Args>
+static inline u8 peek_at(const Args& a, u64 i) {
+    const BytesSlot& slot = slot_of(a, i);
+    const RecordHeader* header = record_header(a.heap, a.heap_bytes, slot.reference);
+    if (!header || header->table_id != a.table_id || header->version != slot_version(slot.meta)) return SCANNED_DAMAGED;
+    const Hash128 own = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+    if (own.low != slot.fingerprint0 || own.high != slot.fingerprint1) return SCANNED_DAMAGED;
+    const bool expires = slot_kind(slot.meta) != KIND_RECORD;
+    if (expires && !checked_record(a.heap, a.heap_bytes, slot.reference)) return SCANNED_DAMAGED;
+    a.key_lengths[i] = header->key_bytes;
+    a.value_lengths[i] = header->value_bytes;
+    a.versions[i] = header->version;
+    a.expiries[i] = expires ? header->expiry_ms : 0;
+    if (expires && header->expiry_ms && header->expiry_ms <= a.now_ms) return SCANNED_EXPIRED;
+    if (header->key_bytes < a.prefix_bytes) return SCANNED_OTHER;
+    return same_bytes(record_key(header), a.prefix, a.prefix_bytes) ? SCANNED_FOUND : SCANNED_OTHER;
+}
+
+GPKVS_KERNEL_SOON(peek, PEEK_ARGS, scanned_soon) { a.scanned[i] = peek_at(a, i); }
+
+// take_records: the keys, and the values if `with_values` is 1, of slots that were found; a record whose CRC is wrong
+// is damaged, and nothing of it is stored. One item a slot.
+#define TAKE_RECORDS_ARGS(F)                                                                \
+    F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, with_values) \
+    F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
+
+template <class Args>
+static inline u8 take_record(const Args& a, u64 i) {
+    const u64 reference = slot_of(a, i).reference;
+    const RecordHeader* header = a.with_values ? checked_record(a.heap, a.heap_bytes, reference)
+                                               : record_header(a.heap, a.heap_bytes, reference);
+    if (!header) return SCANNED_DAMAGED;
+    copy_bytes(a.keys + a.key_offsets[i], record_key(header), header->key_bytes);
+    if (a.with_values) copy_bytes(a.values + a.value_offsets[i], record_value(header), header->value_bytes);
+    return SCANNED_FOUND;
+}
+
+GPKVS_KERNEL_SOON(take_records, TAKE_RECORDS_ARGS, scanned_soon) { a.scanned[i] = take_record(a, i); }
+
+// take_numbers: the keys of slots of numbers. One item a slot.
+#define TAKE_NUMBERS_ARGS(F) F(const U64Bucket*, index) F(const u64*, slot) F(u64*, keys)
+
+GPKVS_KERNEL(take_numbers, TAKE_NUMBERS_ARGS) { a.keys[i] = a.index[a.slot[i] / WAYS].ways[a.slot[i] % WAYS].key; }

@@ -1,0 +1,173 @@
+"""Scans of a table: pieces are read by a thread of their own, and sent as fast as the client takes them.
+
+    step (thread) -> message -> sent, while the thread reads the next piece
+
+A call is never more than one piece ahead of its client. One thread reads for all calls. While requests wait for the
+engine it leaves as much time to them as it takes: a step holds the store for some milliseconds.
+
+When the server stops, a scan ends with UNAVAILABLE behind a whole piece: the cursor of that piece goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.memory import Account
+
+# A piece takes so little of a message that one long record more fits.
+_PIECE_SHARE = 4
+# What a key takes beside itself and its value: two lengths, version, expiry.
+_BYTES_PER_KEY = 24
+# So long a client hears nothing, if no key begins with its prefix; then it gets a piece that is empty.
+_SILENT_SECONDS = 1.0
+
+Made = TypeVar("Made")
+
+
+class Scans:
+    """What all calls of `Scan` and `Count` share.
+
+    Parameters
+    ----------
+    gate
+        Says whether the server still serves.
+    metrics
+        Counts pieces and keys.
+    """
+
+    def __init__(self, gate: Gate, metrics: Metrics) -> None:
+        self._gate = gate
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scan")
+        self._owed_seconds = 0.0  # to requests that wait
+
+    async def scan(self, message: kv_pb2.ScanRequest, account: Account) -> AsyncGenerator[kv_pb2.ScanResponse, None]:
+        """Return the responses of a scan.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the request is wrong, or a record does not fit a message.
+        NotServingError
+            If the server stops.
+        NoSpaceError
+            If there is no memory for a piece.
+        """
+        serving = self._gate.serving()
+        bytes_max = min(PIECE_BYTES_MAX, serving.message_bytes_max // _PIECE_SHARE)
+        planned = bytes_max + _BYTES_PER_KEY * PIECE_KEYS_MAX
+        left = message.limit or float("inf")
+        account.admit(0, planned)
+        reading = self._read(serving, message, message.cursor, left, bytes_max)
+        try:
+            told = time.monotonic()
+            while True:
+                piece = await reading
+                left -= len(piece)
+                is_last = not piece.cursor or left <= 0
+                serving = self._gate.serving()
+                if not is_last:
+                    reading = self._read(serving, message, piece.cursor, left, bytes_max)
+                if len(piece) or piece.damaged or is_last or time.monotonic() - told > _SILENT_SECONDS:
+                    response = encode_piece(piece, serving.message_bytes_max)
+                    del piece
+                    more = max(response.ByteSize() - planned, 0)  # a record may be longer than a piece
+                    account.change_responses(more)
+                    yield response
+                    account.change_responses(-more)
+                    told = time.monotonic()
+                if is_last:
+                    return
+        finally:
+            reading.cancel()
+            account.change_responses(-planned)
+
+    async def count(self, message: kv_pb2.CountRequest) -> int:
+        """Return how many keys a table has, or how many begin with a prefix."""
+        serving = self._gate.serving()
+        if not message.prefix:
+            store = serving.store
+            return await self._run(serving, lambda: store.records(message.table))
+        asked = kv_pb2.ScanRequest(table=message.table, prefix=message.prefix, keys_only=True)
+        count, cursor = 0, b""
+        while True:
+            piece = await self._read(self._gate.serving(), asked, cursor, float("inf"), PIECE_BYTES_MAX)
+            count += len(piece)
+            cursor = piece.cursor
+            if not cursor:
+                return count
+
+    def _read(
+        self, serving: Serving, message: kv_pb2.ScanRequest, cursor: bytes, left: float, bytes_max: int
+    ) -> asyncio.Future[ScanPiece]:
+        """Have the thread read a piece."""
+        keys_max = bytes_max // _BYTES_PER_KEY
+
+        def step() -> ScanPiece:
+            began = time.perf_counter()
+            piece = serving.store.scan_step(
+                message.table,
+                cursor,
+                message.prefix,
+                keys_only=message.keys_only,
+                keys_max=int(min(PIECE_KEYS_MAX, keys_max, left)),
+                bytes_max=bytes_max,
+            )
+            self._metrics.piece_scanned(len(piece), piece.damaged, time.perf_counter() - began)
+            return piece
+
+        return self._run(serving, step)
+
+    def _run(self, serving: Serving, job: Callable[[], Made]) -> asyncio.Future[Made]:
+        """Run a job in the thread, after the pause that it owes to requests that wait."""
+
+        def run() -> Made:
+            if serving.batcher.queue_requests:
+                time.sleep(self._owed_seconds)
+            began = time.perf_counter()
+            try:
+                return job()
+            finally:
+                self._owed_seconds = time.perf_counter() - began
+
+        running = asyncio.get_running_loop().run_in_executor(self._thread, run)
+        running.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # a call that ends asks for neither
+        return running
+
+
+def encode_piece(piece: ScanPiece, message_bytes_max: int) -> kv_pb2.ScanResponse:
+    """Put a piece into a message.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it does not fit.
+    """
+    response = kv_pb2.ScanResponse(
+        keys=piece.keys.tobytes(),
+        key_lengths=piece.key_lengths.astype("<u4", copy=False).tobytes(),
+        values=piece.values.tobytes(),
+        value_lengths=piece.value_lengths.astype("<u4", copy=False).tobytes(),
+        versions=piece.versions.astype("<u8", copy=False).tobytes(),
+        expiries=piece.expiries.astype("<u8", copy=False).tobytes(),
+        cursor=piece.cursor,
+        damaged=piece.damaged,
+    )
+    if response.ByteSize() > message_bytes_max:
+        raise InvalidArgumentError(
+            f"the next record takes {response.ByteSize():,} bytes, a message may have {message_bytes_max:,}: raise "
+            "--message-bytes-max (and --memory-max) of the server, or scan keys only",
+            field="keys_only",
+        )
+    return response
