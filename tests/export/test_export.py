@@ -323,6 +323,8 @@ def test_an_export_is_not_finished_twice(server: Server, tmp_path: Path) -> None
             writer.add(piece)
         writer.save()
     saved = (tmp_path / "out.progress").read_bytes()
+    with (tmp_path / "out.partial").open("ab") as file:
+        file.write(b"torn" * 100)  # longer than the end
     assert gpkvs(server, "export", "--out", out, "--table", "large", "--resume").exit_code == 0
     assert records_of(out) == LARGE
     (tmp_path / "out.progress").write_bytes(saved)
