@@ -99,7 +99,7 @@ class Properties:
         _choice("measurement.interval", self.measurement_interval, ("op", "intended", "both"))
         if self.scanproportion:
             raise InvalidArgumentError(
-                "gpkvs has no scans (its index is a hash table): set it to 0, workload e cannot run here",
+                "gpkvs has no scans of key ranges (its index is a hash table): set it to 0, workload e cannot run here",
                 field="scanproportion",
             )
         for name in ("fieldcount", "threadcount", "batch", "status_interval"):
@@ -172,7 +172,8 @@ def read_workload(name: str) -> dict[str, str]:
     """
     if name == "e":
         raise InvalidArgumentError(
-            "gpkvs has no scans (its index is a hash table), and e is 95 % scans", field="workload"
+            "gpkvs has no scans of key ranges (its index is a hash table), and e is 95 % of these",
+            field="workload",
         )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")
     return parse_lines(text.splitlines())

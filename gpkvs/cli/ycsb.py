@@ -49,7 +49,7 @@ _HELP = (
     "  gpkvs ycsb load --workload a -p recordcount=100000 --threads 64",
     "  gpkvs ycsb run --workload a -p recordcount=100000 -p operationcount=500000 --threads 64",
     "Workloads: a updates and reads half and half, b 95 % reads, c reads only, d reads of the newest records and 5 % "
-    "inserts, f reads and read-modify-writes half and half; e is refused, because there are no scans. All properties, "
+    "inserts, f reads and read-modify-writes half and half; e is refused: no scan is of a key range. All properties, "
     "their defaults and the report's lines are those of YCSB's core workload. What differs:",
     "- --target is the server's address. YCSB's -target (operations per second) is --ops-per-second N or -p target=N.",
     "- A record is one value: a msgpack map of fieldcount fields. An update of one field (writeallfields=false) reads "

@@ -69,7 +69,7 @@ def test_unknown_properties_are_told() -> None:
         ("insertstart", "1", "insertstart"),
         ("dataintegrity", "yes", "true or false"),
         ("requestdistribution", "hotspot", "uniform or zipfian or latest"),
-        ("scanproportion", "0.1", "no scans"),
+        ("scanproportion", "0.1", "no scans of key ranges"),
         ("hdrhistogram.percentiles", "50,x", "50,95,99"),
         ("hdrhistogram.percentiles", "101", "50,95,99"),
         ("measurement.interval", "always", "op or intended or both"),
@@ -113,7 +113,7 @@ def test_the_shipped_workloads_do_what_theirs_do(name: str, distribution: str, s
 
 
 def test_workload_e_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="no scans"):
+    with pytest.raises(InvalidArgumentError, match="no scans of key ranges"):
         read_workload("e")
 
 
