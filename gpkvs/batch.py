@@ -154,7 +154,7 @@ class Batch:
     @cached_property
     def looks_first(self) -> bool:
         """Whether what some operation does depends on what is there (`gpkvs.engine.resolve`)."""
-        return self.conditions is not None or bool((self._kinds > Op.EXISTS.value).any())
+        return self.conditions is not None or int(self._kinds.max()) > Op.EXISTS.value
 
     @cached_property
     def has_reads(self) -> bool:
@@ -215,7 +215,7 @@ class Batch:
 
     def on_table(self, table: int) -> Batch:
         """Return the same request for the table with an id."""
-        return Batch(
+        batch = Batch(
             self.ops,
             self.keys,
             self.key_lengths,
@@ -227,6 +227,9 @@ class Batch:
             self.expected,
             self.expiries,
         )
+        if "looks_first" in self.__dict__:  # of a batch that was checked: to look takes as long as much of a small one
+            batch.__dict__["looks_first"] = self.looks_first
+        return batch
 
     @staticmethod
     def concatenate(batches: Sequence[Batch]) -> Batch:
@@ -263,7 +266,7 @@ class Batch:
             expiries=None if self.expiries is None else self.expiries[ops],
         )
 
-    @property
+    @cached_property
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
         return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
@@ -461,8 +464,10 @@ class RequestResult:
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
-        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         data = self.values.tobytes()
+        if len(self.value_lengths) <= 1:
+            return [data] * len(self.value_lengths)
+        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         return [data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)]
 
 

@@ -130,7 +130,7 @@ class Pipeline:
         room_bytes = size = len(data)
         response: asyncio.Future[Response]
         try:
-            table = self._serving.store.table(message.table)
+            table = self._serving.store.open_table(message.table)
             request = codec.decode(message, table.limits, table.id, size, self._serving.now_ms)
             response = self._serving.batcher.submit(request, self._account)
             room_bytes += self._response_bytes(request, table)

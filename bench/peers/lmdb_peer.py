@@ -65,6 +65,11 @@ class Lmdb:
             result: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
         return result
 
+    def scan(self, *, values: bool) -> Iterator[Any]:
+        """Yield all keys, with their values or without, in one transaction."""
+        with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
+            yield from cursor.iternext(keys=True, values=values)
+
     def values(self, result: list[tuple[bytes, bytes]]) -> bytes:
         """Join the values."""
         return b"".join(value for _, value in result)

@@ -1,1 +1,1 @@
-"""gpkvs bench scan: all keys and records of a table, beside a cursor of LMDB."""
+"""`gpkvs bench scan`: how fast a table is read from end to end."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.client.operations import Operation as Request
 from gpkvs.client.ycsb.runner import Return, Runner
 from gpkvs.client.ycsb.workload import Operation, Record, Step, pack, unpack
 from gpkvs.errors import GpkvsError
+
+Request = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
 
 @dataclass(slots=True)

@@ -21,12 +21,13 @@ from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.gpu.paper import paper_tables, run_paper
 from gpkvs.bench.growth.benchmark import GROWTH_PEERS, GrowthOptions, run_growth
+from gpkvs.bench.operations.benchmark import OperationsOptions, run_operations
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.peers.embedded_stores import PeerName
 from gpkvs.bench.report.report import write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
-from gpkvs.bench.scan.benchmark import ScanOptions, run_scan
+from gpkvs.bench.scan.benchmark import SCAN_PEERS, ScanOptions, run_scan
 from gpkvs.bench.server.benchmark import PARTS, run_server
 from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.wear.benchmark import run_wear
@@ -123,6 +124,35 @@ def engine_command(
     with failures_exit(1), ended_by_signals(), _shown(steps(options)) as show:
         result = run_engine(options, show)
     _print(tables_of(result, profile=profile), result, json_file)
+
+
+@app.command("operations")
+@exits({0: "measured", 1: "something is missing, or the store returns wrong numbers"})
+def operations_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = OperationsOptions.promise,
+    records: Annotated[
+        int, typer.Option(help="Records that are loaded before anything is timed.", min=16)
+    ] = OperationsOptions.records,
+    batch: Annotated[
+        int, typer.Option(help="Operations in a batch: one transaction.", min=16)
+    ] = OperationsOptions.batch,
+    rounds: Annotated[
+        int, typer.Option(help="Batches of each kind; the median of their ratios counts.", min=1)
+    ] = OperationsOptions.rounds,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Measure batches of increments, conditions, appends and EXISTSs beside plain SETs and GETs of as many keys.
+
+    All kinds of batches take turns on the same keys of one embedded store, and the median of the rounds' ratios counts.
+    With the defaults it takes half a minute and 2 GiB of the file system.
+
+    Example: gpkvs bench operations --json bench/results/operations-process.json
+    """
+    options = OperationsOptions(directory, promise, records, batch, rounds)
+    with failures_exit(1), ended_by_signals(), _shown() as show:
+        result = run_operations(options, show)
+    _print(tables_of(result, profile=False), result, json_file)
 
 
 @app.command("server")
@@ -372,29 +402,36 @@ def growth_command(
 
 
 @app.command("scan")
-@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
+@exits({0: "measured", 1: "something is missing, or a scan returns too few or too many records"})
 def scan_command(
     directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ScanOptions.promise,
-    records: Annotated[int, typer.Option(help="Records that are scanned.", min=1)] = ScanOptions.records,
-    batch: Annotated[int, typer.Option(help="Records in a batch while they are loaded.", min=1)] = ScanOptions.batch,
-    runs: Annotated[int, typer.Option(help="Runs of each measurement; the median counts.", min=1)] = ScanOptions.rounds,
-    shape: Annotated[str, typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}.")] = ScanOptions.shape.name,
+    records: Annotated[int, typer.Option(help="Records that each store holds.", min=1)] = ScanOptions.records,
+    runs: Annotated[int, typer.Option(help="Scans of each kind; the median counts.", min=1)] = ScanOptions.runs,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Shape of the records: {', '.join(SHAPES)}; by default all. May be repeated."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Store to compare with: {', '.join(SCAN_PEERS)}, or none; by default all."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
 ) -> None:
-    """Scan all keys and records of a table: embedded, over gRPC, into a file; beside a cursor of LMDB on the same data.
+    """Scan a table from end to end: keys only, and whole records, beside the cursor of LMDB.
 
-    All runs take turns. With the defaults the benchmark takes two minutes and 2 GiB of the file system.
+    In this process the stores take turns, with the same records. A server then serves the store: a client scans it, and
+    exports it to a file. With the defaults it takes one minute and 2 GiB of the file system.
 
-    Example: gpkvs bench scan --records 1000000 --json bench/results/scan-process.json
+    Example: gpkvs bench scan --json bench/results/scan-process.json
     """
     options = ScanOptions(
         directory=directory,
         promise=promise,
         records=records,
-        batch=batch,
-        rounds=runs,
-        shape=SHAPES[_chosen("shape", [shape], tuple(SHAPES))[0]],
+        runs=runs,
+        shapes=tuple(SHAPES[name] for name in _chosen("shape", shape, tuple(SHAPES))),
+        peers=_chosen("peer", peer, SCAN_PEERS),
     )
     with failures_exit(1), ended_by_signals(), _shown() as show:
         result = run_scan(options, show)

@@ -1,170 +1,270 @@
-"""gpkvs export, import: the records of a table of a running server to a file, and back."""
+"""gpkvs export, import: the records of a table of a running server, to a file and back."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpkvs.batch import Batch, Condition, Op, Status, constant
-from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout, connect
+from gpkvs.batch import Batch, RequestResult
+from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.export_file import ExportReader, ExportWriter, Header, columns_of
-from gpkvs.cli.output import failures_exit
-from gpkvs.cli.scan import EXIT_DAMAGED, Prefix, tell_damaged
-from gpkvs.cli.typed_keys import form_of
-from gpkvs.client import Client, OutcomeUnknownError
+from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
+from gpkvs.client import Client, DeadlineError, OutcomeUnknownError, RetryPolicy, ServerBusyError, UnavailableError
 from gpkvs.config import DEFAULT_TABLE, ServerConfig
-from gpkvs.errors import InvalidArgumentError
-from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
-from gpkvs.text import counted, no_such, quoted
+from gpkvs.errors import UnknownTableError
+from gpkvs.export.file_format import ExportError, Header
+from gpkvs.export.importer import BATCH_OPS, Execute, Imported, import_numbers, import_records, numbers_of
+from gpkvs.export.parquet import ParquetReader, is_parquet
+from gpkvs.export.reader import ExportReader
+from gpkvs.export.writer import ExportWriter
+from gpkvs.info import TableInfo
+from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.text import counted, no_such
 
-# How often an export makes durable what it has, so that an interrupted one goes on there.
-_KEEP_SECONDS, _KEEP_BYTES = 5.0, 256 << 20
-_BATCH_RECORDS, _BATCH_BYTES = 8192, 2 << 20
-_ATTEMPTS = 5  # of a batch whose outcome is unknown: to store the same again does no harm
+_TOLD_SECONDS = 10.0  # between two lines about progress, where there is no terminal
+# The server may be restarted meanwhile: until the timeout it is asked again and again.
+_PATIENT = RetryPolicy(attempts_max=1 << 30, delay_ms_max=1000.0)
+_PASSING = (UnavailableError, ServerBusyError, DeadlineError, OutcomeUnknownError)
+
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="Seconds to wait for a server that does not respond, as while it is restarted.", min=0.001
+    ),
+]
+
+
+class FileFormat(StrEnum):
+    """The form of an export."""
+
+    MSGPACK = "msgpack"
+    PARQUET = "parquet"
 
 
 @exits(
     {
         0: "exported",
-        EXIT_DAMAGED: "exported, but for some records, which are damaged",
-        EXIT_FAILED: "failed; the same command goes on where this one ended",
+        EXIT_DAMAGED: "exported, without the records that fail their checks",
+        EXIT_FAILED: "failed; FILE is as it was",
+        143: "SIGTERM",
     }
 )
 def export_command(
-    out: Annotated[Path, typer.Option(help="The file to make.", dir_okay=False)],
+    out: Annotated[Path, typer.Option("--out", help="The file that is made.", metavar="FILE", dir_okay=False)],
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="msgpack, or parquet: for a table of the layout u64, with pyarrow.")
+    ] = FileFormat.MSGPACK,
     prefix: Prefix = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an export that was interrupted.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE, and without --resume an interrupted export.")
+    ] = False,
     target: Target = ServerConfig.listen,
     table: Annotated[str, typer.Option(help="The table.")] = DEFAULT_TABLE,
-    timeout: Timeout = 60.0,
+    timeout: Patience = 60.0,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the records of a table to a file.
+    """Write all records of a table to a file: keys, values and when they expire, without versions.
 
-    The server goes on serving. A key that is there throughout is in the file exactly once; what others write meanwhile
-    may be in it or not. The file is msgpack: a map that describes it, then an array for each record (key, value, and
-    when it expires in milliseconds since 1970, 0: never), and an end with a checksum.
+    The table can be used meanwhile. A record that is there throughout is in the file exactly once. One that is changed
+    meanwhile is there as it was at some moment: an export is no snapshot of the table.
 
-    The file gets its name when it is whole and durable; until then it is FILE.part. If the export is interrupted, the
-    same command goes on behind what FILE.part has.
+    FILE gets its name when it is whole and synced; until then it is FILE.partial. After Ctrl-C, a kill or an error the
+    same command with --resume goes on. docs/export.md says what is in the file.
 
-    Example: gpkvs export --out users.msgpack --prefix user:
+    Example: gpkvs export --out users.msgpack --table users
     """
     began = time.monotonic()
-    with connect(target) as channel:
-        layout = "u64" if form_of(channel, table, timeout).is_u64 else "bytes"
-        total = kv_pb2_grpc.KVStub(channel).Count(kv_pb2.CountRequest(table=table), timeout=timeout).count
-    header = Header(table, layout, prefix.encode().hex())
-    with failures_exit(EXIT_FAILED), Client(target, timeout=timeout, table=table) as client:
-        writer = ExportWriter(out, header)
-        state = writer.state
-        if writer.is_resumed:
-            typer.echo(f"gpkvs: going on behind {counted(state.records, 'record')} of {writer.part}", err=True)
-        try:
-            _export(client, writer, prefix.encode(), total)
-        finally:
-            writer.close()
-    typer.echo(
-        f"{out}: {counted(state.records, 'record')}, {state.size:,} bytes, in {time.monotonic() - began:.1f} s",
-        err=True,
-    )
-    tell_damaged(state.damaged)
+    with (
+        failures_exit(EXIT_FAILED),
+        ended_by_signals(kill_children=False),
+        Client(target, table=table, timeout=timeout, retry=_PATIENT) as client,
+    ):
+        found = _table(client, table)
+        header = Header(found.name, found.layout, prefix.encode(), client.info().version)
+        is_parquet_wanted = file_format is FileFormat.PARQUET
+        with ExportWriter(out, header, resume=resume, overwrite=overwrite, parquet=is_parquet_wanted) as writer:
+            _scan_into(writer, client, header.prefix, None if prefix else found.records)
+            writer.finish()
+    if as_json:
+        print_json({"file": str(out), "table": found.name, "records": writer.records, "damaged": writer.damaged})
+    else:
+        typer.echo(
+            f"{out}: {counted(writer.records, 'record')} of table {found.name}, {out.stat().st_size:,} bytes, in "
+            f"{time.monotonic() - began:.1f} s"
+        )
+    if writer.damaged:
+        typer.echo(f"gpkvs: left out {counted(writer.damaged, 'record')} whose checks fail: run gpkvs check", err=True)
+        raise typer.Exit(EXIT_DAMAGED)
 
 
-def _export(client: Client, writer: ExportWriter, prefix: bytes, total: int) -> None:
-    state, console = writer.state, Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("exporting", total=total)
-        kept_at, kept_bytes = time.monotonic(), state.size
-        for piece in client.scan_pieces(prefix, cursor=bytes.fromhex(state.cursor or "")):
-            writer.write(piece)
-            bar.update(task, completed=state.records)
-            is_due = time.monotonic() - kept_at > _KEEP_SECONDS or state.size - kept_bytes > _KEEP_BYTES
-            if piece.cursor and is_due:
-                writer.keep()
-                kept_at, kept_bytes = time.monotonic(), state.size
-        writer.finish()
+def _scan_into(writer: ExportWriter, client: Client, prefix: bytes, records: int | None) -> None:
+    """Write what is not written yet; whatever ends it, what was written is kept."""
+    if writer.is_scanned:
+        return
+    try:
+        with _shown("exporting", "record", records) as show:
+            show(writer.records)
+            for piece in client.scan_pieces(prefix, cursor=writer.cursor):
+                writer.add(piece)
+                show(len(piece))
+    except BaseException:
+        with suppress(ExportError):
+            writer.save()
+            sys.stderr.write(f"stopped after {counted(writer.records, 'record')}: --resume goes on\n")
+        raise
 
 
-@exits({0: "imported", EXIT_FAILED: "failed; to import the same file again does no harm"})
+@exits({0: "imported", EXIT_FAILED: "failed; it says how many records are stored", 143: "SIGTERM"})
 def import_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that gpkvs export made.", dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE")],
     target: Target = ServerConfig.listen,
-    table: Annotated[
-        str | None, typer.Option(help="The table, which must be there.", show_default="that of the export")
-    ] = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Leave keys that are there as they are.")] = False,
-    timeout: Timeout = 60.0,
+    table: Annotated[str, typer.Option(help="The table, which must be there.", show_default="that of the file")] = "",
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Leave keys that are there as they are.", show_default=False)
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Records in a request, at most.", min=1)] = BATCH_OPS,
+    timeout: Patience = 60.0,
+    as_json: AsJson = False,
 ) -> None:
-    """Store the records of an exported file in a table of a running server.
+    """Store the records of a file in a table: keys that are there get the values of the file.
 
-    The file is checked first: nothing of a file that was cut is imported. Records are stored in batches, and each batch
-    is durable as one. A record replaces the one that is there, unless --if-absent says otherwise. An import that was
-    interrupted can be done again.
+    FILE is read and checked to its end before anything is stored: one that was cut or is damaged is refused. After an
+    interruption the same command stores all of it again, which does no harm. A Parquet file needs the columns `key` and
+    `value`, of whole numbers, and a table of the layout u64.
 
     Example: gpkvs import users.msgpack --table users
     """
     began = time.monotonic()
-    with failures_exit(EXIT_FAILED):
-        reader = ExportReader(file)
-    name = reader.header.table if table is None else table
-    with connect(target) as channel:
-        tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
-        layouts = {found.name: found.layout for found in tables}
-        _require_layout(layouts, name or DEFAULT_TABLE, reader.header.layout)
-    console = Console(stderr=True)
     with (
         failures_exit(EXIT_FAILED),
-        Client(target, timeout=timeout, table=name) as client,
-        Bar(console=console, transient=True, disable=not console.is_terminal) as bar,
+        ended_by_signals(kill_children=False),
+        Client(target, timeout=timeout) as client,
     ):
-        task = bar.add_task("importing", total=reader.records)
-        stored = 0
-        for records in reader.batches(_BATCH_RECORDS, _BATCH_BYTES):
-            stored += _store(client, _batch_of(records, reader.header.layout, if_absent=if_absent))
-            bar.update(task, advance=len(records))
-    left = f", {reader.records - stored:,} of them were there and stay" if if_absent else ""
-    typer.echo(f"{file}: {counted(reader.records, 'record')}{left}, in {time.monotonic() - began:.2f} s", err=True)
-
-
-def _require_layout(layouts: dict[str, str], table: str, layout: str) -> None:
-    if table not in layouts:
-        raise InvalidArgumentError(
-            f"{no_such('table', table, list(layouts))}; make it with gpkvs table create {table} --layout {layout}",
-            field="table",
-        )
-    if layouts[table] != layout:
-        raise InvalidArgumentError(
-            f"{quoted(table)} has the layout {layouts[table]}, the file holds records of {layout}", field="table"
-        )
-
-
-def _batch_of(records: list[tuple[bytes, bytes, int]], layout: str, *, if_absent: bool) -> Batch:
-    keys, values, expiries = columns_of(records, layout)
-    n = len(records)
-    return Batch(
-        constant(np.uint8(Op.SET), n),
-        np.frombuffer(b"".join(keys), np.uint8),
-        np.fromiter(map(len, keys), np.uint32, n),
-        np.frombuffer(b"".join(values), np.uint8),
-        np.fromiter(map(len, values), np.uint32, n),
-        conditions=np.full(n, Condition.ABSENT, np.uint8) if if_absent else None,
-        expiries=np.array(expiries, np.uint64) if any(expiries) else None,
+        source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
+        found = _table(client, table or source.table)
+        if found.layout != source.layout:
+            raise ExportError(
+                f"{file}: its records are of the layout {source.layout}, table {found.name!r} has {found.layout}"
+            )
+        with _shown("importing", "record", source.records) as show:
+            imported = source.store(_storing(client, found.name, timeout, show), if_absent=if_absent, batch_ops=batch)
+    if as_json:
+        print_json({"table": found.name, "stored": imported.stored, "there_already": imported.there_already})
+        return
+    there = f", {imported.there_already:,} were there already" if if_absent else ""
+    typer.echo(
+        f"{file}: {counted(imported.stored, 'record')} stored in table {found.name}{there}, in "
+        f"{time.monotonic() - began:.1f} s"
     )
 
 
-def _store(client: Client, batch: Batch) -> int:
-    """Store records; return how many were stored, as far as that is known."""
-    attempt = 1
-    while True:
-        try:
-            return int(np.count_nonzero(client.execute(batch).status == Status.OK.value))
-        except OutcomeUnknownError:
-            if attempt == _ATTEMPTS:
-                raise
+class ExportSource:
+    """An export, checked."""
+
+    def __init__(self, file: Path) -> None:
+        with _shown("checking", "byte", file.stat().st_size if file.is_file() else None) as show:
+            self._reader = ExportReader(file, show)
+        header, end = self._reader.header, self._reader.end
+        self.table, self.layout, self.records = header.table, header.layout, end.records
+        _say_damaged(file, end.damaged)
+
+    def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+        """Store the records."""
+        chunks = self._reader.chunks()
+        if self._reader.header.is_u64:
+            return import_numbers(numbers_of(chunks), execute, if_absent=if_absent, batch_ops=batch_ops)
+        return import_records(chunks, execute, if_absent=if_absent, batch_ops=batch_ops)
+
+
+class ParquetSource:
+    """A Parquet file, checked."""
+
+    layout = U64_LAYOUT.name
+
+    def __init__(self, file: Path) -> None:
+        self._reader = ParquetReader(file)
+        self._reader.check()
+        self.table, self.records = self._reader.table or DEFAULT_TABLE, self._reader.records
+        _say_damaged(file, self._reader.damaged)
+
+    def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+        """Store the records."""
+        return import_numbers(self._reader.chunks(), execute, if_absent=if_absent, batch_ops=batch_ops)
+
+
+def _say_damaged(file: Path, damaged: int) -> None:
+    if damaged:
+        typer.echo(
+            f"{file}: {counted(damaged, 'record')} failed their checks when it was made, and are not in it", err=True
+        )
+
+
+def _storing(client: Client, table: str, timeout: float, show: Callable[[int], None]) -> Execute:
+    """Return a function that stores a batch, again and again if the server is away; twice does no harm."""
+    stored = 0
+
+    def store(batch: Batch) -> RequestResult:
+        nonlocal stored
+        give_up, attempt = time.monotonic() + timeout, 0
+        while True:
             attempt += 1
+            delay_s = _PATIENT.delay_s(min(attempt, 10))
+            try:
+                result = client.execute(batch, table=table)
+            except _PASSING:
+                if time.monotonic() + delay_s > give_up:
+                    _say_stored(stored)
+                    raise
+                time.sleep(delay_s)
+            except BaseException:
+                _say_stored(stored)
+                raise
+            else:
+                stored += len(batch)
+                show(len(batch))
+                return result
+
+    return store
+
+
+def _say_stored(records: int) -> None:
+    sys.stderr.write(f"stopped after {counted(records, 'record')}: the same command begins again\n")
+
+
+def _table(client: Client, name: str) -> TableInfo:
+    tables = {table.name: table for table in client.list_tables()}
+    if name not in tables:
+        raise UnknownTableError(f"{no_such('table', name, list(tables))}: gpkvs table create makes one", field="table")
+    return tables[name]
+
+
+@contextmanager
+def _shown(what: str, noun: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr: as a bar on a terminal, else as a line from time to time."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    done, told = 0, time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def show(more: int) -> None:
+            nonlocal done, told
+            done += more
+            bar.update(task, advance=more)
+            if not console.is_terminal and time.monotonic() - told > _TOLD_SECONDS:
+                told = time.monotonic()
+                console.print(f"{what}: {counted(done, noun)}", markup=False)
+
+        yield show

@@ -1,4 +1,4 @@
-"""gpkvs get, set, delete: one key of a running server."""
+"""gpkvs get, set, delete, exists: one key of a running server."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
+from gpkvs.errors import CorruptRecordError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
 
@@ -85,6 +86,25 @@ def delete_command(
         print_json({"found": response.found})
     elif not response.found:
         typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
+
+
+@exits({0: "the key is there", 1: "it is not", 2: "failed"})
+def exists_command(
+    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+) -> None:
+    """Say by the exit status whether a key is there, without reading its value."""
+    with connect(target) as channel:
+        data = form_of(channel, table, timeout).encode(key.encode(), "key")
+        request = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=data, key_size=len(data))
+        response = kv_pb2_grpc.KVStub(channel).Batch(request, timeout=timeout)
+        status = response.status[0]
+        if status not in (kv_pb2.STATUS_OK, kv_pb2.STATUS_NOT_FOUND):
+            raise CorruptRecordError(f"the record of key {quoted(key)} fails its check")
+    found = status == kv_pb2.STATUS_OK
+    if as_json:
+        print_json({"found": found})
+    if not found:
+        raise typer.Exit(EXIT_MISS)
 
 
 def _value(value: bytes | int | None) -> dict[str, str | int | None]:

@@ -20,16 +20,25 @@ class Gpkvs(LazyGroup):
         "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
         "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
         "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),
-        "exists": ("gpkvs.cli.scan:exists_command", "Say by the exit status whether a key is there."),
+        "exists": (
+            "gpkvs.cli.kv:exists_command",
+            "Say by the exit status whether a key is there, without reading its value.",
+        ),
         "scan": (
             "gpkvs.cli.scan:scan_command",
             "Show the keys of a table with their values, in no order that means anything.",
         ),
-        "count": ("gpkvs.cli.scan:count_command", "Print how many keys a table has."),
-        "export": ("gpkvs.cli.export:export_command", "Write the records of a table to a file."),
+        "count": (
+            "gpkvs.cli.scan:count_command",
+            "Print how many keys a table has.",
+        ),
+        "export": (
+            "gpkvs.cli.export:export_command",
+            "Write all records of a table to a file: keys, values and when they expire, without versions.",
+        ),
         "import": (
             "gpkvs.cli.export:import_command",
-            "Store the records of an exported file in a table of a running server.",
+            "Store the records of a file in a table: keys that are there get the values of the file.",
         ),
         "info": (
             "gpkvs.cli.info:info_command",

@@ -1,4 +1,4 @@
-"""gpkvs scan, count, exists: which keys a running server has."""
+"""gpkvs scan, count: the keys of a table of a running server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gpkvs.batch import Op, Status
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.kv import EXIT_MISS, Key, Table
+from gpkvs.cli.kv import Table
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.typed_keys import Form, form_of
 from gpkvs.client import Client
@@ -53,7 +52,7 @@ def scan_command(
             damaged += piece.damaged
             shown = _json_lines(piece, form) if as_json else _text_lines(piece, form)
             sys.stdout.write("".join(shown))
-    sys.stdout.flush()
+            sys.stdout.flush()
     tell_damaged(damaged)
 
 
@@ -74,8 +73,11 @@ def _text_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
     return (f"{key}\t{value}\n" for key, value in zip(keys, values, strict=True))
 
 
+_SHORT = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
 def printable(data: bytes | int) -> str:
-    r"""Return bytes as one printable word of text: what is not printable is escaped, and a backslash is ``\\``."""
+    r"""Return bytes as one line of text: what is not printable is escaped, byte by byte, and a backslash is ``\\``."""
     if isinstance(data, int):
         return str(data)
     text = data.decode(errors="surrogateescape")
@@ -85,11 +87,11 @@ def printable(data: bytes | int) -> str:
 
 
 def _escaped(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte that is no text
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    if character == "\\" or not character.isprintable():
-        return character.encode("unicode_escape").decode()
-    return character
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
 def _json_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
@@ -136,19 +138,3 @@ def count_command(
         print_json({"count": count})
     else:
         typer.echo(count)
-
-
-@exits({0: "there", EXIT_MISS: "not there", EXIT_FAILED: "failed"})
-def exists_command(
-    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
-) -> None:
-    """Say by the exit status whether a key is there."""
-    with connect(target) as channel:
-        encoded = form_of(channel, table, timeout).encode(key.encode(), "key")
-        request = kv_pb2.BatchRequest(table=table, ops=bytes([Op.EXISTS]), keys=encoded, key_size=len(encoded))
-        response = kv_pb2_grpc.KVStub(channel).Batch(request, timeout=timeout)
-    found = response.status[0] == Status.OK.value
-    if as_json:
-        print_json({"found": found})
-    if not found:
-        raise typer.Exit(EXIT_MISS)

@@ -96,7 +96,9 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
-        self._resolver = Resolver(backend, files, tables, value_bytes_max, batch_result_bytes_max, meter)
+        self._resolver = Resolver(
+            backend, files, tables, self._native.locate, value_bytes_max, batch_result_bytes_max, meter
+        )
         self._scanner = Scanner(backend, files)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
@@ -120,7 +122,7 @@ class Engine:
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between batches, to be used again, as far as an allocator gave it."""
-        return self._backend.kept_bytes + self._native.kept_bytes
+        return self._backend.kept_bytes + self._native.kept_bytes + self._resolver.kept_bytes
 
     @property
     def next_sequence(self) -> int:
@@ -247,8 +249,8 @@ class Engine:
         if planned.write_set:
             self.committer.commit(planned.write_set)
 
-    def _plan_plain(self, batch: Batch, now: int = 0) -> Planned:
-        planned = self._plan_natively(batch, now)
+    def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
+        planned = self._plan_natively(batch, now, is_located)
         self._was_planned_natively = planned is not None
         if planned:
             return planned
@@ -294,9 +296,9 @@ class Engine:
         self._log_entries_max = self._files.log_entries_max
         self._native.take_over_log()
 
-    def _plan_natively(self, batch: Batch, now: int) -> Planned | None:
+    def _plan_natively(self, batch: Batch, now: int, is_located: bool) -> Planned | None:
         with memory_refused():
-            planned = self._native.plan(batch, self.next_sequence, now)
+            planned = self._native.plan(batch, self.next_sequence, now, is_located=is_located)
         if planned:
             self.meter.lap("plan")
         return planned

@@ -38,7 +38,8 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved", "expiries", "now"),
+    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
+    *("expiries", "now", "is_located"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
 # each record there may be a segment that it fills.
@@ -47,6 +48,10 @@ _ELEMENTS["filled_segment"] = FILLED_WORDS
 # `Planned` in kernels/native_planner.hpp.
 _PLANNED_COUNT = 7
 _PLANNED_GATE = 7
+_PLANNED_CHAINS = 8
+# What `locate` finds: of each operation, and of each chain.
+_LOCATED_OPS = ("ops", "key_lengths", "key_offsets", "value_lengths", "value_offsets", "chain")
+_LOCATED_CHAINS = ("slot", "old_word", "old_meta")
 # The columns that the committer reads.
 _OF_WRITES = (
     *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
@@ -100,13 +105,27 @@ class NativePlanner:
         for planner in self._of_layout.values():
             planner.take_over_heap()
 
-    def plan(self, batch: Batch, first_sequence: int, now: int = 0) -> Planned | None:
-        """See `Planner.plan`."""
+    def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
+        """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
+
+        Returns
+        -------
+        dict of str to ndarray, or None
+            Of each operation its number, lengths, offsets and `chain`; of each chain `slot`, `old_word`, `old_meta`.
+            None: not a batch for this planner.
+        """
+        table = self._tables.get(int(batch.request_tables[0]))
+        if table is None or not self._takes(batch):
+            return None
+        return self._of_layout[table.entry.layout].locate(batch, table)
+
+    def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, is_located: bool = False) -> Planned | None:
+        """See `Planner.plan`; `is_located`: `locate` has just found the same keys, nothing has changed since."""
         table = self._tables.get(int(batch.request_tables[0]))
         if table is None or not self._takes(batch):
             return None
         planner = self._of_layout[table.entry.layout]
-        if not planner.plan(batch, table, first_sequence, now):
+        if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
             return None
         runs = log_runs([planner.writes], self._run_kind)
         if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
@@ -172,6 +191,7 @@ class _LayoutPlanner:
         plan, values = f"plan_{layout.name}", f"values_{layout.name}"
         self._plan = [native_step(plan, keeps_lock=keeps) for keeps in (False, True)]
         self._gate = native_step(f"gate_{layout.name}", keeps_lock=False)
+        self._locate = native_step(f"locate_{layout.name}", keeps_lock=False)
         self._values = [native_step(values, keeps_lock=keeps) for keeps in (False, True)]
         self._make_columns(_OPS_MIN)
 
@@ -211,7 +231,18 @@ class _LayoutPlanner:
         self.writes.changed_slot = columns["changed_slot"]
         self._columns, self._ops_max = columns, ops_max
 
-    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int) -> bool:
+    def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
+        """Find all keys."""
+        self._begin(batch, table, 0, 0, is_located=False)
+        self._locate(ctypes.addressof(self._words), 0, 1)
+        columns, count = self._columns, len(batch)
+        if columns["planned"][0]:
+            return None
+        chains = int(columns["planned"][_PLANNED_CHAINS])
+        of_ops = {name: columns[name][:count] for name in _LOCATED_OPS}
+        return of_ops | {name: columns[name][:chains] for name in _LOCATED_CHAINS}
+
+    def plan(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> bool:
         """Do all phases; return whether all of the batch fits.
 
         Raises
@@ -219,6 +250,20 @@ class _LayoutPlanner:
         ExpiredKeysError
             As `Planner.plan` says.
         """
+        writes = self.writes
+        self._begin(batch, table, first_sequence, now, is_located=is_located)
+        self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
+        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
+            :_PLANNED_COUNT
+        ].tolist()
+        if expired:
+            raise ExpiredKeysError
+        writes.read_counters()
+        self.tail = Tail(tail_segment, tail_units)
+        return not left
+
+    def _begin(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> None:
+        """Give a batch to the next step."""
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
         if count > self._ops_max:
@@ -244,16 +289,8 @@ class _LayoutPlanner:
             table.index.unmoved,
             0 if batch.expiries is None else address_of(batch.expiries),
             now,
+            is_located,
         ]
-        self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
-        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
-            :_PLANNED_COUNT
-        ].tolist()
-        if expired:
-            raise ExpiredKeysError
-        writes.read_counters()
-        self.tail = Tail(tail_segment, tail_units)
-        return not left
 
     def result(self) -> RequestResult:
         """Return the results of the planned batch."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Backend
+from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, constant, is_constant
 from gpkvs.engine.capacity import request_of_op
 from gpkvs.engine.host_find import Found, find_keys
@@ -30,6 +32,12 @@ from gpkvs.media.layout import NO_OP
 _AS_PLANNED = 255  # `AS_PLANNED` in kernels/resolve.hpp
 
 
+class PlanPlain(Protocol):
+    """Plans a batch of plain operations."""
+
+    def __call__(self, batch: Batch, *, is_located: bool) -> Planned: ...  # noqa: D102 - above
+
+
 class Resolver:
     """Plans batches with operations that look first.
 
@@ -37,6 +45,8 @@ class Resolver:
     ----------
     backend, files, tables
         Of the store; the host's threads resolve.
+    locate
+        Finds all keys of a batch for the native planner as well (`NativePlanner.locate`); None: it does not take it.
     value_bytes_max
         Of the longest value that may be stored.
     made_bytes_max
@@ -50,6 +60,7 @@ class Resolver:
         backend: Backend,
         files: StoreFiles,
         tables: dict[int, Table],
+        locate: Callable[[Batch], dict[str, NDArray[Any]] | None],
         value_bytes_max: int,
         made_bytes_max: int,
         meter: Meter,
@@ -57,12 +68,19 @@ class Resolver:
         self._backend = backend
         self._files = files
         self._tables = tables
+        self._locate = locate
         self._value_bytes_max = value_bytes_max
         self._made_bytes_max = made_bytes_max
         self._meter = meter
+        self._kept = Workspace()  # the next batch overwrites it: results are copies
         self._plain: Batch | None = None  # of the last batch: its write set has the addresses of these columns
 
-    def plan(self, batch: Batch, first_sequence: int, now: int, plan: Callable[[Batch], Planned]) -> Planned:
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is kept for the columns of the next batch."""
+        return self._kept.kept_bytes
+
+    def plan(self, batch: Batch, first_sequence: int, now: int, plan: PlanPlain) -> Planned:
         """Plan the longest run of requests from the first on that fits one transaction.
 
         Parameters
@@ -70,7 +88,8 @@ class Resolver:
         batch, first_sequence, now
             As for `Planner.plan`.
         plan
-            Plans a batch of plain operations; none of its keys has expired.
+            Plans a batch of plain operations, of which no key has expired; told whether `locate` has just found its
+            keys.
 
         Raises
         ------
@@ -90,13 +109,16 @@ class Resolver:
                 resolved, fitting, refused = self._resolve(part, first_sequence, now)
             if resolved:
                 self._plain = resolved.plain
-                planned = plan(self._plain)
+                planned = plan(self._plain, is_located=resolved.is_located)
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
                     with memory_refused():
-                        parts = [self._restored(of_table, part, resolved) for of_table in planned.result.parts]
-                    # A part whose requests were all refused by their checks has none.
-                    parts = [of_table.renumbered(numbers) for of_table in parts if len(of_table.numbers)]
+                        parts = [
+                            self._restored(of_table, part, resolved)
+                            for of_table in planned.result.parts
+                            if resolved.does_any(of_table.numbers)
+                        ]
+                    parts = [of_table.renumbered(numbers) for of_table in parts]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
                     return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
@@ -122,8 +144,15 @@ class Resolver:
         if refused := self._unfit(batch):
             return None, requests, refused
         self._backend.host.begin()
-        columns = _Columns(self._backend, batch, self._has_record(batch))
-        made = self._decide(batch, columns, self._find(batch, first_sequence, now))
+        self._kept.recycle()
+        located = self._locate(batch)
+        columns = _Columns(self._backend, self._kept, batch, self._has_record(batch), located)
+        if located is None:
+            keys = self._find(batch, first_sequence, now)
+        else:
+            keys = _Keys.located(located, first_sequence)
+            self._require_present(int(batch.request_tables[0]), located["old_word"], located["old_meta"], now)
+        made = self._decide(batch, columns, keys)
         if made > max(self._made_bytes_max, len(batch.values)):
             return (None, *self._too_much(requests, made))
         values = np.empty(made, np.uint8)
@@ -139,11 +168,14 @@ class Resolver:
             batch.request_tables,
             expiries=columns.plain_expiries if columns.plain_expiries.any() else None,
         )
-        return _Resolved(plain, columns.status, columns.numbers, columns.failed_check), requests, {}
+        resolved = _Resolved(plain, located is not None, columns.status, columns.numbers, columns.failed_check)
+        return resolved, requests, {}
 
     def _has_record(self, batch: Batch) -> U8:
         """Return 1 for each operation on a table with records, 0 for one on a table of numbers."""
         tables = batch.request_tables.tolist()
+        if len(tables) == 1:
+            return np.full(len(batch), self._tables[tables[0]].index.has_records, np.uint8)
         of_request = np.array([self._tables[number].index.has_records for number in tables], np.uint8)
         return np.repeat(of_request, batch.request_ops)
 
@@ -189,22 +221,23 @@ class Resolver:
             part = batch if len(ids) == 1 else batch.take(mask)
             ops = np.flatnonzero(np.repeat(mask, batch.request_ops))
             found = find_keys(self._backend, self._tables[table_id], part)
-            if now and self._tables[table_id].index.has_records:
-                self._require_present(found, now)
+            self._require_present(table_id, found.old_word, found.old_meta, now)
             keys.add(found, ops)
             keys.versions[ops] = np.arange(first_sequence, first_sequence + len(part), dtype=np.uint64)
             first_sequence += len(part) if part.has_writes else 0
         return keys
 
-    def _require_present(self, found: Found, now: int) -> None:
-        """Raise `ExpiredKeysError` if some key of a table with records looks expired."""
+    def _require_present(self, table_id: int, old_word: U64, old_meta: U64, now: int) -> None:
+        """Raise `ExpiredKeysError` if some key of a table looks expired."""
+        if not now or not self._tables[table_id].index.has_records:
+            return
         met = np.zeros(1, np.uint64)
         heap = self._files.heap
         self._launch(
             "meet_expired",
-            len(found.slot),
-            reference=found.old_word,
-            meta=found.old_meta,
+            len(old_word),
+            reference=old_word,
+            meta=old_meta,
             heap=heap.address,
             heap_bytes=heap.bytes,
             now=now,
@@ -218,7 +251,7 @@ class Resolver:
 
     def _decide(self, batch: Batch, columns: _Columns, keys: _Keys) -> int:
         """Run the serial pass; return the bytes of the values that are to be made."""
-        slot, old_word, old_meta = (np.concatenate(parts) for parts in (keys.slots, keys.old_words, keys.old_metas))
+        slot, old_word, old_meta = keys.of_chains()
         columns.common.update(chain=keys.chain, old_word=old_word, heap=self._files.heap.address)
         made = np.zeros(1, np.uint64)
         self._launch(
@@ -250,6 +283,10 @@ class Resolver:
     @staticmethod
     def _restored(planned: BatchPart, batch: Batch, resolved: _Resolved) -> BatchPart:
         """Return the results of one table's operations as those of the operations that were asked for."""
+        if len(planned.batch) == len(batch) and not resolved.has_conflicts:  # nothing to leave out
+            of_numbers = is_constant(planned.result.versions)
+            result = _restored_result(planned.result, resolved.status, resolved.numbers, is_of_numbers=of_numbers)
+            return BatchPart(planned.numbers, batch, _with_sums(batch, resolved.numbers, result))
         is_done = resolved.failed_check[planned.numbers] == NO_OP
         mask = np.zeros(len(batch.request_ops), np.bool_)
         mask[planned.numbers[is_done]] = True
@@ -257,16 +294,22 @@ class Resolver:
         ops, of_planned = np.repeat(mask, batch.request_ops), np.repeat(is_done, planned.batch.request_ops)
         asked, numbers = resolved.status[ops], resolved.numbers[ops]
         result = planned.result
-        status = np.where(asked == _AS_PLANNED, result.status[of_planned], asked)
-        versions = result.versions[of_planned]
-        has_failed = asked == Status.CONDITION_FAILED.value
-        has_numbers = is_constant(result.versions) and bool(has_failed.any())
-        if has_numbers:  # a table of numbers tells them instead
-            versions = np.where(has_failed, numbers, np.uint64(0))
-        elif is_constant(result.versions):
-            versions = constant(np.uint64(0), len(status))
-        result = RequestResult(status, versions, result.value_lengths, result.values, has_numbers)
+        result = RequestResult(
+            result.status[of_planned], result.versions[of_planned], result.value_lengths, result.values
+        )
+        result = _restored_result(result, asked, numbers, is_of_numbers=is_constant(planned.result.versions))
         return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
+
+
+def _restored_result(result: RequestResult, asked: U8, numbers: U64, *, is_of_numbers: bool) -> RequestResult:
+    """Return a result with what operations found that did not do what they were asked."""
+    status = np.where(asked == _AS_PLANNED, result.status, asked)
+    versions = result.versions
+    has_failed = asked == Status.CONDITION_FAILED.value
+    has_numbers = is_of_numbers and bool(has_failed.any())  # such a table has no versions, and tells numbers instead
+    if is_of_numbers:
+        versions = np.where(has_failed, numbers, np.uint64(0)) if has_numbers else constant(np.uint64(0), len(asked))
+    return RequestResult(status, versions, result.value_lengths, result.values, has_numbers)
 
 
 class _Keys:
@@ -289,6 +332,22 @@ class _Keys:
         self.old_words: list[U64] = []
         self.old_metas: list[U64] = []
 
+    @staticmethod
+    def located(columns: dict[str, NDArray[Any]], first_sequence: int) -> _Keys:
+        """Return the keys that `NativePlanner.locate` found."""
+        chain = columns["chain"]
+        keys = _Keys(0)
+        keys.chain = chain
+        keys.versions = np.arange(first_sequence, first_sequence + len(chain), dtype=np.uint64)
+        keys.slots, keys.old_words = [columns["slot"]], [columns["old_word"]]
+        keys.old_metas = [columns["old_meta"]]
+        return keys
+
+    def of_chains(self) -> list[U64]:
+        """Return slots, old words and old metas of all chains."""
+        columns = (self.slots, self.old_words, self.old_metas)
+        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in columns]
+
     def add(self, found: Found, ops: NDArray[np.int64]) -> None:
         """Add the keys of one table, which operations have."""
         chain, slot, old_word, old_meta = found
@@ -301,27 +360,33 @@ class _Keys:
 class _Columns:
     """The columns of a batch on the host, written out, and those of what becomes of it."""
 
-    def __init__(self, backend: Backend, batch: Batch, has_record: U8) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        kept: Workspace,
+        batch: Batch,
+        has_record: U8,
+        located: dict[str, NDArray[Any]] | None,
+    ) -> None:
         n = len(batch)
+        written = located or _written_out(batch)
         self.keys: U8 = backend.download(batch.keys)
-        self.key_lengths: U32 = np.ascontiguousarray(batch.key_lengths)
-        self.key_offsets = offsets_of(self.key_lengths)
+        self.key_lengths: U32 = written["key_lengths"]
+        self.key_offsets: U64 = written["key_offsets"]
         self.conditions = np.zeros(n, np.uint8) if batch.conditions is None else batch.conditions
         self.expected = np.zeros(n, np.uint64) if batch.expected is None else batch.expected
         self.expiries = np.zeros(n, np.uint64) if batch.expiries is None else batch.expiries
         self.plain_expiries = np.zeros(n, np.uint64)
-        value_lengths = np.zeros(n, np.uint32)
-        value_lengths[batch.has_value] = batch.value_lengths
-        self.plain_ops, self.status, is_seen = np.empty((3, n), np.uint8)
-        base, self.lengths = np.empty((2, n), np.uint32)
-        self.numbers = np.zeros(n, np.uint64)
+        self.plain_ops, self.status, is_seen = (kept.take(n, np.uint8) for _ in range(3))
+        base, self.lengths = (kept.take(n, np.uint32) for _ in range(2))
+        self.numbers: U64 = kept.take(n, np.uint64)
         self.failed_check = np.empty(len(batch.request_ops), np.uint32)
         self.common: dict[str, Argument] = {
             "n": n,
-            "ops": np.ascontiguousarray(batch.ops),
+            "ops": written["ops"],
             "values": backend.download(batch.values),
-            "value_offsets": offsets_of(value_lengths),
-            "value_lengths": value_lengths,
+            "value_offsets": written["value_offsets"],
+            "value_lengths": written["value_lengths"],
             "has_record": has_record,
             "plain_ops": self.plain_ops,
             "is_seen": is_seen,
@@ -329,6 +394,20 @@ class _Columns:
             "lengths": self.lengths,
             "numbers": self.numbers,
         }
+
+
+def _written_out(batch: Batch) -> dict[str, NDArray[Any]]:
+    """Return what `NativePlanner.locate` writes out of a batch."""
+    key_lengths = np.ascontiguousarray(batch.key_lengths)
+    value_lengths = np.zeros(len(batch), np.uint32)
+    value_lengths[batch.has_value] = batch.value_lengths
+    return {
+        "ops": np.ascontiguousarray(batch.ops),
+        "key_lengths": key_lengths,
+        "key_offsets": offsets_of(key_lengths),
+        "value_lengths": value_lengths,
+        "value_offsets": offsets_of(value_lengths),
+    }
 
 
 @dataclass(frozen=True)
@@ -339,6 +418,8 @@ class _Resolved:
     ----------
     plain
         What planners get: as many operations, in the same order.
+    is_located
+        Whether the native planner found its keys.
     status : (n,) uint8
         Of those that did not do what they were asked; else `_AS_PLANNED`.
     numbers : (n,) uint64
@@ -348,9 +429,19 @@ class _Resolved:
     """
 
     plain: Batch
+    is_located: bool
     status: U8
     numbers: U64
     failed_check: U32
+
+    def does_any(self, requests: NDArray[np.int64]) -> bool:
+        """Whether any of some requests is done: a table may have none left."""
+        return bool((self.failed_check[requests] == NO_OP).any())
+
+    @property
+    def has_conflicts(self) -> bool:
+        """Whether any check failed."""
+        return bool((self.failed_check != NO_OP).any())
 
     def conflicts(self, batch: Batch) -> dict[int, GpkvsError]:
         """Return why requests were not done."""
@@ -368,6 +459,10 @@ def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResul
     returns_number = (part.ops == Op.INCREMENT.value) | (part.ops == Op.EXPIRY.value)
     if not returns_number.any():
         return result
+    if not len(result.value_lengths):  # no GETs: in each operation's place its own
+        done = result.status[returns_number] == Status.OK.value
+        sums = numbers[returns_number][done].view(np.uint8)
+        return replace(result, value_lengths=np.where(done, np.uint32(8), np.uint32(0)), values=sums)
     returns = returns_number | (part.ops == Op.GET.value)
     lengths = np.zeros(len(part), np.uint32)
     lengths[part.ops == Op.GET.value] = result.value_lengths

@@ -36,7 +36,7 @@ GPKVS_KERNEL_SOON(meet_expired, MEET_EXPIRED_ARGS, expiry_soon) {
 
 // Of the slots of one table, the records that have expired. `found`: their number so far, and the earliest expiry of the
 // others, both changed in place; and where a sweep goes on.
-#define COLLECT_ARGS(F)                                                                     \
+#define EXPIRY_ARGS(F)                                                                      \
     F(const BytesSlot*, index) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id)        \
     F(u64, hash_key0) F(u64, hash_key1) F(u64, now)                                         \
     F(u64*, reference) F(u64*, expiry) F(u64*, found)
@@ -63,7 +63,7 @@ GPKVS_DEVICE void collect_slot(const Args& a, const BytesSlot& slot) {
 }
 
 // collect_expired: among some slots, by their numbers.
-#define COLLECT_EXPIRED_ARGS(F) COLLECT_ARGS(F) F(const u64*, slot) F(u64, slots)
+#define COLLECT_EXPIRED_ARGS(F) EXPIRY_ARGS(F) F(const u64*, slot) F(u64, slots)
 
 GPKVS_SERIAL_KERNEL(collect_expired, COLLECT_EXPIRED_ARGS) {
     if (i != 0) return;
@@ -73,7 +73,7 @@ GPKVS_SERIAL_KERNEL(collect_expired, COLLECT_EXPIRED_ARGS) {
 
 // sweep_expired: in the blocks `found[FOUND_AT]` to `end - 1` of those that the catalogue counts. It ends before a block for
 // whose slots there may be no room: `room` records.
-#define SWEEP_EXPIRED_ARGS(F) COLLECT_ARGS(F) GEOMETRY_ARGS(F) F(u64, end) F(u64, room)
+#define SWEEP_EXPIRED_ARGS(F) EXPIRY_ARGS(F) GEOMETRY_ARGS(F) F(u64, end) F(u64, room)
 
 static const u64 SLOTS_IN_BLOCK = BLOCK_BYTES / sizeof(BytesSlot);
 static const u64 SWEEP_SOON = 16;  // slots ahead whose records are asked for

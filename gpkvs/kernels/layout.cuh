@@ -28,6 +28,7 @@ enum StatusCode {
     STATUS_OVERFLOW = 4,
     STATUS_NOT_A_NUMBER = 5
 };
+GPKVS_DEVICE bool has_value(u32 op) { return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND; }
 GPKVS_DEVICE bool is_write(u32 op) { return op == OP_SET || op == OP_DELETE; }
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
 

@@ -17,7 +17,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
-    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u8*, out)                         \
+    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
@@ -32,7 +32,7 @@
     F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
     F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
     F(u8*, status) F(u64*, versions) F(u32*, get_op) F(u32*, length) F(u64*, offset)        \
-    F(u32*, put_op) F(u64*, put_reference) F(u64*, planned)
+    F(u32*, put_op) F(u64*, put_reference) F(u32*, chain) F(u64*, planned)
 
 #define PLANNER_BYTES_FIELDS(F) PLANNER_GIVEN(F, BytesBucket) PLANNER_COLUMNS(F, BytesSlot)
 #define PLANNER_U64_FIELDS(F) PLANNER_GIVEN(F, U64Bucket) PLANNER_COLUMNS(F, U64Slot)
@@ -55,6 +55,7 @@ enum Planned {
     PLANNED_TAIL_UNITS,
     PLANNED_EXPIRED,  // 1: left, for it meets a key that looks expired
     PLANNED_GATE,     // after `gate`
+    PLANNED_CHAINS,   // after `locate`; the plan that follows keeps it
     PLANNED_COUNT
 };
 
@@ -78,7 +79,7 @@ static void write_columns(const Args& a) {
         a.key_lengths[i] = a.given_key_lengths[i * a.key_length_step];
         key_at += a.key_lengths[i];
         a.value_offsets[i] = value_at;
-        a.value_lengths[i] = op == OP_SET ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
+        a.value_lengths[i] = has_value(op) ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
         value_at += a.value_lengths[i];
         if (!is_write(op)) read_bytes += a.key_lengths[i];
         if (op == OP_GET) a.get_op[gets++] = (u32)i;
@@ -88,31 +89,47 @@ static void write_columns(const Args& a) {
     a.writes->user_bytes = key_at + value_at - read_bytes;
 }
 
+// The fingerprints of all keys.
+template <class Args>
+static void route_keys(const Args& a) {
+    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(route_bytes, ROUTE_BYTES_ARGS, a.n);
+    else PLANNER_RUN(route_u64, ROUTE_U64_ARGS, a.n);
+}
+
+// Sorts the operations by their keys, and finds every key.
+template <class Args>
+static void find_keys(const Args& a) {
+    const u64 chains = a.planned[PLANNED_CHAINS] =
+        a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, a.chain_of, a.chain_start, a.last_write);
+    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(find_bytes, FIND_BYTES_ARGS, chains);
+    else PLANNER_RUN(find_u64, FIND_U64_ARGS, chains);
+}
+
+// Notes the writes again: the operations are others than those that were sorted, on the same keys.
+template <class Args>
+static void find_last_writes(const Args& a) {
+    u32 written = 0;
+    for (u64 position = 0; position < a.n; position++) {
+        if (is_write(a.ops[a.order[position]])) written = (u32)position + 1;
+        a.last_write[position] = written;
+    }
+}
+
 // Finds every key, and what each operation sees; returns the number of chains, 0 in a batch that only reads.
 template <class Args>
 static u64 read_index(const Args& a) {
-    const bool reads_only = a.planned[PLANNED_GETS] == a.n;
-    if constexpr (has_records<typename Args::Slot>) {
-        PLANNER_RUN(route_bytes, ROUTE_BYTES_ARGS, a.n);
-        if (reads_only) PLANNER_RUN(look_bytes, LOOK_BYTES_ARGS, a.n);
-    } else {
-        PLANNER_RUN(route_u64, ROUTE_U64_ARGS, a.n);
-        if (reads_only) PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
-    }
-    if (reads_only) {
+    if (!a.is_located) route_keys(a);
+    if (a.planned[PLANNED_GETS] == a.n) {
+        if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(look_bytes, LOOK_BYTES_ARGS, a.n);
+        else PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
         for (u64 i = 0; i < a.n; i++) a.source_op[i] = NO_OP;
         return 0;
     }
-    const u64 chains = a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, a.chain_of, a.chain_start,
-                                     a.last_write);
-    if constexpr (has_records<typename Args::Slot>) {
-        PLANNER_RUN(find_bytes, FIND_BYTES_ARGS, chains);
-        PLANNER_RUN(fold_bytes, FOLD_BYTES_ARGS, a.n);
-    } else {
-        PLANNER_RUN(find_u64, FIND_U64_ARGS, chains);
-        PLANNER_RUN(fold_u64, FOLD_ARGS, a.n);
-    }
-    return chains;
+    if (a.is_located) find_last_writes(a);
+    else find_keys(a);
+    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(fold_bytes, FOLD_BYTES_ARGS, a.n);
+    else PLANNER_RUN(fold_u64, FOLD_ARGS, a.n);
+    return a.planned[PLANNED_CHAINS];
 }
 
 // Whether any key looks expired; asked only where `now` says that some key of the table may.
@@ -259,7 +276,7 @@ static bool plan_batch(const Args& a) {
     TableWrites& w = *a.writes;
     w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
-    for (u32 number = 0; number < PLANNED_COUNT; number++) a.planned[number] = 0;
+    for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
     write_columns(a);
     const u64 chains = read_index(a);
     if (a.now && meets_expired(a, chains)) {
@@ -279,6 +296,23 @@ static void plan_run(const void* args, u64, u64) {
     } catch (const std::bad_alloc&) {
         a.planned[PLANNED_LEFT] = 1;  // the phase planner reports it
     }
+}
+
+// Finds the keys of a batch that looks first (resolve.hpp), before it is planned: `is_located` says so to the plan.
+template <class Args>
+static void locate_run(const void* args, u64, u64) {
+    const Args& a = *(const Args*)args;
+    a.planned[PLANNED_SETS] = a.planned[PLANNED_GETS] = 0;
+    write_columns(a);
+    route_keys(a);
+    try {
+        find_keys(a);
+    } catch (const std::bad_alloc&) {
+        a.planned[PLANNED_LEFT] = 1;
+        return;
+    }
+    a.planned[PLANNED_LEFT] = 0;
+    for (u64 position = 0; position < a.n; position++) a.chain[a.order[position]] = a.chain_of[position];
 }
 
 // The values of the GETs, to `out`.
@@ -309,6 +343,8 @@ static void gate_run(const void* args, u64, u64) {
 
 GPKVS_STEP(gate_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, gate_run<PlannerBytes>, 0);
 GPKVS_STEP(gate_u64, PlannerU64, PLANNER_U64_FIELDS, gate_run<PlannerU64>, 0);
+GPKVS_STEP(locate_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, locate_run<PlannerBytes>, 0);
+GPKVS_STEP(locate_u64, PlannerU64, PLANNER_U64_FIELDS, locate_run<PlannerU64>, 0);
 GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>, 0);
 GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>, 0);
 GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>, 0);

@@ -9,6 +9,9 @@
 
 static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
 static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 bits
+static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits whatever they are
+// How many operations before its turn what an operation needs of its chain is asked for, and its record.
+static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
 
 enum ConditionCode { CONDITION_NONE = 0, CONDITION_ABSENT = 1, CONDITION_PRESENT = 2, CONDITION_EQUALS = 3 };
 
@@ -34,7 +37,28 @@ enum Resolved {
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max)   \
     F(u32*, writer) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
-static u32 number_text(long long number, char* text) { return (u32)snprintf(text, NUMBER_TEXT_MAX + 1, "%lld", number); }
+// How many characters a number has as decimal text.
+static u32 number_characters(long long number) {
+    u64 left = number < 0 ? 0 - (u64)number : (u64)number;
+    u32 count = 1 + (number < 0);
+    for (; left >= 10000; left /= 10000) count += 4;
+    return count + (left >= 10) + (left >= 100) + (left >= 1000);
+}
+
+// Writes a number as decimal text, from its last digit on, two at a time (`snprintf` takes many times as long).
+static void write_number(long long number, u8* text) {
+    u64 left = number < 0 ? 0 - (u64)number : (u64)number;
+    u32 at = number_characters(number);
+    if (number < 0) text[0] = '-';
+    for (; left >= 100; left /= 100) {
+        const u32 pair = (u32)(left % 100);
+        text[--at] = (u8)('0' + pair % 10);
+        text[--at] = (u8)('0' + pair / 10);
+    }
+    text[--at] = (u8)('0' + left % 10);
+    if (left >= 10) text[--at] = (u8)('0' + left / 10);
+}
+
 template <class Args>
 static void copy_value(const Args& a, u32 op, u8* to);
 
@@ -51,6 +75,7 @@ class Resolver {
             const u64 last = first + a.request_ops[request];
             const u32 failed = a.failed_check[request] = failed_check(first, last);
             for (u64 op = first; op < last; op++) {
+                prefetch_soon(op);
                 a.status[op] = AS_PLANNED;
                 a.plain_ops[op] = failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;
             }
@@ -69,6 +94,23 @@ class Resolver {
     }
 
   private:
+    // A record is read where a key is incremented or appended to: each would wait for memory.
+    void prefetch_soon(u64 op) const {
+        if (op + CHAIN_SOON < a.n) {
+            const u32 chain = a.chain[op + CHAIN_SOON];
+            prefetch(a.writer + chain);
+            prefetch(a.slot + chain);
+            prefetch(a.old_word + chain);
+        }
+        if (op + RECORD_SOON >= a.n) return;
+        const u64 soon = op + RECORD_SOON;
+        if (!a.has_record[soon] || (a.ops[soon] != OP_INCREMENT && a.ops[soon] != OP_APPEND)) return;
+        const u64 reference = a.old_word[a.chain[soon]];
+        const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
+        prefetch(record);
+        prefetch(record + reference_length(reference) * UNIT_BYTES - 1);
+    }
+
     bool is_last(u64 op) const { return a.writer[a.chain[op]] == op; }
     u32 writer_of(u32 op) const { return a.writer[a.chain[op]]; }
     bool is_present(u32 op) const {
@@ -168,8 +210,7 @@ class Resolver {
             return STATUS_OVERFLOW;
         if (a.has_record[op]) keep_expiry(op, record);
         a.numbers[op] = (u64)sum;
-        char text[NUMBER_TEXT_MAX + 1];
-        a.lengths[op] = a.has_record[op] ? number_text(sum, text) : 8;
+        a.lengths[op] = a.has_record[op] ? number_characters(sum) : 8;
         return STATUS_OK;
     }
 
@@ -235,6 +276,15 @@ class Resolver {
         if (is_negative && bytes == 1) return STATUS_NOT_A_NUMBER;
         long long sum = 0;
         bool overflows = false;
+        if (bytes <= DIGITS_SURE) {
+            for (u32 at = is_negative; at < bytes; at++) {
+                const u32 digit = text[at] - (u32)'0';
+                if (digit > 9) return STATUS_NOT_A_NUMBER;
+                sum = 10 * sum + digit;
+            }
+            *number = is_negative ? -sum : sum;
+            return STATUS_OK;
+        }
         for (u32 at = is_negative; at < bytes; at++) {
             if (text[at] < '0' || text[at] > '9') return STATUS_NOT_A_NUMBER;
             const long long digit = text[at] - '0';
@@ -254,8 +304,7 @@ template <class Args>
 static void copy_value(const Args& a, u32 op, u8* to) {
     for (u32 piece = op;;) {
         if (a.ops[piece] == OP_INCREMENT) {
-            char text[NUMBER_TEXT_MAX + 1];
-            memcpy(to, text, number_text((long long)a.numbers[piece], text));
+            write_number((long long)a.numbers[piece], to);
             return;
         }
         if (a.ops[piece] == OP_SET) {

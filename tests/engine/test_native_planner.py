@@ -81,7 +81,9 @@ def test_at_once_and_by_phases_make_the_same_files(
     once, phases = twins
     planned = []
     small = once._engine._native._of_layout[once.table(table).layout]
-    with patch.object(small, "plan", lambda *given: planned.append(type(small).plan(small, *given)) or planned[-1]):
+    with patch.object(
+        small, "plan", lambda *given, **named: planned.append(type(small).plan(small, *given, **named)) or planned[-1]
+    ):
         for _ in range(200):
             batch = random_batch(rng, once, table, keys)
             assert outcome(once.execute_requests(batch)) == outcome(phases.execute_requests(batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +175,23 @@ def test_any_operations_do_what_a_dictionary_does(store_path: Path, layout: str)
         for number in range(12):
             key = number.to_bytes(8, "little")
             assert store.get(key, table="t") == (model.held[key][0] if key in model.held else None)
+
+
+def test_a_table_may_have_nothing_left_of_a_batch(store_path: Path) -> None:
+    """Found by the explorer of crashes on a disk: its only request failed a check."""
+    with gpkvs.open(store_path, index_bytes=64 << 10) as store:
+        store.create_table("t", layout="bytes", index_bytes=64 << 10)
+        check: Asked = (Op.CHECK, b"key", b"", Condition.PRESENT, 0)
+        requests: list[list[Asked]] = [
+            [(Op.SET, b"key", b"value", Condition.ABSENT, 0)],
+            [check, (Op.SET, b"other", b"value", Condition.NONE, 0)],
+            [(Op.GET, b"key", b"", Condition.NONE, 0)],
+        ]
+        batch = replace(batch_of(requests, 0), request_tables=np.array([0, 1, 0], np.uint32))
+        result = store.execute_requests(batch)
+        assert result.request(0).status.tolist() == [Status.OK]
+        with pytest.raises(ConflictError):
+            result.request(1)
+        assert result.request(2).value_list() == [b"value"]
+        alone = store.execute_requests(batch_of([requests[1]], 1))
+        assert (alone.parts, [*alone.rejected]) == ((), [0])

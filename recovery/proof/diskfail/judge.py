@@ -15,7 +15,7 @@ from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.disk import State
 from gpkvs.recovery.proof.diskfail.expected import Contents, difference
-from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Operation, Shape, contents_of, open_store
+from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, PlainOperation, Shape, contents_of, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
@@ -102,7 +102,7 @@ class Judge:
         for table, records in before.tables.items():
             held, operations = dict(records), []
             for key in random.sample(KEYS[table.layout], random.choice((1, 5, 30))):
-                operation: Operation = (Op.SET, key, random.randbytes(8))
+                operation: PlainOperation = (Op.SET, key, random.randbytes(8))
                 if random.random() < 0.3:
                     operation = (Op.DELETE, key)
                 operations.append(operation)

@@ -15,19 +15,23 @@ from typing import Any
 
 import gpkvs
 from gpkvs import failpoint
-from gpkvs.batch import Batch, BatchResult, Op, Status
+from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.table import Table
+from gpkvs.errors import ConflictError
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
+from gpkvs.recovery.proof.model import Asked, Model, asked_of, batch_of
+from gpkvs.recovery.proof.model import number as number_value
 from gpkvs.store import Store
 
-Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+PlainOperation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+Operation = PlainOperation | Asked
 Request = tuple[TableName, list[Operation]]
 Sent = tuple[BatchResult, int, int]  # the results of a batch, its gate, and the newest batch that they rely on
 
@@ -295,14 +299,14 @@ class Life:
         """Run a batch; called with the mutex."""
         expected, engine = self._expected, self._store._engine
         number = len(expected.batches)
-        batches = [Batch.of(operations).on_table(table.id) for table, operations in requests]
+        batch = batch_of([(table.id, [asked_of(operation) for operation in request]) for table, request in requests])
         self._recorder.mark(Mark.BEGUN, number)
-        result, gate = engine.execute(Batch.concatenate(batches))
+        result, gate = engine.execute(batch)
         next_version, records = expected.batches[-1]
         records = dict(records)
         needed = 0
         for at, (table, operations) in enumerate(requests[: result.requests]):
-            if at in result.rejected:
+            if at in result.rejected and not isinstance(result.rejected[at], ConflictError):
                 continue
             held = dict(records.get(table.id, {}))
             needed = max(needed, self._check(table, operations, result, at, held, number))
@@ -318,25 +322,16 @@ class Life:
         self, table: TableName, operations: list[Operation], result: BatchResult, at: int, held: Records, number: int
     ) -> int:
         """Compare the results of a request with the model, and change that; return which batch they rely on."""
-        found = result.request(at)
-        values, needed = iter(found.value_list()), 0
-        columns = zip(operations, found.status.tolist(), found.versions.tolist(), strict=True)
-        for (op, key, *value), status, version in columns:
-            before = held.get(key)
-            needed = max(needed, self._changed.get((table.id, key), 0))
-            read = next(values) if op is Op.GET else b""
-            if op is Op.GET and before and read != before[0]:
-                raise LifeError(f"a GET of {key!r} read {read[:12]!r}, the model has {before}")
-            if op is not Op.SET and (status == Status.OK) != (before is not None):
-                raise LifeError(f"{op.name} of {key!r}: status {status}, the model has {before}")
-            if op is Op.GET and before and version != before[1]:
-                raise LifeError(f"a GET of {key!r} read version {version}, not {before[1]}")
-            if op is Op.SET:
-                held[key] = value[0], version
-                self._changed[table.id, key] = number
-            elif op is Op.DELETE and before:
-                del held[key]
-                self._changed[table.id, key] = number
+        request = [asked_of(operation) for operation in operations]
+        before = dict(held)
+        model = Model(held, has_records=table.layout == BYTES_LAYOUT.name)
+        for difference_found in model.differences(request, result, at):
+            raise LifeError(f"request {at} on {table.name}, {difference_found}")
+        needed = 0
+        for one in request:
+            needed = max(needed, self._changed.get((table.id, one.key), 0))
+            if held.get(one.key) != before.get(one.key):
+                self._changed[table.id, one.key] = number
         return needed
 
     def _requests(self, random: Random) -> list[Request]:
@@ -345,7 +340,8 @@ class Life:
             return [self._nothing(random, random.choice(tables))]
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
-        return [(table, self._operations(random, table)) for table in random.choices(tables, weights, k=count)]
+        chosen = random.choices(tables, weights, k=count)
+        return [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
 
     def _nothing(self, random: Random, table: TableName) -> Request:
         """Return a request that changes nothing in the end."""
@@ -373,6 +369,37 @@ class Life:
     def _operation(self, random: Random, table: TableName, key: bytes) -> Operation:
         op = random.choices((Op.SET, Op.DELETE, Op.GET), (7, 2, 1))[0]
         return (op, key, self._value(random, table)) if op is Op.SET else (op, key)
+
+    def _looking(self, random: Random, table: TableName, operations: list[Operation]) -> list[Operation]:
+        """Have some of a request's operations look first, and sometimes a check that may refuse all of them."""
+        if random.random() < 0.5:
+            return operations
+        held = self._expected.batches[-1][1].get(table.id, {})
+        looking: list[Operation] = [
+            self._that_looks(random, table, asked_of(one), held) if random.random() < 0.3 else one for one in operations
+        ]
+        if random.random() < 0.3:
+            check = Asked(Op.CHECK, random.choice(KEYS[table.layout]))
+            looking.insert(random.randint(0, len(looking)), self._on_condition(random, table, check, held))
+        return looking
+
+    def _that_looks(self, random: Random, table: TableName, one: Asked, held: Records) -> Asked:
+        if one.op is Op.SET and random.random() < 0.6:
+            is_numbers = table.layout == U64_LAYOUT.name
+            if is_numbers or random.random() < 0.5:
+                one = replace(one, op=Op.INCREMENT, value=number_value(random.randint(-5, 5)))
+            else:
+                one = replace(one, op=Op.APPEND, value=b"%d" % random.randint(0, 9))
+        is_plain = one.op is Op.GET or random.random() < 0.5
+        return one if is_plain else self._on_condition(random, table, one, held)
+
+    @staticmethod
+    def _on_condition(random: Random, table: TableName, one: Asked, held: Records) -> Asked:
+        """Return an operation with a condition; what it expects is mostly what the key holds before the batch."""
+        value, version = held.get(one.key, (b"", random.randrange(100)))
+        expected = int.from_bytes(value[:8], "little") if table.layout == U64_LAYOUT.name else version
+        condition = random.choice((Condition.ABSENT, Condition.PRESENT, Condition.EQUALS))
+        return replace(one, condition=condition, expected=expected)
 
     def _value(self, random: Random, table: TableName) -> bytes:
         self._values += 1

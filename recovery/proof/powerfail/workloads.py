@@ -12,6 +12,12 @@ states that its last batch may leave. The earlier batches are the last ones of s
 6 + 36 + 216 = 258 workloads for each layout. Every pair of letters also runs as one batch of two requests, such as N+U:
 36 more.
 
+Three more letters are batches of operations that look first. They run alone, and in pairs with all others:
+
+    S  sums           two increments of a new key, one of an older sum, one of a value that is no number
+    Q  conditions     SETs and DELETEs on conditions of which some hold, some on what the batch wrote before
+    G  guards         a request whose checks hold; one whose check fails on what the first one wrote; an increment
+
 `EXTRA` has more workloads, of one letter each:
 
     J  a joined batch: six requests that insert, update, delete, repeat and displace, in one transaction
@@ -38,19 +44,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Condition, Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
+from gpkvs.recovery.proof.model import Asked, Held, Model, batch_of, number
 from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
+LOOKING = "SQG"
 GROWTH = "1235"
 EXTRA = "JWLVBCXOIZPK" + GROWTH
 TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
@@ -84,11 +93,14 @@ class Workload:
         layout, _, letters = text.partition(":")
         single = len(letters) == 1 and letters in EXTRA
         single &= _OF_ONE_LAYOUT.get(letters, layout) == layout
-        usual = all(letter and letter in LETTERS for letter in (letters.split("+") if "+" in letters else letters))
+        usual = all(
+            letter and letter in (LETTERS if "+" in letters else LETTERS + LOOKING)
+            for letter in (letters.split("+") if "+" in letters else letters)
+        )
         if layout not in LAYOUTS or not letters or not (single or usual):
             raise ValueError(
-                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}, or two of them with a plus between "
-                f"them, or one of {EXTRA}"
+                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}{LOOKING}, or two of {LETTERS} with a "
+                f"plus between them, or one of {EXTRA}"
             )
         return Workload(layout, letters)
 
@@ -97,6 +109,8 @@ def all_workloads(depth: int = 1) -> list[Workload]:
     """Return every workload but those of growth; at depth 2 only sequences of at most two letters, no joined ones."""
     longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
     sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
+    sequences += LOOKING
+    sequences += ["".join(two) for two in product(LETTERS + LOOKING, repeat=2) if set(two) & set(LOOKING)]
     sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
     usual = EXTRA.removesuffix(GROWTH)
     extra = [(letter, layout) for letter in usual for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
@@ -128,6 +142,7 @@ class Script:
         # Without the keys in full buckets, which must stay full.
         self._recent = list(keys.present)
         self._values = 1000
+        self._sum: bytes | None = None  # the key that was incremented last
         self._operations: dict[str, Callable[[], list[Operation]]] = {
             "N": lambda: self._new(2),
             "U": lambda: [self._set(self._recent[-1]), self._set(self._recent[0])],
@@ -139,6 +154,9 @@ class Script:
             "L": lambda: [self._set(self._absent.pop(0), 3000) for _ in range(2)],
         }
         self._steps: dict[str, Callable[[Store], None]] = {
+            "S": lambda store: self._look(store, self._sums()),
+            "Q": lambda store: self._look(store, self._conditions(store)),
+            "G": lambda store: self._look(store, self._guards()),
             "J": self._join,
             "B": self._both,
             "C": self._create,
@@ -180,6 +198,69 @@ class Script:
                 self._recent.append(key)
             else:
                 self.tables[table].pop(key, None)
+
+    @property
+    def _is_numbers(self) -> bool:
+        return self._layout == U64_LAYOUT.name
+
+    def _sums(self) -> list[list[Asked]]:
+        new, other = self._absent.pop(0), self._recent[0]
+        add = partial(Asked, Op.INCREMENT)
+        sums = [add(new, number(7)), add(new, number(-9)), add(other, number(1)), Asked(Op.GET, new)]
+        older = self._sum or new
+        self._sum = new
+        return [sums, [add(older, number(100))]]
+
+    def _conditions(self, store: Store) -> list[list[Asked]]:
+        new, absent, updated, other = self._absent.pop(0), self._absent[-1], self._recent[-1], self._recent[0]
+        self._values += 4
+        values = [value_of(self._layout, self._values - at) for at in range(4)]
+        equals, held = Condition.EQUALS, self._held(store)
+        expected = int.from_bytes(held[updated][0], "little") if self._is_numbers else held[updated][1]
+        return [
+            [
+                Asked(Op.SET, new, values[0], Condition.ABSENT),
+                Asked(Op.SET, new, values[1], Condition.ABSENT),
+                Asked(Op.SET, absent, values[1], Condition.PRESENT),
+                Asked(Op.SET, updated, values[2], equals, expected),
+            ],
+            [
+                Asked(Op.SET, updated, values[3], equals, expected),
+                Asked(Op.DELETE, updated, b"", equals, expected),
+                Asked(Op.DELETE, other, b"", Condition.PRESENT),
+            ],
+        ]
+
+    def _guards(self) -> list[list[Asked]]:
+        guarded, updated = self._absent.pop(0), self._recent[-1]
+        untouched = self._absent[-1]
+        self._values += 3
+        values = [value_of(self._layout, self._values - at) for at in range(3)]
+        absent = Asked(Op.CHECK, guarded, b"", Condition.ABSENT)
+        done = [absent, Asked(Op.SET, guarded, values[0]), Asked(Op.SET, updated, values[1])]
+        refused = [Asked(Op.SET, untouched, values[2]), Asked(Op.DELETE, updated), absent]
+        return [done, refused, [Asked(Op.INCREMENT, self._sum or untouched, number(1))]]
+
+    def _held(self, store: Store) -> Held:
+        """Return what the table holds, with versions."""
+        contents = self.tables[self._table]
+        found = store.execute(Batch.of([(Op.GET, key) for key in contents]), table=self._table)
+        return dict(zip(contents, zip(found.value_list(), found.versions.tolist(), strict=True), strict=True))
+
+    def _look(self, store: Store, requests: list[list[Asked]]) -> None:
+        """Run requests as one batch, and compare their results with the model."""
+        model = Model(self._held(store), not self._is_numbers)
+        table = store.table(self._table).id
+        result = store.execute_requests(batch_of([(table, request) for request in requests]))
+        assert result.requests == len(requests)
+        for at, request in enumerate(requests):
+            before = dict(model.held)
+            assert not [*model.differences(request, result, at)]
+            for one in request:
+                if model.held.get(one.key) != before.get(one.key):
+                    self._recent = [other for other in self._recent if other != one.key]
+                    self._recent += [one.key] * (one.key in model.held)
+        self.tables[self._table] = {key: value for key, (value, _) in model.held.items()}
 
     def _join(self, store: Store) -> None:
         updated, deleted = self._recent[-1], self._recent[0]

@@ -1,0 +1,1 @@
+"""The benchmark of operations that look before they act: conditions, increments, appends."""

@@ -1,0 +1,139 @@
+"""Checks and reads an export."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from gpkvs.export.file_format import END_BYTES, End, ExportError, Header
+
+CHUNK_BYTES = 1 << 20
+_HEADER_BYTES_MAX = 1 << 16
+_OBJECT_BYTES_MAX = (1 << 31) - 1
+
+Record = tuple[Any, Any, int]
+"""Key, value, and when it expires: milliseconds since 1970, 0 never."""
+
+
+def read_chunks(file: Path, length: int) -> Iterator[bytes]:
+    """Yield the first `length` bytes of a file, or fewer if it is shorter."""
+    with file.open("rb") as opened:
+        while length and (chunk := opened.read(min(CHUNK_BYTES, length))):
+            length -= len(chunk)
+            yield chunk
+
+
+def read_header(file: Path) -> Header:
+    """Return the header of a file, finished or not.
+
+    Raises
+    ------
+    ExportError
+        If it has none.
+    """
+    unpacker = msgpack.Unpacker()
+    for chunk in read_chunks(file, _HEADER_BYTES_MAX):
+        unpacker.feed(chunk)
+    try:
+        return Header.decode(unpacker.unpack())
+    except (msgpack.UnpackException, ValueError) as error:
+        raise ExportError("it is no export of gpkvs: it does not begin with a header") from error
+
+
+class ExportReader:
+    """An export that is whole: that is checked before anything of it is used.
+
+    Parameters
+    ----------
+    file
+        The export.
+    on_progress
+        Told, of the bytes of the file, how many were checked or read since the last time.
+
+    Raises
+    ------
+    ExportError
+        If it is cut, damaged, or no export.
+    """
+
+    def __init__(self, file: Path, on_progress: Callable[[int], None] = lambda _bytes: None) -> None:
+        self.file = file
+        self._on_progress = on_progress
+        try:
+            self.header = read_header(file)
+            self._length = file.stat().st_size - END_BYTES
+            self.end = self._end()
+            self._check()
+        except ExportError as error:
+            raise ExportError(f"{file}: {error}") from error
+        except OSError as error:
+            raise ExportError(f"{file}: {error.strerror}") from error
+
+    def _end(self) -> End:
+        with self.file.open("rb") as opened:
+            opened.seek(max(self._length, 0))
+            end = End.decode(opened.read())
+        if end is None:
+            raise ExportError("it has no end: it was cut, or is no finished export")
+        return end
+
+    def _check(self) -> None:
+        crc32 = 0
+        for chunk in read_chunks(self.file, self._length):
+            crc32 = zlib.crc32(chunk, crc32)
+            self._on_progress(len(chunk))
+        self._crc32 = crc32
+        with self.file.open("rb") as opened:
+            opened.seek(self._length)
+            if opened.read() != self.end.encode(crc32):
+                raise ExportError("it is damaged: its checksum does not fit")
+
+    def chunks(self) -> Iterator[list[Record]]:
+        """Yield the records, some at a time.
+
+        Raises
+        ------
+        ExportError
+            If the file was changed after it was checked, or whoever made it did not keep to the format.
+        """
+        unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=_OBJECT_BYTES_MAX)
+        records, crc32, is_first = 0, 0, True
+        try:
+            for chunk in read_chunks(self.file, self._length):
+                crc32 = zlib.crc32(chunk, crc32)
+                unpacker.feed(chunk)
+                found = list(unpacker)
+                if is_first and found:
+                    del found[0]  # the header
+                    is_first = False
+                self._require_records(found)
+                records += len(found)
+                yield found
+                self._on_progress(len(chunk))
+        except (msgpack.UnpackException, ValueError) as error:
+            raise ExportError(f"{self.file}: it is no export of gpkvs: {error}") from error
+        if (records, crc32, unpacker.tell()) != (self.end.records, self._crc32, self._length):
+            raise ExportError(
+                f"{self.file}: {records:,} records were read, its end says {self.end.records:,}: it was changed "
+                "meanwhile, or is no export"
+            )
+
+    def _require_records(self, found: list[Any]) -> None:
+        """Check what the checksum cannot: that whoever made the file kept to the format."""
+        kind = int if self.header.is_u64 else bytes
+        fits = (
+            {type(record) for record in found} <= {tuple}
+            and set(map(len, found)) <= {3}
+            and {type(record[0]) for record in found} <= {kind}
+            and {type(record[1]) for record in found} <= {kind}
+            and {type(record[2]) for record in found} <= {int}
+        )
+        if fits and found:
+            numbers = (min(map(min, found)),) if self.header.is_u64 else ()
+            fits = min(*numbers, *(record[2] for record in found), 0) >= 0
+        if not fits:
+            raise ExportError(f"{self.file}: an object in it is no record of the layout {self.header.layout}")
