@@ -31,6 +31,7 @@ from gpkvs.client.operations import (
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces_async
+from gpkvs.client.several import RequestGatherer, may_share
 from gpkvs.client.tables import table_info
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError
@@ -147,6 +148,7 @@ class AsyncClient:
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._gatherer = Gatherer(self._send, target, table, gather or GatherConfig(), self._retry)
+        self._request_gatherers: dict[str, RequestGatherer] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -168,6 +170,7 @@ class AsyncClient:
         if not self._is_closed and self._origin.is_here:
             self._is_closed = True
             await self._gatherer.close(grace_s)
+            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in self._request_gatherers.values()))
             await self._channel.close()
 
     async def get(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bytes | None:
@@ -479,7 +482,26 @@ class AsyncClient:
         return inf if timeout_s is None else self._loop.time() + timeout_s
 
     async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send one message, once."""
+        """Send one request, once; requests with checks that run at the same time share messages."""
+        if may_share(message):
+            gatherer = self._request_gatherers.get(message.table)
+            if gatherer is None:
+                gatherer = RequestGatherer(self._send_alone, self._send_several, self.target)
+                self._request_gatherers[message.table] = gatherer
+            return await gatherer.send(message, deadline)
+        return await self._send_alone(message, deadline)
+
+    async def _send_several(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
+        """Send a message of several requests, once."""
+        timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
+        try:
+            response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            return classify_error(error, self.target)
+        return response
+
+    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send a message that is one request, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
             return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)
