@@ -1,7 +1,8 @@
 """The clients: one for asyncio, which gathers concurrent calls, and a blocking one; and a load generator, YCSB."""
 
 from gpkvs.batch import Batch, Op, RequestResult, Status
-from gpkvs.client.aio import AsyncBatch, AsyncClient
+from gpkvs.client.aio import AsyncClient
+from gpkvs.client.async_face import AsyncBatch, AsyncTable, AsyncTransaction
 from gpkvs.client.errors import (
     AccessDeniedError,
     ClientClosedError,
@@ -19,15 +20,21 @@ from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
 from gpkvs.errors import (
+    ConditionFailedError,
+    ConflictError,
     CorruptRecordError,
     ForkedError,
     GpkvsError,
     InvalidArgumentError,
     NoSpaceError,
+    NotANumberError,
+    NumberOverflowError,
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.face import SyncBatch, TableHandle
 from gpkvs.info import TableInfo
+from gpkvs.transaction import Transaction
 
 __all__ = [
     "AccessDeniedError",
@@ -35,10 +42,14 @@ __all__ = [
     "AsyncClient",
     "AsyncObjects",
     "AsyncPipeline",
+    "AsyncTable",
+    "AsyncTransaction",
     "Batch",
     "Client",
     "ClientClosedError",
     "ClientError",
+    "ConditionFailedError",
+    "ConflictError",
     "CorruptRecordError",
     "DeadlineError",
     "ForkedError",
@@ -46,7 +57,9 @@ __all__ = [
     "GpkvsError",
     "InvalidArgumentError",
     "NoSpaceError",
+    "NotANumberError",
     "NotExecutedError",
+    "NumberOverflowError",
     "Objects",
     "Op",
     "OutcomeUnknownError",
@@ -55,8 +68,11 @@ __all__ = [
     "ServerBusyError",
     "ServerError",
     "Status",
+    "SyncBatch",
     "TableExistsError",
+    "TableHandle",
     "TableInfo",
+    "Transaction",
     "UnavailableError",
     "UnknownTableError",
 ]

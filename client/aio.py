@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable
 from math import inf
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from weakref import WeakSet
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from numpy.typing import NDArray
 
 from gpkvs.batch import U64, Batch, Op, RequestResult
+from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.operations import (
-    Operation,
-    OperationList,
-    Result,
-    check_key,
-    check_message_bytes,
-    check_table,
-    check_value,
-    results_of,
-)
+from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer, may_share
-from gpkvs.client.tables import table_info
-from gpkvs.config import Limits, ServerConfig
-from gpkvs.errors import ForkedError, InvalidArgumentError
+from gpkvs.client.tables import create_request, found_table, table_info
+from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
+from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
+from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
+from gpkvs.operations import Bytes, OperationList, Options, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
@@ -60,15 +51,7 @@ _CLIENTS: Final[WeakSet[AsyncClient]] = WeakSet()
 """All clients: after a fork the child has those of its parent."""
 
 
-class _Default:
-    """Stands for the client's own timeout; None means that there is no deadline."""
-
-
-_DEFAULT: Final = _Default()
-Timeout = float | None | _Default
-
-
-class AsyncClient:
+class AsyncClient(AsyncKeyValues):
     """A client of a gpkvs server, for asyncio.
 
     One connection serves any number of concurrent callers. Calls that run at the same time are gathered into
@@ -142,12 +125,14 @@ class AsyncClient:
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = limits or Limits()
+        self._limits = self._known_limits = limits or Limits()
         self._message_bytes_max = message_bytes_max
         self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
-        self._gatherer = Gatherer(self._send, target, table, gather or GatherConfig(), self._retry)
+        self._gather = gather or GatherConfig()
+        self._gatherers: dict[str, Gatherer] = {}
+        self._gatherer = self._gatherer_of(table)
         self._request_gatherers: dict[str, RequestGatherer] = {}
         self._is_closed = False
 
@@ -159,6 +144,10 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<gpkvs client of {self.target}, table {self._table or DEFAULT_TABLE!r}, {state}>"
+
     async def close(self, grace_s: float = 1.0) -> None:
         """Close the connection.
 
@@ -169,76 +158,64 @@ class AsyncClient:
         """
         if not self._is_closed and self._origin.is_here:
             self._is_closed = True
-            await self._gatherer.close(grace_s)
-            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in self._request_gatherers.values()))
+            gatherers: tuple[Gatherer | RequestGatherer, ...] = (
+                *self._gatherers.values(),
+                *self._request_gatherers.values(),
+            )
+            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in gatherers))
             await self._channel.close()
 
-    async def get(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bytes | None:
-        """Return a key's value, or None if there is none.
+    def table(self, name: str) -> AsyncTable:
+        """Return one table, with the same methods for keys as the client; nobody asks whether it is there."""
+        self._require_open()
+        check_table(name)
+        return AsyncTable(self, name)
 
-        Raises
-        ------
-        InvalidArgumentError
-            If the key is empty or over the limit.
-        CorruptRecordError
-            If the record fails its checksum.
-        NotExecutedError
-            If no response came: its subclasses say why.
-        """
-        check_key(key, self._limits)
-        value: bytes | None = await self._gatherer.submit(Op.GET, key, b"", self._deadline(timeout))
-        return value
+    def _submit(
+        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+    ) -> Awaitable[Any]:
+        deadline = self._deadline(timeout)
+        gatherer = self._gatherer if table is None else self._gatherer_of(table)
+        return gatherer.submit(op, key, value, deadline, options)
 
-    async def set(self, key: bytes, value: bytes, *, timeout: Timeout = _DEFAULT) -> int:
-        """Write a key durably and return its new version.
+    def _gatherer_of(self, table: str) -> Gatherer:
+        """Return what gathers the calls on a table: a message has one table."""
+        if table not in self._gatherers:
+            check_table(table)
+            self._gatherers[table] = Gatherer(self._send_alone, self.target, table, self._gather, self._retry)
+        return self._gatherers[table]
 
-        Raises
-        ------
-        InvalidArgumentError
-            If key or value is over a limit, or the key is empty.
-        NoSpaceError
-            If the store is full.
-        OutcomeUnknownError
-            If it was sent and the response was lost: it may have been executed, or not.
-        NotExecutedError
-            If it was not executed: its subclasses say why.
-        """
-        check_key(key, self._limits)
-        check_value(value, self._limits)
-        version: int = await self._gatherer.submit(Op.SET, key, value, self._deadline(timeout))
-        return version
+    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        name = self._table if table is None else table
+        message = message_of(operations, name, self._limits, self._message_bytes_max)
+        return operations.take(await self._execute(message, changes=operations.changes, timeout=timeout))
 
-    async def delete(self, key: bytes, *, timeout: Timeout = _DEFAULT) -> bool:
-        """Remove a key, durably, and return whether it was there.
+    async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        return await self.execute(batch, table=table, timeout=timeout)
 
-        Raises
-        ------
-        InvalidArgumentError, OutcomeUnknownError, NotExecutedError
-            As for `set`.
-        """
-        check_key(key, self._limits)
-        was_there: bool = await self._gatherer.submit(Op.DELETE, key, b"", self._deadline(timeout))
-        return was_there
+    def _numbers_max(self) -> int:
+        return numbers_max(self._limits, self._message_bytes_max)
 
-    def batch(self, operations: Iterable[Operation] = (), *, timeout: Timeout = _DEFAULT) -> AsyncBatch:
-        """Return operations that are executed as one atomic, durable request.
-
-        There are two ways to use it. ``await client.batch(operations)`` returns the results. A block
-        ``async with client.batch() as batch:`` fills it; the end of the block sends it, unless the block raises, and
-        leaves the results in ``batch.results``.
-
-        Parameters
-        ----------
-        operations
-            ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
-        """
-        self._origin.require()
-        return AsyncBatch(self, operations, timeout)
-
-    async def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> RequestResult:
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        ttls: U64 | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> RequestResult:
         """Execute columns as one atomic, durable request and return columns.
 
         Use it for bulk data: it makes no Python object per operation. Without `table` it takes the client's table.
+
+        Parameters
+        ----------
+        batch
+            The columns of one request.
+        ttls : (n,) uint64
+            Instead of `Batch.expiries`: milliseconds from the moment at which the server takes the request; 0: never.
+        table, timeout
+            As for all calls.
 
         Raises
         ------
@@ -250,9 +227,9 @@ class AsyncClient:
         name = self._table if table is None else table
         check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, name)
+        message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
-        return await self._execute(message, is_write=batch.changes, timeout=timeout)
+        return await self._execute(message, changes=batch.changes, timeout=timeout)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
         """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.
@@ -286,47 +263,6 @@ class AsyncClient:
             self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
         )
 
-    async def set_many(self, keys: U64, values: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT) -> None:
-        """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
-
-        Parameters
-        ----------
-        keys, values : (n,) uint64
-            Contiguous; at most `request_ops_max` of the server's limits.
-        table
-            By default the client's one.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If they are no such arrays, or too many, or the table's layout is not u64.
-        NoSpaceError, OutcomeUnknownError, NotExecutedError
-            As for `set`.
-        """
-        await self.execute(sets_of(keys, values), table=table, timeout=timeout)
-
-    async def get_many(
-        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> tuple[U64, NDArray[np.bool_]]:
-        """Read many numbers of a u64 table; errors as `set_many`.
-
-        Returns
-        -------
-        values : (n,) uint64
-            0 where there is none; not to be written to.
-        found : (n,) bool
-            Which keys are there.
-        """
-        result = await self.execute(gets_of(keys), table=table, timeout=timeout)
-        check_values(result)
-        return values_of(result, found_of(result))
-
-    async def delete_many(
-        self, keys: U64, *, table: str | None = None, timeout: Timeout = _DEFAULT
-    ) -> NDArray[np.bool_]:
-        """Remove many keys of a u64 table, as one atomic, durable request; return which were there."""
-        return found_of(await self.execute(deletes_of(keys), table=table, timeout=timeout))
-
     def scan_pieces(
         self,
         prefix: bytes = b"",
@@ -335,12 +271,13 @@ class AsyncClient:
         keys_only: bool = False,
         limit: int | None = None,
         table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> AsyncIterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces and in no order that means anything.
 
         A key that is there throughout is in exactly one piece, through growth of the table and restarts of the server;
         one that comes or goes meanwhile is in one, or in none. If the connection breaks, the scan goes on behind the
-        last piece by itself, within the retry policy. It fails if no piece comes for the client's timeout.
+        last piece by itself, within the retry policy. It fails if no piece comes in time.
 
         Parameters
         ----------
@@ -354,6 +291,8 @@ class AsyncClient:
             Of keys, in all.
         table
             By default the client's one.
+        timeout
+            Seconds to wait for the next piece.
 
         Raises
         ------
@@ -365,10 +304,20 @@ class AsyncClient:
         self._require_open()
         name = self._table if table is None else table
         check_table(name)
-        progress = ScanProgress(
-            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
-        )
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
         return pieces_async(self._stub.Scan, progress, asyncio.sleep)
+
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = await self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
 
     async def create_table(
         self,
@@ -377,7 +326,8 @@ class AsyncClient:
         layout: str = "bytes",
         index_bytes: int = 0,
         index_bytes_max: int = 0,
-        timeout: Timeout = _DEFAULT,
+        exist_ok: bool = False,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> TableInfo:
         """Make an empty table, durably when this returns.
 
@@ -391,40 +341,53 @@ class AsyncClient:
             32 for each slot of ``bytes``, 16 of ``u64``; 0 takes the server's default.
         index_bytes_max
             Size to which its index may grow, for good; 0: no limit but the server's, which holds in any case.
+        exist_ok
+            Return the table of this name if there is one, whatever its sizes; its layout must be the same.
 
         Raises
         ------
         TableExistsError
-            If there is one of that name.
+            If there is one of that name; with `exist_ok`, if its layout is another one.
         InvalidArgumentError, NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
-        check_table(name)
-        request = admin_pb2.CreateTableRequest(
-            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
-        )
-        return table_info((await self._call(self._admin.CreateTable, request, timeout, is_write=True)).table)
+        request = create_request(name, layout, index_bytes, index_bytes_max)
+        try:
+            return table_info((await self._call(self._admin.CreateTable, request, timeout, is_write=True)).table)
+        except TableExistsError as error:
+            if not exist_ok:
+                raise
+            return found_table(await self.list_tables(timeout=timeout), name, layout, error)
 
-    async def list_tables(self, *, timeout: Timeout = _DEFAULT) -> list[TableInfo]:
+    async def list_tables(self, *, timeout: Timeout = OWN_TIMEOUT) -> list[TableInfo]:
         """Describe all tables; raises NotExecutedError if no response came."""
         response = await self._call(self._admin.ListTables, admin_pb2.ListTablesRequest(), timeout, is_write=False)
         return [table_info(table) for table in response.tables]
 
-    async def drop_table(self, name: str, *, timeout: Timeout = _DEFAULT) -> None:
+    async def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
+        """Return the server's description of itself and its store; raises NotExecutedError if no response came."""
+        request = admin_pb2.InfoRequest()
+        return cast(admin_pb2.InfoResponse, await self._call(self._admin.Info, request, timeout, is_write=False))
+
+    async def drop_table(self, name: str, *, missing_ok: bool = False, timeout: Timeout = OWN_TIMEOUT) -> None:
         """Remove a table with all it holds, durably when this returns.
 
         Raises
         ------
         UnknownTableError
-            If there is none of that name.
+            If there is none of that name, and `missing_ok` is false.
         InvalidArgumentError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
         check_table(name)
-        await self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
+        try:
+            await self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
+        except UnknownTableError:
+            if not missing_ok:
+                raise
 
     async def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+        """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
             return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())
@@ -432,7 +395,7 @@ class AsyncClient:
             failure = classify_error(error, self.target)
         raise failure.raised(is_write=is_write)
 
-    async def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool, timeout: Timeout) -> RequestResult:
+    async def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
         """Send a request of several operations; repeat it whole where that is safe and may help."""
         deadline = self._deadline(timeout)
         attempt = 0
@@ -443,8 +406,8 @@ class AsyncClient:
                 return outcome
             delay_s = self._retry.delay_s(attempt)
             is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
-            if is_late or not outcome.may_repeat(is_write=is_write):
-                raise outcome.raised(is_write=is_write)
+            if is_late or not outcome.may_repeat(is_write=changes):
+                raise outcome.raised(is_write=changes)
             await asyncio.sleep(delay_s)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
@@ -478,7 +441,7 @@ class AsyncClient:
 
     def _deadline(self, timeout: Timeout) -> float:
         self._require_open()
-        timeout_s = self._timeout_s if isinstance(timeout, _Default) else timeout
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         return inf if timeout_s is None else self._loop.time() + timeout_s
 
     async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
@@ -509,31 +472,3 @@ class AsyncClient:
             return classify_error(error, self.target)
         except ServerError as error:
             return Failure(error, executed=True, transient=False)
-
-
-class AsyncBatch(OperationList):
-    """Operations that are executed as one atomic, durable request; made by `AsyncClient.batch`."""
-
-    def __init__(self, client: AsyncClient, operations: Iterable[Operation], timeout: Timeout) -> None:
-        super().__init__(operations, client._limits, client._message_bytes_max)
-        self._client = client
-        self._timeout = timeout
-
-    def __await__(self) -> Generator[Any, None, list[Result]]:
-        return self._commit().__await__()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self._commit()
-
-    async def _commit(self) -> list[Result]:
-        if len(self):
-            message = self.message(self._client._table)
-            result = await self._client._execute(message, is_write=self.has_writes, timeout=self._timeout)
-            self.results = results_of(message.ops, result)
-        return self.results

@@ -6,7 +6,6 @@ Little-endian, as the contract says (proto/v1/kv.proto); a column of equal lengt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +13,11 @@ from numpy.typing import NDArray
 from gpkvs.batch import U64, Batch, Condition, Op, RequestResult, constant, is_constant
 from gpkvs.client.errors import ServerError
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import Options
 from gpkvs.proto.v1 import kv_pb2
 
 # Operations whose responses have a value.
 _RETURNS_VALUE = (Op.GET, Op.INCREMENT, Op.EXPIRY)
-
-
-class Options(NamedTuple):
-    """What one operation asks for beside its key and value.
-
-    Parameters
-    ----------
-    condition, expected
-        What it asks of its key; `expected` counts with `Condition.EQUALS`.
-    ttl_ms
-        When what it leaves expires, from the moment on at which the server takes the request; 0: never.
-    """
-
-    condition: Condition = Condition.NONE
-    expected: int = 0
-    ttl_ms: int = 0
 
 
 def encode(batch: Batch, table: str, ttls: U64 | None = None) -> kv_pb2.BatchRequest:

@@ -16,11 +16,12 @@ from math import inf
 from typing import Any
 
 from gpkvs.batch import READS, Op, RequestResult, Status
-from gpkvs.client.codec import Options, encode_lists
+from gpkvs.client.codec import encode_lists
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
 from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.operations import Options
 from gpkvs.outcome import outcome_of
 from gpkvs.proto.v1 import kv_pb2
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from types import TracebackType
 from typing import Any, Self, cast
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gpkvs.batch import U64, Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
-from gpkvs.client.errors import ServerError
-from gpkvs.client.operations import Operation, OperationList, Result, check_message_bytes, check_table, results_of
+from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
+from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces
-from gpkvs.client.tables import table_info
-from gpkvs.config import Limits, ServerConfig
+from gpkvs.client.tables import create_request, found_table, table_info
+from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
+from gpkvs.errors import TableExistsError, UnknownTableError
+from gpkvs.face import OWN_TIMEOUT, KeyValues, OwnTimeout, TableHandle, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
 
-class Client:
+class Client(KeyValues):
     """A blocking client of a gpkvs server; any number of threads may share one.
 
     Every call is one request, so it suits a handful of operations at a time; `AsyncClient` gathers the calls of many
@@ -40,7 +42,7 @@ class Client:
     target
         The server's address, HOST:PORT.
     timeout
-        Seconds until a call fails, repeated attempts included; None waits for ever.
+        Seconds until a call fails, repeated attempts included; None waits for ever. Each call can set its own.
     table
         The table's name; "" is the default one.
     retry
@@ -73,11 +75,13 @@ class Client:
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = limits or Limits()
+        self._limits = self._known_limits = limits or Limits()
+        self._is_closed = False
         self._message_bytes_max = message_bytes_max
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)  # made now: on a closed channel gRPC crashes
 
     def __enter__(self) -> Self:
         return self
@@ -87,66 +91,48 @@ class Client:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<gpkvs client of {self.target}, table {self._table or DEFAULT_TABLE!r}, {state}>"
+
     def close(self) -> None:
         """Close the connection; in the child of a fork this does nothing."""
         if self._origin.is_here:
+            self._is_closed = True
             self._channel.close()
 
-    def get(self, key: bytes) -> bytes | None:
-        """Return a key's value, or None; errors as `AsyncClient.get`."""
-        return cast(bytes | None, self.batch([(Op.GET, key)])[0])
+    def table(self, name: str) -> TableHandle:
+        """Return one table, with the same methods for keys as the client; nobody asks whether it is there."""
+        self._require_open()
+        check_table(name)
+        return TableHandle(self, name)
 
-    def set(self, key: bytes, value: bytes) -> int:
-        """Write a key durably and return its new version; errors as `AsyncClient.set`."""
-        return cast(int, self.batch([(Op.SET, key, value)])[0])
-
-    def delete(self, key: bytes) -> bool:
-        """Remove a key, durably, and return whether it was there; errors as `AsyncClient.set`."""
-        return cast(bool, self.batch([(Op.DELETE, key)])[0])
-
-    def batch(self, operations: Iterable[Operation]) -> list[Result]:
-        """Execute operations as one atomic, durable request and return one result for each.
-
-        Parameters
-        ----------
-        operations
-            ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``.
-
-        Returns
-        -------
-        list
-            A GET's value or None, a SET's version, whether a DELETE found its key; errors as
-            `AsyncClient.set`.
-        """
-        self._origin.require()
-        request = OperationList(operations, self._limits, self._message_bytes_max)
-        if not len(request):
-            return []
-        message = request.message(self._table)
-        return results_of(message.ops, self._execute(message, is_write=request.has_writes))
-
-    def execute(self, batch: Batch, *, table: str | None = None) -> RequestResult:
-        """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
+    def execute(
+        self,
+        batch: Batch,
+        *,
+        ttls: U64 | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> RequestResult:
+        """Execute columns as one atomic, durable request; as `AsyncClient.execute`."""
         name = self._table if table is None else table
         check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, name)
+        message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
-        return self._execute(message, is_write=batch.changes)
+        return self._execute(message, changes=batch.changes, timeout=timeout)
 
-    def set_many(self, keys: U64, values: U64, *, table: str | None = None) -> None:
-        """Store many numbers in a u64 table, as one atomic, durable request; as `AsyncClient.set_many`."""
-        self.execute(sets_of(keys, values), table=table)
+    def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        name = self._table if table is None else table
+        message = message_of(operations, name, self._limits, self._message_bytes_max)
+        return operations.take(self._execute(message, changes=operations.changes, timeout=timeout))
 
-    def get_many(self, keys: U64, *, table: str | None = None) -> tuple[U64, NDArray[np.bool_]]:
-        """Read many numbers of a u64 table: values, and which were found; as `AsyncClient.get_many`."""
-        result = self.execute(gets_of(keys), table=table)
-        check_values(result)
-        return values_of(result, found_of(result))
+    def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        return self.execute(batch, table=table, timeout=timeout)
 
-    def delete_many(self, keys: U64, *, table: str | None = None) -> NDArray[np.bool_]:
-        """Remove many keys of a u64 table; return which were there; as `AsyncClient.delete_many`."""
-        return found_of(self.execute(deletes_of(keys), table=table))
+    def _numbers_max(self, table: str | None) -> int:
+        return numbers_max(self._limits, self._message_bytes_max)
 
     def scan_pieces(
         self,
@@ -156,37 +142,61 @@ class Client:
         keys_only: bool = False,
         limit: int | None = None,
         table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> Iterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces; as `AsyncClient.scan_pieces`."""
-        self._origin.require()
+        self._require_open()
         name = self._table if table is None else table
         check_table(name)
-        progress = ScanProgress(
-            name, prefix, cursor, limit, self._timeout_s, self._retry, self.target, keys_only=keys_only
-        )
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
         return pieces(self._stub.Scan, progress)
 
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        name = self._table if table is None else table
+        check_table(name)
+        request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
+        response = self._call(self._stub.Count, request, timeout, is_write=False)
+        return cast(int, response.count)
+
     def create_table(
-        self, name: str, *, layout: str = "bytes", index_bytes: int = 0, index_bytes_max: int = 0
+        self,
+        name: str,
+        *,
+        layout: str = "bytes",
+        index_bytes: int = 0,
+        index_bytes_max: int = 0,
+        exist_ok: bool = False,
+        timeout: Timeout = OWN_TIMEOUT,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
-        check_table(name)
-        request = admin_pb2.CreateTableRequest(
-            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
-        )
-        return table_info(self._call(self._admin.CreateTable, request, is_write=True).table)
+        request = create_request(name, layout, index_bytes, index_bytes_max)
+        try:
+            return table_info(self._call(self._admin.CreateTable, request, timeout, is_write=True).table)
+        except TableExistsError as error:
+            if not exist_ok:
+                raise
+            return found_table(self.list_tables(timeout=timeout), name, layout, error)
 
-    def list_tables(self) -> list[TableInfo]:
+    def list_tables(self, *, timeout: Timeout = OWN_TIMEOUT) -> list[TableInfo]:
         """Describe all tables; as `AsyncClient.list_tables`."""
-        response = self._call(self._admin.ListTables, admin_pb2.ListTablesRequest(), is_write=False)
+        response = self._call(self._admin.ListTables, admin_pb2.ListTablesRequest(), timeout, is_write=False)
         return [table_info(table) for table in response.tables]
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str, *, missing_ok: bool = False, timeout: Timeout = OWN_TIMEOUT) -> None:
         """Remove a table with all it holds, durably when this returns; as `AsyncClient.drop_table`."""
         check_table(name)
-        self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), is_write=True)
+        try:
+            self._call(self._admin.DropTable, admin_pb2.DropTableRequest(name=name), timeout, is_write=True)
+        except UnknownTableError:
+            if not missing_ok:
+                raise
 
-    def info(self) -> admin_pb2.InfoResponse:
+    def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
         """Return the server's description of itself and its store.
 
         Raises
@@ -194,20 +204,48 @@ class Client:
         NotExecutedError
             If no response came: its subclasses say why.
         """
-        return cast(admin_pb2.InfoResponse, self._call(self._admin.Info, admin_pb2.InfoRequest(), is_write=False))
+        request = admin_pb2.InfoRequest()
+        return cast(admin_pb2.InfoResponse, self._call(self._admin.Info, request, timeout, is_write=False))
 
-    def _call(self, method: Any, request: Any, *, is_write: bool) -> Any:
-        """Call a method of the Admin service, once."""
+    def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until the server's health service says that it serves; as `AsyncClient.wait_ready`."""
+        deadline = self._deadline(timeout)
+        heard = "nothing"
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                with self._unless_closed():
+                    response = self._health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+            except grpc.RpcError as error:
+                heard = str(classify_error(error, self.target).error)
+            else:
+                if response.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+            time.sleep(min(0.05, max(left_s, 0)))
+        raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
+
+    def _require_open(self) -> None:
         self._origin.require()
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+
+    def _deadline(self, timeout: Timeout) -> float:
+        self._require_open()
+        timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
+        return inf if timeout_s is None else time.monotonic() + timeout_s
+
+    def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
+        """Call a method that is no batch, once."""
+        deadline = self._deadline(timeout)
         try:
-            return method(request, timeout=self._timeout_s)
+            with self._unless_closed():
+                return method(request, timeout=_left_s(deadline))
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
         raise failure.raised(is_write=is_write)
 
-    def _execute(self, message: kv_pb2.BatchRequest, *, is_write: bool) -> RequestResult:
-        self._origin.require()
-        deadline = inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+    def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
+        deadline = self._deadline(timeout)
         attempt = 0
         while True:
             attempt += 1
@@ -216,16 +254,31 @@ class Client:
                 return outcome
             delay_s = self._retry.delay_s(attempt)
             is_late = attempt >= self._retry.attempts_max or time.monotonic() + delay_s >= deadline
-            if is_late or not outcome.may_repeat(is_write=is_write):
-                raise outcome.raised(is_write=is_write)
+            if is_late or not outcome.may_repeat(is_write=changes):
+                raise outcome.raised(is_write=changes)
             time.sleep(delay_s)
 
     def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
         """Send one message, once."""
-        timeout_s = None if deadline == inf else max(deadline - time.monotonic(), 0.0)
         try:
-            return decode(self._stub.Batch(message, timeout=timeout_s), message.ops)
+            with self._unless_closed():
+                response = self._stub.Batch(message, timeout=_left_s(deadline))
+            return decode(response, message.ops)
         except grpc.RpcError as error:
             return classify_error(error, self.target)
         except ServerError as error:
             return Failure(error, executed=True, transient=False)
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Say in our words that another thread closed the client before this one's call began."""
+        try:
+            yield
+        except ValueError as error:
+            if not self._is_closed:
+                raise
+            raise ClientClosedError("the client is closed") from error
+
+
+def _left_s(deadline: float) -> float | None:
+    return None if deadline == inf else max(deadline - time.monotonic(), 0.0)

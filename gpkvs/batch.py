@@ -464,8 +464,10 @@ class RequestResult:
 
     def value_list(self) -> list[bytes]:
         """Return the GETs' values as Python objects, b"" for a miss (for small requests)."""
-        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         data = self.values.tobytes()
+        if len(self.value_lengths) <= 1:
+            return [data] * len(self.value_lengths)
+        ends = np.cumsum(self.value_lengths, dtype=np.uint64).tolist()
         return [data[end - length : end] for end, length in zip(ends, self.value_lengths.tolist(), strict=True)]
 
 

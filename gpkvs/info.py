@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpkvs.config import Limits
+from gpkvs.errors import TableExistsError
 from gpkvs.process_io import ProcessIo
 
 
@@ -43,6 +44,21 @@ class TableInfo:
     moved_blocks: int = 0  # of them, those that are two now
     growth_waits: str = ""  # for what, and what to do
     index_bytes_max: int = 0  # to which the index may grow; 0: no limit of its own
+
+
+def require_layout(table: TableInfo, layout: str) -> TableInfo:
+    """Return the description of a table that is there already, if it has this layout.
+
+    Raises
+    ------
+    TableExistsError
+        If it has another one.
+    """
+    if table.layout != layout:
+        raise TableExistsError(
+            f"there is a table {table.name!r} already, of the layout {table.layout}, not {layout}", field="name"
+        )
+    return table
 
 
 @dataclass(frozen=True)

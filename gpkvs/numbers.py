@@ -5,13 +5,16 @@ The store and the client use it. Arrays are those of NumPy, or of a library with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult, Status
+from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.request_checks import check_request_ops
 from gpkvs.text import counted
 
 _WIRE = np.dtype("<u8")
@@ -47,6 +50,102 @@ def gets_of(keys: U64, table: int = 0) -> Batch:
 def deletes_of(keys: U64, table: int = 0) -> Batch:
     """Return one request that removes `keys`; raises as `sets_of`."""
     return Batch.of_numbers(Op.DELETE, _bytes_of("keys", keys), _NO_BYTES, table)
+
+
+def increments_of(keys: U64, deltas: NDArray[np.int64], table: int = 0) -> Batch:
+    """Return one request that adds `deltas` to the numbers of `keys`; raises as `sets_of`."""
+    values = _bytes_of("deltas", deltas.view(np.uint64))
+    return Batch.of_numbers(Op.INCREMENT, _bytes_of("keys", keys), values, table)
+
+
+def column_of(name: str, numbers: Any) -> U64:
+    """Return whole numbers, which are not negative, as a contiguous array; a contiguous one of uint64 is not copied.
+
+    Parameters
+    ----------
+    name
+        Theirs, for the error.
+    numbers
+        A list, or an array of one dimension.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If something would be lost: a negative number, a fraction.
+    """
+    return _whole_numbers(name, numbers, np.uint64)
+
+
+def deltas_of(deltas: Any, count: int) -> NDArray[np.int64]:
+    """Return what to add to each of `count` numbers, as a contiguous array; one number is for all.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is no signed number of 64 bits, or they are not as many.
+    """
+    column: NDArray[np.int64] = _whole_numbers("deltas", deltas if np.ndim(deltas) else [deltas], np.int64)
+    if np.ndim(deltas) == 0:
+        return np.full(count, column[0])
+    if len(column) != count:
+        raise InvalidArgumentError(f"{counted(count, 'key')}, {counted(len(column), 'delta')}", field="deltas")
+    return column
+
+
+def _whole_numbers(name: str, numbers: Any, wanted: type[np.uint64] | type[np.int64]) -> NDArray[Any]:
+    """Return numbers as a contiguous array of one type."""
+    given = np.asarray(numbers) if not isinstance(numbers, list | tuple) else _of_list(name, numbers, wanted)
+    if given.dtype == wanted and given.ndim == 1:
+        return np.ascontiguousarray(given)
+    if given.dtype.kind not in "iu" or given.ndim != 1:
+        raise InvalidArgumentError(
+            f"an array of {given.dtype} with {given.ndim} dimensions; one of whole numbers with 1 is needed", field=name
+        )
+    low, high = (given.min(), given.max()) if len(given) else (0, 0)
+    limits = np.iinfo(wanted)
+    if int(low) < limits.min or int(high) > limits.max:
+        wrong = int(low) if int(low) < limits.min else int(high)
+        raise InvalidArgumentError(
+            f"{wrong:,} is out of range: {limits.min:,} to {limits.max:,} ({limits.dtype})", field=name
+        )
+    return given.astype(wanted)
+
+
+def _of_list(name: str, numbers: Sequence[Any], wanted: type[np.generic]) -> NDArray[Any]:
+    """Return a list of whole numbers as an array; NumPy alone would make fractions of large ones."""
+    for index, number in enumerate(numbers):
+        if not isinstance(number, int | np.integer) or isinstance(number, bool):
+            raise InvalidArgumentError(f"{number!r} is no whole number", field=name, index=index)
+    try:
+        return np.array(numbers, wanted)
+    except OverflowError:
+        limits = np.iinfo(wanted)  # type: ignore[type-var]
+        wrong = next(number for number in numbers if not limits.min <= number <= limits.max)
+    raise InvalidArgumentError(f"{wrong:,} is out of range: {limits.min:,} to {limits.max:,}", field=name)
+
+
+def parts_of(count: int, count_max: int, *, atomic: bool) -> list[slice]:
+    """Return how numbers are cut into requests.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If they are too many for one, and must be one.
+    """
+    if count <= count_max:
+        return [slice(count)]
+    if atomic:
+        advice = "atomic=False makes several requests of it, which are not atomic together"
+        check_request_ops(count, Limits(request_ops_max=count_max), advice)
+    return [slice(first, first + count_max) for first in range(0, count, count_max)]
+
+
+def joined(results: Sequence[tuple[U64, NDArray[np.bool_]]]) -> tuple[U64, NDArray[np.bool_]]:
+    """Return the results of several requests as those of one."""
+    if len(results) == 1:
+        return results[0]
+    values, found = zip(*results, strict=True)
+    return np.concatenate(values), np.concatenate(found)
 
 
 def found_of(result: RequestResult) -> NDArray[np.bool_]:

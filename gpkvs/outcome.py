@@ -60,6 +60,8 @@ def _done(op: int, version: int, value: bytes) -> Outcome:
 
 
 def _not_done(op: int, status: int, version: int, *, has_condition: bool) -> Outcome | GpkvsError:
+    if status == Status.NOT_FOUND and op == Op.CHECK:  # the key must not be there: else there were no result
+        return True
     if status == Status.NOT_FOUND and not has_condition:
         return None if op in (Op.GET, Op.EXPIRY) else False
     return _error(op, status, version)

@@ -39,7 +39,7 @@ def wrong_bytes(
     return InvalidArgumentError(f"a {name} of {counted(size, 'byte')}, {allowed}", field=field, index=index)
 
 
-def check_request_ops(operations: int, limits: Limits) -> None:
+def check_request_ops(operations: int, limits: Limits, advice: str = "split it") -> None:
     """Check the number of operations of one request.
 
     Raises
@@ -50,6 +50,6 @@ def check_request_ops(operations: int, limits: Limits) -> None:
     if operations > limits.request_ops_max:
         raise InvalidArgumentError(
             f"{operations:,} operations in one request, the limit is {limits.request_ops_max:,} (request_ops_max): "
-            "split it",
+            f"{advice}",
             field="ops",
         )

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from gpkvs.batch import U8, U32, U64
+from gpkvs.errors import CorruptRecordError
+
+Item = TypeVar("Item")
 
 PIECE_KEYS_MAX = 16_384
 PIECE_BYTES_MAX = 1 << 20
@@ -60,6 +65,68 @@ class ScanPiece:
     def expiry_list(self) -> list[int]:
         """Return when each key expires, in milliseconds since 1970, 0: never."""
         return self.expiries.tolist() if len(self.expiries) else [0] * len(self)
+
+
+class ScanItems(Generic[Item]):
+    """How far a scan has come that returns one item at a time; the base of `Scan` and of that of asyncio.
+
+    Attributes
+    ----------
+    cursor
+        Where another scan goes on: behind the last piece that was read to its end. So some items may come again.
+    """
+
+    def __init__(self, cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
+        self._left = limit
+        self.cursor = cursor
+        self._keys_only = keys_only
+        self._items: Iterator[Item] = iter(())
+        self._next_cursor = cursor
+        self._damaged = 0
+
+    def _begin(self, piece: ScanPiece) -> None:
+        self.cursor, self._next_cursor = self._next_cursor, piece.cursor
+        self._damaged += piece.damaged
+        items: Iterator[Any] = iter(piece.key_list()) if self._keys_only else piece.pairs()
+        if (
+            self._left is not None
+        ):  # a piece may pass the limit: keys whose first fingerprints are the same come together
+            items = islice(items, self._left)
+            self._left = max(self._left - len(piece), 0)
+        self._items = cast(Iterator[Item], items)
+
+    def _end(self) -> None:
+        """Raise what could not be told before: sound keys come first."""
+        self.cursor = self._next_cursor
+        if self._damaged:
+            damaged, self._damaged = self._damaged, 0
+            what = "record fails its check and was" if damaged == 1 else "records fail their checks and were"
+            raise CorruptRecordError(f"{damaged:,} {what} left out of the scan: run `gpkvs check`")
+
+
+class Scan(ScanItems[Item], Iterator[Item]):
+    """The items of a scan: pairs of key and value, or keys; made by ``scan``.
+
+    Raises
+    ------
+    CorruptRecordError
+        After the last item, if records were left out since they fail their checks.
+    """
+
+    def __init__(self, pieces: Iterator[ScanPiece], cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
+        super().__init__(cursor, limit, keys_only=keys_only)
+        self._pieces = pieces
+
+    def __next__(self) -> Item:
+        while True:
+            for item in self._items:
+                return item
+            for piece in self._pieces:
+                self._begin(piece)
+                break
+            else:
+                self._end()
+                raise StopIteration
 
 
 def cut_column(column: U8, lengths: U32) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, BatchResult, Op, RequestResult, Status
+from gpkvs.batch import U64, Batch, BatchResult, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
@@ -33,13 +34,15 @@ from gpkvs.engine.schema import (
 from gpkvs.engine.table import Table
 from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError, memory_refused
+from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
 from gpkvs.fork import Origin
-from gpkvs.info import StoreInfo, TableInfo, package_version
+from gpkvs.info import StoreInfo, TableInfo, package_version, require_layout
 from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
-from gpkvs.numbers import deletes_of, found_of, gets_of, sets_of, values_of
+from gpkvs.numbers import column_of, values_of
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
@@ -50,11 +53,6 @@ from gpkvs.text import no_such, quoted
 _log = logging.getLogger("gpkvs")
 
 _STEP_BYTES = 1 << 20  # of an index, that one step of maintenance looks at
-
-U64Array = NDArray[np.uint64]
-
-Numbers = Any
-"""An array of numbers: of NumPy, or of a library whose arrays speak DLPack."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def _no_progress(step: str, share: float) -> None:
     """Report nothing."""
 
 
-class Store:
+class Store(KeyValues):
     """An open store; made by `gpkvs.open`. Its methods may be called from any thread of the process that opened it.
 
     In the child of a fork every method raises `ForkedError` and touches nothing: the child has the memory but not the
@@ -152,6 +150,10 @@ class Store:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             set_unsafe(self._files, True)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._backend.description
+        return f"<gpkvs store at {self.path}, {state}>"
+
     def execute(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> RequestResult:
         """Run one request: all of its operations, in order, as one durable transaction.
 
@@ -164,7 +166,7 @@ class Store:
         StoreClosedError
             If the store was closed.
         """
-        found = self.table(table)
+        found = self.open_table(table)
         if len(batch.request_ops) != 1:
             raise InvalidArgumentError(
                 f"{len(batch.request_ops)} requests: `execute` runs one, `execute_requests` several",
@@ -189,90 +191,41 @@ class Store:
                 raise self._closed_error()
             return BegunBatch(self._engine, *self._engine.execute(batch))
 
-    def get(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bytes | None:
-        """Return the value of `key`, or `None` if it is not there.
+    def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        _require_no_timeout(timeout)
+        name = table or DEFAULT_TABLE
+        found = self.open_table(name)
+        result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
+        try:
+            return operations.take(result, lambda: self.now_ms)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
 
-        Raises
-        ------
-        CorruptRecordError
-            If its record is damaged.
-        """
-        result = self.execute(Batch.of([(Op.GET, key)]), table=table)
-        if result.status[0] == Status.CORRUPT.value:
-            where = f"key {quoted(key)} in table {quoted(table)}"
-            raise CorruptRecordError(f"the record of {where} fails its check; run `gpkvs check {self.path}`")
-        return result.values.tobytes() if result.status[0] == Status.OK.value else None
-
-    def set(self, key: bytes, value: bytes, *, table: str = DEFAULT_TABLE) -> int:
-        """Store `value` under `key`, durably when this returns; return its version."""
-        return int(self.execute(Batch.of([(Op.SET, key, value)]), table=table).versions[0])
-
-    def delete(self, key: bytes, *, table: str = DEFAULT_TABLE) -> bool:
-        """Remove `key`, durably when this returns; return whether it was there."""
-        return bool(self.execute(Batch.of([(Op.DELETE, key)]), table=table).status[0] == Status.OK.value)
-
-    def set_many(self, keys: Numbers, values: Numbers, *, table: str) -> None:
-        """Store many numbers in a u64 table, as one durable transaction; the last of equal keys wins.
-
-        Parameters
-        ----------
-        keys, values : (n,) uint64
-            Contiguous; they are not copied on the host. With the backend cuda they may lie on the GPU: arrays of CuPy,
-            or of any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the table's layout is not u64, or the arrays do not fit together.
-        NoSpaceError
-            If they do not fit; none was stored.
-        """
-        keys, values = self._column(keys), self._column(values)
-        found = self._number_table(table)
-        self._execute_numbers(sets_of(keys, values, found.id), found)
-
-    def get_many(self, keys: Numbers, *, table: str) -> tuple[U64Array, NDArray[np.bool_]]:
-        """Read many numbers of a u64 table.
-
-        Parameters
-        ----------
-        keys : (n,) uint64
-            Contiguous; not copied on the host. On the GPU as in `set_many`; the results are then CuPy arrays there.
-
-        Returns
-        -------
-        values : (n,) uint64
-            0 where there is none.
-        found : (n,) bool
-            Which keys are there.
-        """
-        found = self._number_table(table)
-        result = self._execute_numbers(gets_of(self._column(keys), found.id), found)
-        status = result.status  # nobody else's: used again, since fresh memory would cost page faults
-        return values_of(result, np.equal(status, Status.OK.value, out=status.view(np.bool_)))
-
-    def delete_many(self, keys: Numbers, *, table: str) -> NDArray[np.bool_]:
-        """Remove many keys of a u64 table, as one durable transaction; return which of them were there."""
-        found = self._number_table(table)
-        return found_of(self._execute_numbers(deletes_of(self._column(keys), found.id), found))
-
-    def _column(self, numbers: Numbers) -> NDArray[Any]:
-        """Return an array of any library as one of the backend's, without a copy."""
+    def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
+        """Return numbers as an array of the backend's, without a copy if they are one."""
+        if isinstance(numbers, np.ndarray | list | tuple):
+            return self._backend.adopt(column_of(name, numbers))
         column = self._backend.adopt(numbers)
-        if not isinstance(numbers, np.ndarray) and column.dtype == np.int64:
-            return column.view(np.uint64)  # PyTorch has few operations on uint64
-        return column
+        return column.view(np.uint64) if column.dtype == np.int64 else column  # PyTorch has few operations on uint64
+
+    def _numbers_max(self, table: str | None) -> int:
+        return self._number_table(table or DEFAULT_TABLE).limits.request_ops_max
 
     def _number_table(self, name: str) -> OpenTable:
-        found = self.table(name)
+        found = self.open_table(name)
         if found.layout != U64_LAYOUT.name:
             raise InvalidArgumentError(f"table {quoted(name)} has not the layout u64", field="table")
         return found
 
-    def _execute_numbers(self, batch: Batch, table: OpenTable) -> RequestResult:
-        """Run a request of numbers; its arrays are right, its size is not checked yet."""
-        batch.check_size(table.limits)
-        return self.execute_requests(batch).request(0)
+    def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        _require_no_timeout(timeout)
+        found = self._number_table(table or DEFAULT_TABLE)
+        batch.check_size(found.limits)
+        return self.execute_requests(batch.on_table(found.id)).request(0)
+
+    def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+        status = result.status  # nobody else's: used again, since fresh memory would cost page faults
+        return values_of(result, np.equal(status, Status.OK.value, out=status.view(np.bool_)))
 
     def scan_step(
         self,
@@ -315,19 +268,64 @@ class Store:
         with self._mutex, memory_refused():
             if self._closed:
                 raise self._closed_error()
-            piece, gate = self._engine.scan(self._tables[self.table(table).name], cursor, wanted)
+            piece, gate = self._engine.scan(self._tables[self.open_table(table).name], cursor, wanted)
         # Nobody may see before the gate what a crash could take back (I4, W1).
         self._engine.committer.wait(gate)
         return piece
 
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return all keys of a table as columns, in pieces (`scan_step`); batches run between them."""
+        _require_no_timeout(timeout)
+        if limit is not None and limit < 1:
+            raise InvalidArgumentError(f"{limit}, at least 1 is needed", field="limit")
+        self._require_open()
+        return self._pieces(table or DEFAULT_TABLE, cursor, prefix, keys_only, limit)
+
+    def _pieces(
+        self, table: str, cursor: bytes, prefix: bytes, keys_only: bool, limit: int | None
+    ) -> Iterator[ScanPiece]:
+        left = limit
+        while left is None or left > 0:
+            keys_max = PIECE_KEYS_MAX if left is None else min(PIECE_KEYS_MAX, left)
+            piece = self.scan_step(table, cursor, prefix, keys_only=keys_only, keys_max=keys_max)
+            yield piece
+            left = None if left is None else left - len(piece)
+            cursor = piece.cursor
+            if not cursor:
+                return
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+        _require_no_timeout(timeout)
+        prefix = as_bytes("prefix", prefix)
+        if not prefix:
+            return self.records(table or DEFAULT_TABLE)
+        return sum(map(len, self.scan_pieces(prefix, keys_only=True, table=table)))
+
     def records(self, table: str = DEFAULT_TABLE) -> int:
         """Return how many keys a table has; expired ones count until they are removed."""
         self._require_open()
-        records = self._tables[self.table(table).name].records
+        records = self._tables[self.open_table(table).name].records
         self._engine.settle()  # they may be of a batch that a crash could take back
         return records
 
-    def table(self, name: str) -> OpenTable:
+    def table(self, name: str) -> StoreTable:
+        """Return one table, with the same methods for keys as the store; raises UnknownTableError if there is none."""
+        return StoreTable(self, self.open_table(name).name)
+
+    def open_table(self, name: str) -> OpenTable:
         """Return what a caller must know of a table to make a request (an empty name means the default).
 
         Raises
@@ -335,7 +333,7 @@ class Store:
         UnknownTableError
             If there is none of that name.
         """
-        self._origin.require()
+        self._require_open()
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(no_such("table", name, list(self._tables)), field="table")
@@ -351,6 +349,7 @@ class Store:
         layout: str = BYTES_LAYOUT.name,
         index_bytes: int = Sizes.index_bytes,
         index_bytes_max: int = 0,
+        exist_ok: bool = False,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; batches run while its space is reserved.
 
@@ -364,6 +363,8 @@ class Store:
             Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
         index_bytes_max
             Size to which its index may grow, for good; 0: no limit of its own. That of the store holds too.
+        exist_ok
+            Return the table of this name if there is one, whatever its sizes; its layout must be the same.
 
         Raises
         ------
@@ -375,6 +376,8 @@ class Store:
         """
         with self._schema_mutex:
             self._require_open()
+            if exist_ok and (there := self._tables.get(name)):
+                return require_layout(self._described(there), layout)
             check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
@@ -388,19 +391,28 @@ class Store:
                 table = self._engine.tables[entry.id] = self._tables[name] = Table(index, 0)
             return _describe(table, 0.0)
 
-    def drop_table(self, name: str) -> None:
+    def _described(self, table: Table) -> TableInfo:
+        return next(info for info in self._describe_now().tables if info.name == table.entry.name)
+
+    def list_tables(self) -> list[TableInfo]:
+        """Describe all tables."""
+        return list(self.info().tables)
+
+    def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Remove a table with all it holds, durably when this returns; batches run while its records are counted.
 
         Raises
         ------
         UnknownTableError
-            If there is none of that name.
+            If there is none of that name, and `missing_ok` is false.
         InvalidArgumentError
             If it is the default table.
         """
         with self._schema_mutex:
             self._require_open()
-            table = self._tables[self.table(name).name]
+            if missing_ok and (name or DEFAULT_TABLE) not in self._tables:
+                return
+            table = self._tables[self.open_table(name).name]
             check_drop(table.entry)
             with self._mutex, self._files.changing, access_errors(self.path):
                 self._engine.settle()
@@ -441,8 +453,8 @@ class Store:
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It moves blocks of a table that grows, empties segments of the heap that are mostly garbage, and gives back
-        space that was not needed for a minute. It need never be called: batches do what they need, and they give space
+        It moves blocks of a table that grows, removes keys that have expired, empties segments of the heap that are
+        mostly garbage, and gives back space that was not needed for a minute. It need never be called: batches do what they need, and they give space
         back too. A process that has nothing to do for long calls it each few seconds; a server does.
         """
         self._origin.require()
@@ -534,6 +546,32 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class StoreTable(TableHandle):
+    """One table of a store, with all methods for keys; made by `Store.table`."""
+
+    _db: Store
+
+    @property
+    def id(self) -> int:
+        """The table's number in the store's files."""
+        return self._db.open_table(self.name).id
+
+    @property
+    def layout(self) -> str:
+        """``bytes`` or ``u64``."""
+        return self._db.open_table(self.name).layout
+
+    @property
+    def limits(self) -> Limits:
+        """Of its keys, values and requests."""
+        return self._db.open_table(self.name).limits
+
+
+def _require_no_timeout(timeout: Timeout) -> None:
+    if timeout is not OWN_TIMEOUT:
+        raise TypeError("a store in this process takes no timeout: it waits for no network")
 
 
 def _describe(table: Table, record_bytes: float) -> TableInfo:

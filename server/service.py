@@ -100,7 +100,7 @@ class KVService:
                 field="keys",
             )
         serving = self._gate.serving()
-        table, keys = serving.store.table(message.table), list(message.keys)
+        table, keys = serving.store.open_table(message.table), list(message.keys)
         columns = kv_pb2.BatchRequest(
             ops=bytes([Op.GET]) * len(keys),
             keys=b"".join(keys),
@@ -118,7 +118,7 @@ class KVService:
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        table = serving.store.table(message.table)
+        table = serving.store.open_table(message.table)
         request_id = message.id
         if message.request_ops:
             requests = decode_several(message, table.limits, table.id, serving.message_bytes_max, serving.now_ms)
@@ -156,7 +156,7 @@ class KVService:
     ) -> asyncio.Future[Response]:
         """Queue a request of one operation."""
         serving = self._gate.serving()
-        found = serving.store.table(table)
+        found = serving.store.open_table(table)
         request = codec.single(op, key, value, found.limits, found.id, call.message_bytes, options)
         return serving.batcher.submit(request, call.account, call.context.time_remaining())
 

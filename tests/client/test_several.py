@@ -31,7 +31,7 @@ def request(check: Options, key: bytes, writes: list[tuple[bytes, bytes]], **opt
 
 
 def send(client: AsyncClient, message: kv_pb2.BatchRequest, timeout: float = 20) -> Any:
-    return client._execute(message, is_write=True, timeout=timeout)
+    return client._execute(message, changes=True, timeout=timeout)
 
 
 def test_requests_of_different_shapes_share_messages(server: Server) -> None:
@@ -118,7 +118,7 @@ def test_a_lost_response_leaves_all_of_them_unknown_and_a_refusal_none() -> None
             both = [request(ABSENT, b"a", [(b"b", b"1")]), request(ABSENT, b"a", [])]
             server.faults = [lose_response]
             first, second = await asyncio.gather(
-                send(client, both[0]), client._execute(both[1], is_write=False, timeout=5), return_exceptions=True
+                send(client, both[0]), client._execute(both[1], changes=False, timeout=5), return_exceptions=True
             )
             assert isinstance(first, OutcomeUnknownError)
             assert isinstance(second, RequestResult)  # a read is repeated

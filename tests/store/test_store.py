@@ -34,6 +34,7 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.media.directory import write_file
+from gpkvs.operations import OperationList
 from gpkvs.recovery.startup.check import check
 from gpkvs.server.status import status_of
 from tests.conftest import SMALL, assert_clean
@@ -245,7 +246,7 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
 )
 @pytest.mark.parametrize(
-    ("where", "name"), [(PhasePlanner, "_plan_tables"), (NativePlanner, "plan"), (Batch, "check_size")]
+    ("where", "name"), [(PhasePlanner, "_plan_tables"), (NativePlanner, "plan"), (OperationList, "_check")]
 )
 def test_memory_that_is_not_given_is_a_refusal(
     store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception

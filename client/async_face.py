@@ -1,0 +1,638 @@
+"""What the asynchronous client and the handles of its tables can do with keys: `gpkvs.face` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U64, Batch, Op, RequestResult
+from gpkvs.config import DEFAULT_TABLE, Limits
+from gpkvs.errors import ConflictError, GpkvsError
+from gpkvs.face import OWN_TIMEOUT, Numbers, Timeout
+from gpkvs.numbers import (
+    check_values,
+    column_of,
+    deletes_of,
+    deltas_of,
+    found_of,
+    gets_of,
+    increments_of,
+    joined,
+    parts_of,
+    sets_of,
+    values_of,
+)
+from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, seconds_left
+from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.scan import Item, ScanItems, ScanPiece
+from gpkvs.text import quoted
+from gpkvs.transaction import (
+    ATTEMPTS,
+    Pair,
+    TransactionState,
+    check_attempts,
+    delay_s,
+    suppress_but_conflicts,
+)
+
+Default = TypeVar("Default")
+Returned = TypeVar("Returned")
+
+
+class AsyncKeyValues(ABC):
+    """Keys and their values; the base of `AsyncClient` and the handles of its tables.
+
+    All is as in `gpkvs.face.KeyValues`, whose methods say what each one does, with ``await``: there are no ``db[key]``
+    and no ``key in db``. Calls of single operations that run at the same time are gathered into messages.
+    """
+
+    _known_limits: Limits
+
+    @abstractmethod
+    def _submit(
+        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+    ) -> Awaitable[Any]:
+        """Execute one checked operation, together with those of other calls."""
+
+    @abstractmethod
+    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        """Execute a request that is not empty."""
+
+    @abstractmethod
+    async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        """Execute a request of numbers, whose columns are right."""
+
+    @abstractmethod
+    def _numbers_max(self) -> int:
+        """Return how many numbers one request may have."""
+
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Refuse to go on where it was closed."""
+
+    def _operations(self) -> OperationList:
+        self._require_open()
+        return OperationList((), self._known_limits)
+
+    def _key(self, key: Bytes) -> bytes:
+        """Return a checked key."""
+        key = as_bytes("key", key)
+        check_key_bytes(len(key), self._known_limits)
+        return key
+
+    async def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
+        """Execute one operation, together with those of other calls."""
+        op, value, options = operations.only
+        return await self._submit(Op(op), operations.keys[0], value, options, table, timeout)
+
+    @overload
+    async def get(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bytes | None: ...
+
+    @overload
+    async def get(
+        self, key: Bytes, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> bytes | Default: ...
+
+    async def get(
+        self,
+        key: Bytes,
+        default: Default | None = None,
+        *,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> bytes | Default | None:
+        """Return the value of a key, or `default` if it is not there.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the key is empty or over the limit.
+        CorruptRecordError
+            If the record fails its checksum.
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
+        value: bytes | None = await self._submit(Op.GET, self._key(key), b"", None, table, timeout)
+        return default if value is None else value
+
+    async def get_with_version(
+        self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[bytes, int] | None:
+        """Return the value of a key and its version, or None if it is not there; as `KeyValues.get_with_version`."""
+        return (await self._pairs([key], table, timeout))[0]
+
+    async def _pairs(self, keys: Iterable[Bytes], table: str | None, timeout: Timeout) -> list[Pair]:
+        """Return value and version of each key."""
+        operations = self._operations()
+        for key in keys:
+            operations.get(key)
+        await self._commit(operations, table, timeout)
+        return operations.pairs()
+
+    async def get_all(
+        self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[bytes, bytes]:
+        """Return the values of those keys that are there, all as of one moment; errors as `get`."""
+        operations = self._operations()
+        for key in keys:
+            operations.get(key)
+        if not len(operations):
+            return {}
+        values = await self._commit(operations, table, timeout)
+        return {key: value for key, value in zip(operations.keys, values, strict=True) if isinstance(value, bytes)}
+
+    async def exists(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+        """Return whether a key is there, without its value; errors as `get`."""
+        return cast(bool, await self._submit(Op.EXISTS, self._key(key), b"", None, table, timeout))
+
+    async def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Store a value, durably when this returns; return its version.
+
+        Parameters
+        ----------
+        key, value
+            Bytes.
+        ttl
+            Seconds until the key expires, or a `timedelta`; None: it stays, whatever was set before.
+        if_absent, if_present, if_version
+            At most one: store it only if the key is not there, is there, or has this version (`get_with_version`).
+
+        Raises
+        ------
+        ConditionFailedError
+            If the condition does not hold; nothing was stored.
+        InvalidArgumentError
+            If key, value or ttl is out of the limits.
+        NoSpaceError
+            If the store is full.
+        OutcomeUnknownError
+            If it was sent and the response was lost: it may have been executed, or not.
+        NotExecutedError
+            If it was not executed: its subclasses say why.
+        """
+        if ttl is None and not if_absent and not if_present and if_version is None:
+            key, value = self._key(key), as_bytes("value", value)
+            check_value_bytes(len(value), self._known_limits)
+            return cast(int, await self._submit(Op.SET, key, value, None, table, timeout))
+        operations = self._operations()
+        operations.set(key, value, ttl=ttl, if_absent=if_absent, if_present=if_present, if_version=if_version)
+        return cast(int, await self._one(operations, table, timeout))
+
+    async def delete(
+        self,
+        key: Bytes,
+        *,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> bool:
+        """Remove a key, durably, and return whether it was there; with `if_version` only if it has this version.
+
+        Raises
+        ------
+        ConditionFailedError
+            If the key does not have the version.
+        InvalidArgumentError, OutcomeUnknownError, NotExecutedError
+            As for `set`.
+        """
+        if if_version is None:
+            return cast(bool, await self._submit(Op.DELETE, self._key(key), b"", None, table, timeout))
+        operations = self._operations()
+        operations.delete(key, if_version=if_version)
+        return cast(bool, await self._one(operations, table, timeout))
+
+    async def incr(
+        self,
+        key: Bytes,
+        delta: int = 1,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Add to the number that a key holds, and return the sum; as `KeyValues.incr`.
+
+        Raises
+        ------
+        NotANumberError, NumberOverflowError
+            If the value is no number, or the sum takes more than 64 bits; the key is as it was.
+        InvalidArgumentError, NoSpaceError, OutcomeUnknownError, NotExecutedError
+            As for `set`.
+        """
+        operations = self._operations()
+        operations.incr(key, delta, ttl=ttl)
+        return cast(int, await self._one(operations, table, timeout))
+
+    async def append(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Add bytes to the end of a key's value; return its new version; as `KeyValues.append`, errors as `set`."""
+        operations = self._operations()
+        operations.append(key, value, ttl=ttl)
+        return cast(int, await self._one(operations, table, timeout))
+
+    async def expire(self, key: Bytes, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+        """Have a key expire after `ttl` seconds, or never (None); return whether it is there; errors as `set`."""
+        operations = self._operations()
+        operations.expire(key, ttl)
+        return cast(bool, await self._one(operations, table, timeout))
+
+    async def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
+        """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there; errors as `get`."""
+        return seconds_left(await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout))
+
+    def batch(
+        self, operations: Iterable[Operation] = (), *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> AsyncBatch:
+        """Return operations that are executed as one atomic, durable request.
+
+        There are two ways to use it. ``await client.batch(operations)`` returns the results. A block
+        ``async with client.batch() as batch:`` fills it; the end of the block sends it, unless the block raises, and
+        leaves the results in ``batch.results``.
+
+        Parameters
+        ----------
+        operations
+            ``(Op.GET, key)``, ``(Op.SET, key, value)``: as `KeyValues.batch`, which has results and errors too.
+        """
+        self._require_open()
+        return AsyncBatch(self, operations, table, timeout)
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[False] = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[tuple[bytes, bytes]]: ...
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[True],
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[bytes]: ...
+
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: bool = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncScan[Any]:
+        """Return an asynchronous iterator over the keys of a table with their values; as `KeyValues.scan`."""
+        begin = cursor or b""
+        pieces = self.scan_pieces(
+            as_bytes("prefix", prefix), cursor=begin, keys_only=keys_only, limit=limit, table=table, timeout=timeout
+        )
+        return AsyncScan(pieces, begin, limit, keys_only=keys_only)
+
+    @abstractmethod
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+
+    @abstractmethod
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix; as `KeyValues.count`."""
+
+    def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> AsyncTransactionBlock:
+        """Return an optimistic transaction for one ``async with`` block; as `KeyValues.transaction`."""
+        self._require_open()
+        return AsyncTransactionBlock(AsyncTransaction(self, table, timeout))
+
+    async def transact(
+        self,
+        work: Callable[[AsyncTransaction], Awaitable[Returned]],
+        *,
+        attempts: int = ATTEMPTS,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Returned:
+        """Run an async function as an optimistic transaction, again if somebody else was faster.
+
+        As `KeyValues.transact`, and it returns what the function returns.
+
+        Examples
+        --------
+        >>> async def move(t):
+        ...     balance = int(await t.get(b"a"))
+        ...     t.set(b"a", b"%d" % (balance - 10))
+        >>> await client.transact(move)  # doctest: +SKIP
+        """
+        check_attempts(attempts)
+        for attempt in range(1, attempts + 1):
+            try:
+                return await AsyncTransaction(self, table, timeout).run(work)
+            except ConflictError:
+                if attempt == attempts:
+                    raise
+            await asyncio.sleep(delay_s(attempt))
+        raise AssertionError
+
+    async def set_many(
+        self,
+        keys: Numbers,
+        values: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> None:
+        """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
+
+        Parameters
+        ----------
+        keys, values : (n,) uint64
+            Or other whole numbers that are not negative: lists, signed arrays.
+        table
+            By default the client's one.
+        atomic
+            False: more numbers than fit one request go in several, one after the other. An error then leaves those
+            before it stored.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If they are no such numbers, or too many for one request, or the table's layout is not u64.
+        NoSpaceError, OutcomeUnknownError, NotExecutedError
+            As for `set`.
+        """
+        keys, values = column_of("keys", keys), column_of("values", values)
+        sets_of(keys, values)  # they must be as many, also where they are cut
+        for part in parts_of(len(keys), self._numbers_max(), atomic=atomic):
+            await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
+
+    async def get_many(
+        self,
+        keys: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[U64, NDArray[np.bool_]]:
+        """Read many numbers of a u64 table; errors as `set_many`.
+
+        Returns
+        -------
+        values : (n,) uint64
+            0 where there is none; not to be written to.
+        found : (n,) bool
+            Which keys are there.
+        """
+        keys = column_of("keys", keys)
+        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
+        return joined([_numbers(await self._commit_numbers(gets_of(keys[part]), table, timeout)) for part in parts])
+
+    async def delete_many(
+        self,
+        keys: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> NDArray[np.bool_]:
+        """Remove many keys of a u64 table; return which were there; parameters and errors as `set_many`."""
+        keys = column_of("keys", keys)
+        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
+        found = [found_of(await self._commit_numbers(deletes_of(keys[part]), table, timeout)) for part in parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    async def incr_many(
+        self,
+        keys: Numbers,
+        deltas: Numbers = 1,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Add to many numbers of a u64 table; return the sums, and where it was done; as `KeyValues.incr_many`."""
+        keys = column_of("keys", keys)
+        deltas = deltas_of(deltas, len(keys))
+        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
+        requests = (increments_of(keys[part], deltas[part]) for part in parts)
+        sums, done = joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests])
+        return sums.view(np.int64), done
+
+
+def _numbers(result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+    check_values(result)
+    return values_of(result, found_of(result))
+
+
+class AsyncTable(AsyncKeyValues):
+    """One table of an `AsyncClient`, with all methods for keys; made by `AsyncClient.table`.
+
+    It shares the connection, and needs no closing.
+
+    Attributes
+    ----------
+    name
+        Of the table.
+    """
+
+    def __init__(self, db: AsyncKeyValues, name: str) -> None:
+        self._db = db
+        self.name = name
+        self._known_limits = db._known_limits
+
+    def __repr__(self) -> str:
+        return f"<table {quoted(self.name or DEFAULT_TABLE)} of {self._db!r}>"
+
+    def _require_open(self) -> None:
+        self._db._require_open()
+
+    def _submit(
+        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+    ) -> Awaitable[Any]:
+        return self._db._submit(op, key, value, options, self.name if table is None else table, timeout)
+
+    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        return await self._db._commit(operations, self.name if table is None else table, timeout)
+
+    async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        return await self._db._commit_numbers(batch, self.name if table is None else table, timeout)
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> AsyncIterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+        name = self.name if table is None else table
+        return self._db.scan_pieces(
+            prefix, cursor=cursor, keys_only=keys_only, limit=limit, table=name, timeout=timeout
+        )
+
+    async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
+        return await self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
+
+    def _numbers_max(self) -> int:
+        return self._db._numbers_max()
+
+
+class AsyncScan(ScanItems[Item], AsyncIterator[Item]):
+    """The items of a scan: pairs of key and value, or keys; made by ``scan``. As `gpkvs.scan.Scan`."""
+
+    def __init__(self, pieces: AsyncIterator[ScanPiece], cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
+        super().__init__(cursor, limit, keys_only=keys_only)
+        self._pieces = pieces
+
+    async def __anext__(self) -> Item:
+        while True:
+            for item in self._items:
+                return item
+            async for piece in self._pieces:
+                self._begin(piece)
+                break
+            else:
+                self._end()
+                raise StopAsyncIteration
+
+
+class AsyncBatch(OperationList):
+    """Operations that are executed as one atomic, durable request; made by `AsyncClient.batch`."""
+
+    def __init__(
+        self, db: AsyncKeyValues, operations: Iterable[Operation], table: str | None, timeout: Timeout
+    ) -> None:
+        super().__init__(operations, db._known_limits)
+        self._db, self._table, self._timeout = db, table, timeout
+
+    def __await__(self) -> Generator[Any, None, list[Result]]:
+        return self._execute().__await__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._execute()
+
+    async def _execute(self) -> list[Result]:
+        return await self._db._commit(self, self._table, self._timeout) if len(self) else []
+
+
+class AsyncTransaction(TransactionState):
+    """One attempt of a transaction; made by ``transact`` and ``transaction`` of an `AsyncClient`.
+
+    As `gpkvs.transaction.Transaction`; its reads are awaited, its writes are not.
+    """
+
+    def __init__(self, db: AsyncKeyValues, table: str | None, timeout: Timeout) -> None:
+        super().__init__()
+        self._db, self._table, self._timeout = db, table, timeout
+
+    @overload
+    async def get(self, key: Bytes) -> bytes | None: ...
+
+    @overload
+    async def get(self, key: Bytes, default: Default) -> bytes | Default: ...
+
+    async def get(self, key: Bytes, default: Default | None = None) -> bytes | Default | None:
+        """Return the value of a key, or `default` if it is not there."""
+        key = as_bytes("key", key)
+        value = (await self.get_all([key])).get(key)
+        return default if value is None else value
+
+    async def get_all(self, keys: Iterable[Bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that are there; those that are new to the transaction in one request."""
+        wanted = [as_bytes("key", key) for key in keys]
+        if missing := self._missing(wanted):
+            self._remember(missing, await self._db._pairs(missing, self._table, self._timeout))
+        return self._values(wanted)
+
+    async def commit(self) -> None:
+        """Write, if nothing that was read has changed; raises ConflictError if it has."""
+        await self._send(self._fill(self._db._operations()))
+
+    async def require_unchanged(self) -> None:
+        """Write nothing; raise ConflictError if something that was read has changed."""
+        await self._send(self._fill_checks(self._db._operations()))
+
+    async def _send(self, operations: OperationList) -> None:
+        if len(operations):
+            await self._db._commit(operations, self._table, self._timeout)
+
+    async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
+        """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""
+        try:
+            returned = await work(self)
+        except GpkvsError:
+            raise
+        except Exception:
+            with suppress_but_conflicts():
+                await self.require_unchanged()
+            raise
+        await self.commit()
+        return returned
+
+
+class AsyncTransactionBlock:
+    """An ``async with`` block that is one transaction; made by `AsyncClient.transaction`."""
+
+    def __init__(self, transaction: AsyncTransaction) -> None:
+        self._transaction = transaction
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._transaction.commit()
+        else:
+            self._transaction.close()

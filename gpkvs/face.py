@@ -1,0 +1,694 @@
+"""What a store, a client and the handles of their tables can do with keys: one face, the same methods everywhere.
+
+`gpkvs.client.async_face` has the same for asyncio.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U64, Batch, RequestResult
+from gpkvs.config import Limits
+from gpkvs.errors import GpkvsError
+from gpkvs.numbers import (
+    check_values,
+    column_of,
+    deletes_of,
+    deltas_of,
+    found_of,
+    gets_of,
+    increments_of,
+    joined,
+    parts_of,
+    sets_of,
+    values_of,
+)
+from gpkvs.operations import Bytes, Operation, OperationList, Result, Ttl, as_bytes
+from gpkvs.scan import Scan, ScanPiece
+from gpkvs.text import quoted
+from gpkvs.transaction import ATTEMPTS, Transaction, transact
+
+Default = TypeVar("Default")
+Returned = TypeVar("Returned")
+
+Numbers = Any
+"""Numbers as a list or an array: of NumPy, or of a library whose arrays speak DLPack."""
+
+
+class OwnTimeout:
+    """Stands for the client's own timeout; None means that there is no deadline."""
+
+    def __repr__(self) -> str:
+        return "<the client's>"
+
+
+OWN_TIMEOUT: Final = OwnTimeout()
+Timeout = float | None | OwnTimeout
+
+
+def raised(result: Result) -> Any:
+    """Return what became of an operation; raise it, if it was not done."""
+    if isinstance(result, GpkvsError):
+        raise result
+    return result
+
+
+class KeyValues(ABC):
+    """Keys and their values; the base of `Store`, `Client` and the handles of their tables.
+
+    Keys and values are `bytes`; `bytearray`, `memoryview` and contiguous arrays of uint8 are taken alike. What a method
+    writes is durable when it returns. Each method takes `table`, the name of another table than this one's own. Those
+    of a client take `timeout` too: seconds until the call fails, None to wait for ever.
+
+    One cannot iterate over it, and it has no length: `scan` reads all keys, `count` counts them.
+    """
+
+    __iter__ = None  # else Python would try `self[0]`
+
+    _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
+
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Refuse to go on where it was closed."""
+
+    def _operations(self) -> OperationList:
+        """Return an empty request."""
+        self._require_open()
+        return OperationList((), self._known_limits)
+
+    @abstractmethod
+    def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        """Execute a request that is not empty."""
+
+    @abstractmethod
+    def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        """Execute a request of numbers, whose columns are right."""
+
+    @abstractmethod
+    def _numbers_max(self, table: str | None) -> int:
+        """Return how many numbers one request may have."""
+
+    def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
+        """Return numbers without sign as a contiguous array."""
+        return column_of(name, numbers)
+
+    def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
+        """Execute a request of one operation."""
+        return raised(self._commit(operations, table, timeout)[0])
+
+    @overload
+    def get(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bytes | None: ...
+
+    @overload
+    def get(
+        self, key: Bytes, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> bytes | Default: ...
+
+    def get(
+        self,
+        key: Bytes,
+        default: Default | None = None,
+        *,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> bytes | Default | None:
+        """Return the value of a key, or `default` if it is not there.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the key is empty or over the limit.
+        CorruptRecordError
+            If its record is damaged.
+        """
+        operations = self._operations()
+        operations.get(key)
+        value: bytes | None = self._one(operations, table, timeout)
+        return default if value is None else value
+
+    def get_with_version(
+        self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[bytes, int] | None:
+        """Return the value of a key and its version, or None if it is not there; errors as `get`.
+
+        The version is what `if_version` asks for. A table of the layout u64 has no versions: there it is the number.
+        """
+        return self._pairs([key], table, timeout)[0]
+
+    def _pairs(self, keys: Iterable[Bytes], table: str | None, timeout: Timeout) -> list[tuple[bytes, int] | None]:
+        """Return value and version of each key."""
+        operations = self._operations()
+        for key in keys:
+            operations.get(key)
+        self._commit(operations, table, timeout)
+        return operations.pairs()
+
+    def get_all(
+        self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[bytes, bytes]:
+        """Return the values of those keys that are there, all as of one moment; errors as `get`."""
+        operations = self._operations()
+        for key in keys:
+            operations.get(key)
+        if not len(operations):
+            return {}
+        values = self._commit(operations, table, timeout)
+        return {key: value for key, value in zip(operations.keys, values, strict=True) if isinstance(value, bytes)}
+
+    def exists(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+        """Return whether a key is there, without its value; errors as `get`."""
+        operations = self._operations()
+        operations.exists(key)
+        return cast(bool, self._one(operations, table, timeout))
+
+    def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Store a value, durably when this returns; return its version.
+
+        Parameters
+        ----------
+        key, value
+            Bytes.
+        ttl
+            Seconds until the key expires, or a `timedelta`; None: it stays, whatever was set before.
+        if_absent, if_present, if_version
+            At most one: store it only if the key is not there, is there, or has this version (`get_with_version`).
+
+        Raises
+        ------
+        ConditionFailedError
+            If the condition does not hold; nothing was stored.
+        InvalidArgumentError
+            If key, value or ttl is out of the limits.
+        NoSpaceError
+            If it does not fit; nothing was stored.
+        """
+        operations = self._operations()
+        operations.set(key, value, ttl=ttl, if_absent=if_absent, if_present=if_present, if_version=if_version)
+        return cast(int, self._one(operations, table, timeout))
+
+    def delete(
+        self,
+        key: Bytes,
+        *,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> bool:
+        """Remove a key, durably when this returns; return whether it was there.
+
+        Parameters
+        ----------
+        key
+            Bytes.
+        if_version
+            Remove it only if it has this version.
+
+        Raises
+        ------
+        ConditionFailedError
+            If the key has another version; it is still there.
+        """
+        operations = self._operations()
+        operations.delete(key, if_version=if_version)
+        return cast(bool, self._one(operations, table, timeout))
+
+    def incr(
+        self,
+        key: Bytes,
+        delta: int = 1,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Add to the number that a key holds, and return the sum.
+
+        Parameters
+        ----------
+        key
+            Its value is a number as text, such as ``b"-42"``; in a table of numbers it is the number. 0 if it is not
+            there.
+        delta
+            A signed number of 64 bits; negative ones subtract.
+        ttl
+            When a new key expires; one that is there keeps what it has.
+
+        Raises
+        ------
+        NotANumberError, NumberOverflowError
+            If the value is no number, or the sum takes more than 64 bits; the key is as it was.
+        """
+        operations = self._operations()
+        operations.incr(key, delta, ttl=ttl)
+        return cast(int, self._one(operations, table, timeout))
+
+    def append(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int:
+        """Add bytes to the end of a key's value; return its new version.
+
+        A missing key is made, and `ttl` is for such a new one. Raises InvalidArgumentError if the value would be longer
+        than the limit; the key is as it was then.
+        """
+        operations = self._operations()
+        operations.append(key, value, ttl=ttl)
+        return cast(int, self._one(operations, table, timeout))
+
+    def expire(self, key: Bytes, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+        """Have a key expire after `ttl` seconds, or never (None); return whether it is there."""
+        operations = self._operations()
+        operations.expire(key, ttl)
+        return cast(bool, self._one(operations, table, timeout))
+
+    def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
+        """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there.
+
+        The key expires by the clock of the machine with the store; the seconds are counted with this machine's clock.
+        """
+        operations = self._operations()
+        operations.ttl(key)
+        return cast(float | None, self._one(operations, table, timeout))
+
+    @overload
+    def batch(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> SyncBatch: ...
+
+    @overload
+    def batch(
+        self, operations: Iterable[Operation], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> list[Result]: ...
+
+    def batch(
+        self,
+        operations: Iterable[Operation] | None = None,
+        *,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> list[Result] | SyncBatch:
+        """Execute operations as one atomic, durable request.
+
+        There are two ways to use it. With `operations` it returns a result for each of them. A block
+        ``with db.batch() as batch:`` fills it; the end of the block executes it, unless the block raises, and leaves
+        the results in ``batch.results``.
+
+        Parameters
+        ----------
+        operations
+            ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``, ``(Op.EXISTS, key)``, ``(Op.INCREMENT,
+            key, number)``, ``(Op.APPEND, key, value)``, ``(Op.CHECK, key, version)`` (None: it must not be there),
+            ``(Op.EXPIRE, key, seconds)`` (None: never), ``(Op.EXPIRY, key)``. A block has more: conditions and ttl.
+
+        Returns
+        -------
+        list
+            A GET's value or None, a SET's version; `OperationList.results` names all. An operation that was not done,
+            since its condition failed or its key holds no number, has the error in its place.
+
+        Raises
+        ------
+        ConflictError
+            If a CHECK failed; nothing was done.
+        """
+        self._require_open()
+        if operations is None:
+            return SyncBatch(self, table, timeout)
+        request = OperationList(operations, self._known_limits)
+        return self._commit(request, table, timeout) if len(request) else []
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[False] = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Scan[tuple[bytes, bytes]]: ...
+
+    @overload
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: Literal[True],
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Scan[bytes]: ...
+
+    def scan(
+        self,
+        prefix: Bytes = b"",
+        *,
+        keys_only: bool = False,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Scan[Any]:
+        """Return an iterator over the keys of a table with their values, in no order that means anything.
+
+        A key that is there throughout comes exactly once, through growth of the table and restarts; one that comes or
+        goes meanwhile comes once, or not at all.
+
+        Parameters
+        ----------
+        prefix
+            Only keys that begin with it. The whole table is looked through all the same.
+        keys_only
+            Return keys alone, without reading their values.
+        limit
+            So many keys at most.
+        cursor
+            Of a scan before (`Scan.cursor`): go on there.
+        timeout
+            Seconds to wait for the next piece.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the cursor is none of this table, or a table of numbers is to be looked through by prefix.
+        CorruptRecordError
+            After the last key, if records were left out since they fail their checks.
+        """
+        begin = cursor or b""
+        pieces = self.scan_pieces(
+            as_bytes("prefix", prefix), cursor=begin, keys_only=keys_only, limit=limit, table=table, timeout=timeout
+        )
+        return Scan(pieces, begin, limit, keys_only=keys_only)
+
+    @abstractmethod
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+
+    @abstractmethod
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
+
+        Without a prefix, keys that have expired count until they are swept.
+        """
+
+    def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> TransactionBlock:
+        """Return an optimistic transaction for one ``with`` block.
+
+        The end of the block commits it: one request checks that nothing that was read has changed, and writes. If a
+        block raises, nothing is written.
+
+        Raises
+        ------
+        ConflictError
+            At the end of the block, if somebody else was faster; nothing was written.
+
+        Examples
+        --------
+        >>> with store.transaction() as t:
+        ...     balance = int(t.get(b"a", b"100"))
+        ...     t.set(b"a", b"%d" % (balance - 10))
+        """
+        self._require_open()
+        return TransactionBlock(Transaction(self, table, timeout))
+
+    def transact(
+        self,
+        work: Callable[[Transaction], Returned],
+        *,
+        attempts: int = ATTEMPTS,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Returned:
+        """Run a function as an optimistic transaction, again if somebody else was faster; return what it returns.
+
+        Parameters
+        ----------
+        work
+            Called with a `Transaction`; it may be called several times, so it should do nothing but read and write
+            through it.
+        attempts
+            After so many the `ConflictError` is raised.
+
+        Raises
+        ------
+        ConflictError
+            If somebody else was faster each time; nothing was written.
+        OutcomeUnknownError
+            By a client whose commit was sent and got no response: it is not tried again.
+
+        Notes
+        -----
+        An exception of `work` is raised, and nothing is written. But if something it has read has changed meanwhile,
+        its reads may not fit together, and it runs again instead.
+        """
+        return transact(lambda: Transaction(self, table, timeout), work, attempts)
+
+    def __getitem__(self, key: Bytes) -> bytes:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(as_bytes("key", key))
+        return value
+
+    def __setitem__(self, key: Bytes, value: Bytes) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Bytes) -> None:
+        if not self.delete(key):
+            raise KeyError(as_bytes("key", key))
+
+    def __contains__(self, key: Bytes) -> bool:
+        return self.exists(key)
+
+    def set_many(
+        self,
+        keys: Numbers,
+        values: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> None:
+        """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
+
+        Parameters
+        ----------
+        keys, values : (n,) uint64
+            Contiguous arrays of uint64 are not copied. Other whole numbers are converted, if they are not negative:
+            lists, signed arrays, strided ones. A store with the backend cuda takes arrays on the GPU: of CuPy, or of
+            any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link.
+        atomic
+            False: more numbers than fit one request go in several, one after the other. An error then leaves those
+            before it stored.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the table's layout is not u64, the arrays do not fit together, or are too many for one request.
+        NoSpaceError
+            If they do not fit; none was stored.
+        """
+        keys, values = self._column("keys", keys), self._column("values", values)
+        sets_of(keys, values)  # they must be as many, also where they are cut
+        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+            self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
+
+    def get_many(
+        self,
+        keys: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[U64, NDArray[np.bool_]]:
+        """Read many numbers of a u64 table; parameters and errors as `set_many`.
+
+        Returns
+        -------
+        values : (n,) uint64
+            0 where there is none. On the GPU, if the keys are there.
+        found : (n,) bool
+            Which keys are there.
+        """
+        keys = self._column("keys", keys)
+        results = []
+        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+            results.append(self._values_found(self._commit_numbers(gets_of(keys[part]), table, timeout)))
+        return joined(results)
+
+    def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+        check_values(result)
+        return values_of(result, found_of(result))
+
+    def delete_many(
+        self,
+        keys: Numbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> NDArray[np.bool_]:
+        """Remove many keys of a u64 table; return which of them were there; parameters and errors as `set_many`."""
+        keys = self._column("keys", keys)
+        found = [
+            found_of(self._commit_numbers(deletes_of(keys[part]), table, timeout))
+            for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic)
+        ]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def incr_many(
+        self,
+        keys: Numbers,
+        deltas: Numbers = 1,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Add to many numbers of a u64 table; further parameters and errors as `set_many`.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+            A missing one counts as 0. Equal ones add one after the other.
+        deltas : (n,) int64, or int
+            What to add to each; one number is for all.
+
+        Returns
+        -------
+        sums : (n,) int64
+            What each key holds then; as uint64 a negative one is 2**64 more. 0 where nothing was added.
+        done : (n,) bool
+            False where the sum is no signed number of 64 bits: nothing was added there.
+        """
+        keys = self._column("keys", keys)
+        deltas = deltas_of(deltas, len(keys))
+        results = []
+        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+            batch = increments_of(keys[part], deltas[part])
+            results.append(self._values_found(self._commit_numbers(batch, table, timeout)))
+        sums, done = joined(results)
+        return sums.view(np.int64), done
+
+
+class SyncBatch(OperationList):
+    """Operations that are executed as one atomic, durable request; made by `KeyValues.batch`."""
+
+    def __init__(self, db: KeyValues, table: str | None, timeout: Timeout) -> None:
+        super().__init__((), db._known_limits)
+        self._db, self._table, self._timeout = db, table, timeout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and len(self):
+            self._db._commit(self, self._table, self._timeout)
+
+
+class TransactionBlock:
+    """A ``with`` block that is one transaction; made by `KeyValues.transaction`."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def __enter__(self) -> Transaction:
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._transaction.commit()
+        else:
+            self._transaction.close()
+
+
+class TableHandle(KeyValues):
+    """One table of a store or a client, with all methods for keys; made by ``table(name)``.
+
+    It shares the connection, and needs no closing.
+
+    Attributes
+    ----------
+    name
+        Of the table.
+    """
+
+    def __init__(self, db: KeyValues, name: str) -> None:
+        self._db = db
+        self.name = name
+        self._known_limits = db._known_limits
+
+    def __repr__(self) -> str:
+        return f"<table {quoted(self.name)} of {self._db!r}>"
+
+    def _require_open(self) -> None:
+        self._db._require_open()
+
+    def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        return self._db._commit(operations, self.name if table is None else table, timeout)
+
+    def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
+        return self._db._commit_numbers(batch, self.name if table is None else table, timeout)
+
+    def _numbers_max(self, table: str | None) -> int:
+        return self._db._numbers_max(self.name if table is None else table)
+
+    def scan_pieces(
+        self,
+        prefix: bytes = b"",
+        *,
+        cursor: bytes = b"",
+        keys_only: bool = False,
+        limit: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Iterator[ScanPiece]:
+        """Return what `scan` does as columns, in pieces: many times as fast."""
+        name = self.name if table is None else table
+        return self._db.scan_pieces(
+            prefix, cursor=cursor, keys_only=keys_only, limit=limit, table=name, timeout=timeout
+        )
+
+    def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
+        return self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
+
+    def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
+        return self._db._column(name, numbers)
+
+    def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+        return self._db._values_found(result)

@@ -1,0 +1,615 @@
+"""The face that a store and both clients share: the same calls, the same results, the same errors."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpkvs import Op
+from gpkvs.client import ClientClosedError, DeadlineError, OutcomeUnknownError, UnavailableError
+from gpkvs.errors import (
+    ConditionFailedError,
+    ConflictError,
+    InvalidArgumentError,
+    NotANumberError,
+    NumberOverflowError,
+    StoreClosedError,
+    TableExistsError,
+    UnknownTableError,
+)
+from tests.client.faces import FACES, opened
+from tests.conftest import assert_clean
+from tests.serving import Server
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests: each has a table of its own in it."""
+    folder = tmp_path_factory.mktemp("server")
+    server = Server(folder / "store", folder)
+    try:
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+    assert_clean(folder / "store")
+
+
+@pytest.fixture
+def serve(request: pytest.FixtureRequest) -> Callable[[], Server]:
+    """Return what starts the server, for those that need it."""
+
+    def started() -> Server:
+        server: Server = request.getfixturevalue("shared")
+        return server
+
+    return started
+
+
+@pytest.fixture(params=FACES)
+def db(request: pytest.FixtureRequest, tmp_path: Path, serve: Callable[[], Server]) -> Iterator[Any]:
+    with opened(request.param, tmp_path, serve) as face:
+        yield face
+
+
+def failed(version: int | None, call: Callable[[], object]) -> None:
+    with pytest.raises(ConditionFailedError) as caught:
+        call()
+    assert caught.value.version == version
+
+
+def test_keys_and_values(db: Any) -> None:
+    assert db.get(b"k") is None
+    assert db.get(b"k", b"default") == b"default"
+    assert db.get_with_version(b"k") is None
+    assert not db.exists(b"k")
+    first = db.set(b"k", b"one")
+    assert db.get(b"k", b"default") == b"one"
+    assert db.get_with_version(b"k") == (b"one", first)
+    assert db.exists(b"k")
+    assert db.set(b"k", b"two") > first
+    db.set(b"empty", b"")
+    assert db.get(b"empty", b"default") == b""
+    assert db.get_all([b"k", b"none", b"empty"]) == {b"k": b"two", b"empty": b""}
+    assert db.get_all([]) == {}
+    assert db.append(b"k", b"!") == db.get_with_version(b"k")[1]
+    assert db.get(b"k") == b"two!"
+    db.append(b"new", b"made")
+    assert db.get(b"new") == b"made"
+    assert db.delete(b"k")
+    assert not db.delete(b"k")
+
+
+def test_conditions(db: Any) -> None:
+    version = db.set(b"k", b"one", if_absent=True)
+    failed(version, lambda: db.set(b"k", b"two", if_absent=True))
+    failed(None, lambda: db.set(b"none", b"x", if_present=True))
+    failed(None, lambda: db.set(b"none", b"x", if_version=version))
+    failed(version, lambda: db.set(b"k", b"x", if_version=version + 1))
+    failed(version, lambda: db.delete(b"k", if_version=version + 1))
+    failed(None, lambda: db.delete(b"none", if_version=version))
+    assert db.get_all([b"k", b"none"]) == {b"k": b"one"}
+    second = db.set(b"k", b"two", if_version=version)
+    third = db.set(b"k", b"three", if_present=True)
+    assert version < second < third
+    assert db.delete(b"k", if_version=third)
+    with pytest.raises(InvalidArgumentError, match="one condition"):
+        db.set(b"k", b"v", if_absent=True, if_version=1)
+    for wrong in (True, "1", 1.5):
+        with pytest.raises(TypeError, match="version is an int"):
+            db.set(b"k", b"v", if_version=wrong)
+    assert not db.exists(b"k")
+
+
+def test_counters(db: Any) -> None:
+    assert db.incr(b"n") == 1
+    assert db.incr(b"n", 41) == 42
+    assert db.incr(b"n", -50) == -8
+    assert db.get(b"n") == b"-8"
+    db.set(b"text", b"12 apples")
+    with pytest.raises(NotANumberError):
+        db.incr(b"text")
+    db.set(b"large", b"%d" % (2**63 - 1))
+    with pytest.raises(NumberOverflowError):
+        db.incr(b"large")
+    assert db.get_all([b"text", b"large"]) == {b"text": b"12 apples", b"large": b"%d" % (2**63 - 1)}
+    with pytest.raises(TypeError, match="delta is an int"):
+        db.incr(b"n", 1.5)
+    with pytest.raises(InvalidArgumentError, match="delta"):
+        db.incr(b"n", 2**63)
+
+
+def test_what_is_like_bytes_and_what_is_not(db: Any) -> None:
+    for key in (bytearray(b"k"), memoryview(b"k"), np.frombuffer(b"k", np.uint8), memoryview(b"k-k")[::2][:1]):
+        db.set(key, key)
+        assert db.get(key) == b"k"
+        assert db.delete(key)
+    for wrong, hint in (("text", "encode"), (7, "b'%d'"), (np.arange(2), "int64"), (None, "NoneType")):
+        calls: list[Callable[[], object]] = [
+            lambda wrong=wrong: db.get(wrong),
+            lambda wrong=wrong: db.exists(wrong),
+            lambda wrong=wrong: db.delete(wrong),
+            lambda wrong=wrong: db.get_all([wrong]),
+            lambda wrong=wrong: db.incr(wrong),
+            lambda wrong=wrong: db.batch([(Op.GET, wrong)]),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match=f"a key is bytes, not .*{hint}"):
+                call()
+        for call in (lambda wrong=wrong: db.set(b"k", wrong), lambda wrong=wrong: db.append(b"k", wrong)):
+            with pytest.raises(TypeError, match=f"a value is bytes, not .*{hint}"):
+                call()
+    with pytest.raises(InvalidArgumentError, match="0 bytes"):
+        db.get(b"")
+    assert not db.exists(b"k")
+
+
+def test_a_batch_says_of_each_operation_what_became_of_it(db: Any) -> None:
+    version = db.set(b"there", b"x")
+    results = db.batch(
+        [
+            (Op.SET, b"k", b"5"),
+            (Op.GET, b"k"),
+            (Op.GET, b"none"),
+            (Op.INCREMENT, b"k", 2),
+            (Op.INCREMENT, b"there", 1),
+            (Op.APPEND, b"there", b"y"),
+            (Op.EXISTS, b"none"),
+            (Op.CHECK, b"none", None),
+            (Op.CHECK, b"there", version),  # as it was before the request
+            (Op.DELETE, b"none"),
+        ]
+    )
+    error = results.pop(4)
+    assert isinstance(error, NotANumberError)
+    assert results[1:4] == [b"5", None, 7]
+    assert results[5:] == [False, True, True, False]
+    with db.batch() as batch:
+        batch.set(b"k", b"v", if_absent=True)
+        batch.set(b"new", b"v", if_absent=True)
+        batch.delete(b"k", if_version=0)
+        batch.get(b"k")
+        batch.incr(b"count", 3)
+        batch.exists(b"new")
+    assert isinstance(batch.results[0], ConditionFailedError)
+    assert isinstance(batch.results[2], ConditionFailedError)
+    assert batch.results[3:] == [b"7", 3, True]
+    with pytest.raises(ZeroDivisionError), db.batch() as batch:
+        batch.set(b"k", b"never")
+        raise ZeroDivisionError
+    assert db.get(b"k") == b"7"
+    assert db.batch([]) == []
+    for wrong in ((Op.SET, b"k"), (Op.GET, b"k", b"v"), (Op.CHECK, b"k"), (77, b"k")):
+        with pytest.raises(InvalidArgumentError, match="an operation is"):
+            db.batch([wrong])
+
+
+def test_a_failed_check_refuses_all(db: Any) -> None:
+    version = db.set(b"a", b"1")
+    for checks, index, found in (
+        ([("a", {"version": version + 1})], 0, version),
+        ([("a", {"version": version}), ("a", {"absent": True})], 1, version),
+        ([("none", {"present": True})], 0, None),
+    ):
+        with pytest.raises(ConflictError) as caught, db.batch() as batch:
+            for key, condition in checks:
+                batch.check(key.encode(), **condition)
+            batch.set(b"b", b"2")
+        assert (caught.value.index, caught.value.found) == (index, found)
+    assert not db.exists(b"b")
+    with db.batch() as batch:
+        batch.check(b"a", version=version)
+        batch.check(b"b", absent=True)
+        batch.set(b"b", b"2")
+    assert batch.results[:2] == [True, True]
+    assert db.get(b"b") == b"2"
+    with pytest.raises(InvalidArgumentError, match="a check needs"), db.batch() as batch:
+        batch.check(b"a")
+
+
+def test_tables_and_their_handles(db: Any) -> None:
+    made = db.create_table("users", index_bytes=1 << 16)
+    assert db.create_table("users", index_bytes=1 << 20, exist_ok=True) == made
+    with pytest.raises(TableExistsError, match="users"):
+        db.create_table("users")
+    with pytest.raises(TableExistsError, match="layout bytes, not u64"):
+        db.create_table("users", layout="u64", exist_ok=True)
+    users = db.table("users")
+    assert "users" in repr(users)
+    users.set(b"k", b"of users")
+    db.set(b"k", b"of default")
+    assert (users.get(b"k"), db.get(b"k"), db.get(b"k", table="users")) == (b"of users", b"of default", b"of users")
+    assert users.batch([(Op.GET, b"k")]) == [b"of users"]
+    assert users.incr(b"n") == 1
+    assert users.transact(lambda t: t.get(b"k")) == b"of users"
+    assert {"default", "users"} <= {table.name for table in db.list_tables()}
+    db.drop_table("users")
+    db.drop_table("users", missing_ok=True)
+    for call in (lambda: users.get(b"k"), lambda: db.drop_table("users")):
+        with pytest.raises(UnknownTableError, match="users"):
+            call()
+    assert "users" not in {table.name for table in db.info().tables}
+
+
+def test_numbers(db: Any) -> None:
+    db.create_table("n", layout="u64", index_bytes=1 << 16)
+    numbers = db.table("n")
+    wide = np.arange(12, dtype=np.int64).reshape(6, 2)
+    numbers.set_many(wide[:, 0], wide[:, 1])  # strided and signed
+    numbers.set_many([2**64 - 1, 100], [2**63, 7])
+    values, found = numbers.get_many([0, 2, 4, 2**64 - 1, 100, 1])
+    assert values.tolist() == [1, 3, 5, 2**63, 7, 0]
+    assert found.tolist() == [True] * 5 + [False]
+    assert values.dtype == np.uint64
+    sums, done = numbers.incr_many([0, 100, 100, 9], [-3, 1, 1, 5])
+    assert sums.tolist() == [-2, 8, 9, 5]
+    assert sums.dtype == np.int64
+    assert done.all()
+    assert numbers.incr_many(np.array([100, 9]))[0].tolist() == [10, 6]
+    numbers.set_many([1], [2**63 - 1])
+    sums, done = numbers.incr_many([1, 9])
+    assert (sums.tolist(), done.tolist()) == ([0, 7], [False, True])
+    assert numbers.get_many([0])[0].tolist() == [2**64 - 2]
+    key = (9).to_bytes(8, "little")
+    assert numbers.get_with_version(key) == ((7).to_bytes(8, "little"), 7)
+    assert numbers.incr(key, 3) == 10
+    failed(10, lambda: numbers.set(key, bytes(8), if_version=7))
+    numbers.set(key, bytes(8), if_version=10)
+    assert numbers.delete_many([9, 11]).tolist() == [True, False]
+    db.set(bytes(8), b"no number")
+    with pytest.raises(InvalidArgumentError, match="u64"):
+        db.get_many([0])
+    for wrong in ([-1], np.array([-1]), [0.5], np.zeros(2), [2**64], ["1"], [[1]], [True], np.zeros((1, 1), np.uint64)):
+        with pytest.raises(InvalidArgumentError, match=r"out of range|whole number"):
+            numbers.get_many(wrong)
+    with pytest.raises(InvalidArgumentError):  # it has no room for an expiry
+        numbers.set(key, bytes(8), ttl=100)
+    with pytest.raises(InvalidArgumentError, match="2 keys, 1 delta"):
+        numbers.incr_many([1, 2], [1])
+    with pytest.raises(InvalidArgumentError, match="2 keys, 1 value"):
+        numbers.set_many([1, 2], [1], atomic=False)
+    db.drop_table("n")
+
+
+@pytest.mark.parametrize("kind", ["store", "client", "async"])
+def test_more_numbers_than_a_request_takes(kind: str, tmp_path: Path, serve: Callable[[], Server]) -> None:
+    with opened(kind, tmp_path, serve) as db:
+        db.create_table(f"n-{kind}", layout="u64", index_bytes=1 << 16)
+        base = db._awaited if kind == "async" else db
+        base._numbers_max = lambda *_: 100
+        numbers, keys = db.table(f"n-{kind}"), np.arange(250, dtype=np.uint64)
+        for call in (
+            lambda: numbers.set_many(keys, keys),
+            lambda: numbers.get_many(keys),
+            lambda: numbers.delete_many(keys),
+            lambda: numbers.incr_many(keys),
+        ):
+            with pytest.raises(InvalidArgumentError, match=r"250 operations .* atomic=False"):
+                call()
+        numbers.set_many(keys, keys * 2, atomic=False)
+        assert numbers.incr_many(keys, -1, atomic=False)[0].tolist() == [2 * key - 1 for key in range(250)]
+        values, found = numbers.get_many(np.arange(300), atomic=False)
+        assert (values[:2].tolist(), values[249], found.sum()) == ([2**64 - 1, 1], 497, 250)
+        assert numbers.delete_many(keys, atomic=False).all()
+
+
+def wait_until_gone(db: Any, key: bytes) -> None:
+    give_up = time.monotonic() + 30
+    while db.exists(key):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_keys_expire(db: Any) -> None:
+    assert db.ttl(b"k") is None
+    assert not db.expire(b"k", 1)
+    db.set(b"k", b"v", ttl=0.05)
+    wait_until_gone(db, b"k")
+    assert (db.get(b"k"), db.ttl(b"k"), db.delete(b"k")) == (None, None, False)
+    db.set(b"k", b"v", ttl=timedelta(hours=1), if_absent=True)
+    assert 3500 < db.ttl(b"k") <= 3601
+    db.append(b"k", b"w", ttl=5)  # a key that is there keeps what it has
+    assert 3500 < db.ttl(b"k") <= 3601
+    assert db.expire(b"k", 100)
+    assert 90 < db.ttl(b"k") <= 101
+    assert db.expire(b"k", None)
+    assert db.ttl(b"k") == math.inf
+    db.expire(b"k", 100)
+    db.set(b"k", b"v")
+    assert db.ttl(b"k") == math.inf
+    assert db.incr(b"n", ttl=100) == 1
+    assert db.incr(b"n", ttl=5) == 2
+    assert 90 < db.ttl(b"n") <= 101
+    db.set(b"k", b"v", ttl=math.inf)
+    assert db.ttl(b"k") == math.inf
+    with db.transaction() as t:
+        t.get(b"k")
+        t.set(b"k", b"w", ttl=100)
+    assert 90 < db.ttl(b"k") <= 101
+    with db.batch() as batch:
+        batch.set(b"k", b"v", ttl=50, if_present=True)
+        batch.ttl(b"k")
+        batch.ttl(b"none")
+        batch.expire(b"k", 0.05)
+        batch.append(b"new", b"v", ttl=0.05)
+    assert 40 < batch.results[1] <= 51
+    assert batch.results[2:4] == [None, True]
+    assert len(db.batch([(Op.EXPIRY, b"k"), (Op.EXPIRE, b"n", None), (Op.EXPIRY, b"n")])) == 3
+    assert db.ttl(b"n") == math.inf
+    wait_until_gone(db, b"k")
+    wait_until_gone(db, b"new")
+    assert sorted(db.scan(keys_only=True)) == [b"n"]
+    for wrong in (0, -1, math.nan, 1e300, timedelta(0)):
+        with pytest.raises(InvalidArgumentError, match="ttl"):
+            db.set(b"k", b"v", ttl=wrong)
+    for wrong in ("1", True, b"1"):
+        with pytest.raises(TypeError, match="ttl"):
+            db.expire(b"n", wrong)
+    assert not db.exists(b"k")
+
+
+def test_a_transaction_that_read_a_key_which_expires_meanwhile_conflicts(db: Any) -> None:
+    db.set(b"k", b"v", ttl=0.2)
+    with pytest.raises(ConflictError) as caught, db.transaction() as t:
+        assert t.get(b"k") == b"v"
+        wait_until_gone(db, b"k")
+        t.set(b"k", b"w")
+    assert caught.value.found is None
+    assert not db.exists(b"k")
+
+
+def test_a_scan(db: Any) -> None:
+    expected = {b"%s:%d" % (prefix, i): bytes(i % 7) for prefix in (b"a", b"b") for i in range(500)}
+    db.batch([(Op.SET, key, value) for key, value in expected.items()])
+    pairs = list(db.scan())
+    assert len(pairs) == len(expected)
+    assert dict(pairs) == expected
+    assert sorted(db.scan(b"a:", keys_only=True)) == sorted(key for key in expected if key.startswith(b"a:"))
+    assert len(list(db.scan(bytearray(b"b:"), limit=123))) == 123
+    assert (db.count(), db.count(b"a:"), db.count(b"none")) == (1000, 500, 0)
+    begun = db.scan(keys_only=True, limit=300)
+    first = list(begun)
+    rest = list(db.scan(keys_only=True, cursor=begun.cursor))
+    assert sorted(first + rest) == sorted(expected)
+    assert list(db.scan(cursor=None, prefix=b"none")) == []
+    with pytest.raises(InvalidArgumentError, match="cursor"):
+        next(iter(db.scan(cursor=b"nonsense")))
+    with pytest.raises(InvalidArgumentError, match="limit"):
+        next(iter(db.scan(limit=0)))
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.scan("text")
+    with pytest.raises(TypeError, match="a prefix is bytes, not str"):
+        db.count("text")
+    handle = db.table(db.list_tables()[0].name)
+    assert handle.count() == len(list(handle.scan()))
+
+
+def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
+    db.set(b"a", b"1")
+
+    def work(t: Any) -> bytes:
+        assert t.get(b"a") == b"1"
+        db.set(b"unread", b"of another")
+        t.set(b"b", b"2")
+        assert t.get(b"b") == b"2"
+        t.delete(b"a")
+        assert t.get(b"a", b"gone") == b"gone"
+        assert t.get_all([b"a", b"b", b"c"]) == {b"b": b"2"}
+        assert db.get(b"b") is None  # nothing is written before the end
+        t.set(b"unread", b"of the transaction")
+        return b"returned"
+
+    assert db.transact(work) == b"returned"
+    assert db.get_all([b"a", b"b", b"unread"]) == {b"b": b"2", b"unread": b"of the transaction"}
+
+
+def test_a_transaction_whose_reads_changed_writes_nothing(db: Any) -> None:
+    db.set(b"a", b"1")
+    for change in (lambda: db.set(b"a", b"1"), lambda: db.set(b"none", b"x"), lambda: db.delete(b"a")):
+        with pytest.raises(ConflictError), db.transaction() as t:
+            t.get(b"a")
+            t.get(b"none")
+            change()
+            t.set(b"written", b"x")
+        with pytest.raises(InvalidArgumentError, match="over"):
+            t.get(b"a")
+    with pytest.raises(ConflictError), db.transaction() as t:  # nothing to write: the reads are checked all the same
+        t.get(b"a")
+        db.set(b"a", b"2")
+    assert not db.exists(b"written")
+    with pytest.raises(ZeroDivisionError), db.transaction() as t:
+        t.set(b"written", b"x")
+        raise ZeroDivisionError
+    assert not db.exists(b"written")
+
+
+def test_transact_runs_again_up_to_a_bound(db: Any) -> None:
+    db.set(b"n", b"0")
+    runs = []
+
+    def work(t: Any) -> int:
+        runs.append(int(t.get(b"n")))
+        if len(runs) < 3:
+            db.incr(b"n")
+        t.set(b"n", b"%d" % (runs[-1] + 100))
+        return runs[-1]
+
+    assert db.transact(work) == 2
+    assert runs == [0, 1, 2]
+    assert db.get(b"n") == b"102"
+    runs.clear()
+
+    def beaten(t: Any) -> None:
+        runs.append(int(t.get(b"n")))
+        db.incr(b"n")
+
+    with pytest.raises(ConflictError):
+        db.transact(beaten, attempts=4)
+    assert runs == [102, 103, 104, 105]
+    with pytest.raises(InvalidArgumentError, match="attempts"):
+        db.transact(beaten, attempts=0)
+
+
+def test_an_exception_of_what_does_not_fit_together_is_not_raised(db: Any) -> None:
+    """`work` reads a and b while another moves 1 between them: the sum it finds was never there."""
+    db.batch([(Op.SET, b"a", b"1"), (Op.SET, b"b", b"1")])
+    runs = []
+
+    def work(t: Any) -> None:
+        first = int(t.get(b"a"))
+        if not runs:
+            db.batch([(Op.SET, b"a", b"0"), (Op.SET, b"b", b"2")])
+        runs.append(first + int(t.get(b"b")))
+        if runs[-1] != 2:
+            raise AssertionError(runs)
+
+    db.transact(work)
+    assert runs == [3, 2]
+
+    def wrong(t: Any) -> None:
+        runs.append(int(t.get(b"a")))
+        t.set(b"a", b"lost")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # all it has read is still so
+        db.transact(wrong)
+    assert len(runs) == 3
+    assert db.get(b"a") == b"0"
+
+
+def test_transfers_keep_the_sum(db: Any) -> None:
+    """Each account has what all transfers together gave it: none was lost, none done twice or by half."""
+    accounts, threads, each = [b"%d" % i for i in range(4)], 6, 12
+    db.batch([(Op.SET, account, b"100") for account in accounts])
+    moved: list[tuple[int, int]] = []
+
+    def transfers(number: int) -> None:
+        random = np.random.default_rng(number)
+        for _ in range(each):
+            one, other = random.choice(len(accounts), 2, replace=False).tolist()
+            amount = int(random.integers(1, 30))
+
+            def move(t: Any, one: int = one, other: int = other, amount: int = amount) -> None:
+                have, has = int(t.get(accounts[one])), int(t.get(accounts[other]))
+                t.set(accounts[one], b"%d" % (have - amount))
+                t.set(accounts[other], b"%d" % (has + amount))
+
+            db.transact(move, attempts=10_000)
+            moved.append((one, -amount))
+            moved.append((other, amount))
+
+    running = [threading.Thread(target=transfers, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len(moved) == 2 * threads * each
+    expected = [100 + sum(amount for account, amount in moved if account == i) for i in range(len(accounts))]
+    assert [int(db.get(account)) for account in accounts] == expected
+    assert sum(expected) == 400
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve: Callable[[], Server]) -> None:
+    error = StoreClosedError if kind == "store" else ClientClosedError
+    with opened(kind, tmp_path, serve) as db:
+        assert "closed>" not in repr(db)
+        handle, block, transaction = db.table("default"), db.batch(), db.transaction()
+        block.get(b"k")
+        db.close()
+        assert "closed>" in repr(db)
+        calls: dict[str, Callable[[Any], object]] = {
+            "get": lambda face: face.get(b"k"),
+            "get_with_version": lambda face: face.get_with_version(b"k"),
+            "get_all": lambda face: face.get_all([]),
+            "exists": lambda face: face.exists(b"k"),
+            "set": lambda face: face.set(b"k", b"v"),
+            "delete": lambda face: face.delete(b"k"),
+            "incr": lambda face: face.incr(b"k"),
+            "append": lambda face: face.append(b"k", b"v"),
+            "expire": lambda face: face.expire(b"k", 1),
+            "ttl": lambda face: face.ttl(b"k"),
+            "batch": lambda face: face.batch([]),
+            "transaction": lambda face: face.transaction(),
+            "transact": lambda face: face.transact(lambda t: t.get(b"k")),
+            "scan": lambda face: next(iter(face.scan())),
+            "count": lambda face: face.count(),
+            "set_many": lambda face: face.set_many([1], [1]),
+            "get_many": lambda face: face.get_many([1]),
+            "delete_many": lambda face: face.delete_many([1]),
+            "incr_many": lambda face: face.incr_many([1]),
+        }
+        own: dict[str, Callable[[Any], object]] = {
+            "create_table": lambda face: face.create_table("t"),
+            "drop_table": lambda face: face.drop_table("t", missing_ok=True),
+            "list_tables": lambda face: face.list_tables(),
+            "info": lambda face: face.info(),
+            "table": lambda face: face.table("default"),
+        }
+        if kind != "store":
+            own["wait_ready"] = lambda face: face.wait_ready()
+        for name, call in (calls | own).items():
+            for face in (db, handle) if name in calls else (db,):
+                with pytest.raises(error):
+                    call(face)
+        with pytest.raises(error):
+            block.__exit__(None, None, None)
+        with pytest.raises(error), transaction as t:
+            t.get(b"k")
+
+
+def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Server], tmp_path: Path) -> None:
+    for kind in ("client", "async"):
+        with opened(kind, tmp_path, serve) as db:
+            os.kill(shared.process.pid, signal.SIGSTOP)
+            try:
+                for call in (
+                    lambda: db.get(b"k", timeout=0.01),
+                    lambda: db.exists(b"k", timeout=0.01),
+                    lambda: db.batch([(Op.GET, b"k")], timeout=0.01),
+                    lambda: db.get_many([1], timeout=0.01),
+                    lambda: db.transact(lambda t: t.get(b"k"), timeout=0.01),
+                    lambda: db.list_tables(timeout=0.01),
+                    lambda: db.info(timeout=0.01),
+                ):
+                    with pytest.raises(DeadlineError):
+                        call()
+                with pytest.raises(OutcomeUnknownError):
+                    db.incr(b"k", timeout=0.01)
+                with pytest.raises(UnavailableError):
+                    db.wait_ready(0.01)
+            finally:
+                os.kill(shared.process.pid, signal.SIGCONT)
+            db.wait_ready()
+            assert db.get(b"none", timeout=None) is None
+    with opened("store", tmp_path, serve) as db, pytest.raises(TypeError, match="no timeout"):
+        db.get(b"k", timeout=1)
+
+
+@pytest.mark.parametrize("kind", ["store", "client"])
+def test_it_is_like_a_dictionary_without_iteration(kind: str, tmp_path: Path, serve: Callable[[], Server]) -> None:
+    with opened(kind, tmp_path, serve) as db:
+        db[b"k"] = b"v"
+        assert b"k" in db
+        assert b"none" not in db
+        assert db[b"k"] == b"v"
+        del db[b"k"]
+        with pytest.raises(KeyError):
+            db[b"k"]
+        with pytest.raises(KeyError):
+            del db[b"k"]
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(db)
+        with pytest.raises(TypeError, match="len"):
+            len(db)
+        assert db
