@@ -21,6 +21,7 @@ from gpkvs.client.operations import check_message_bytes, check_table, message_of
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces_async
+from gpkvs.client.several import RequestGatherer, may_share
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
@@ -132,6 +133,7 @@ class AsyncClient(AsyncKeyValues):
         self._gather = gather or GatherConfig()
         self._gatherers: dict[str, Gatherer] = {}
         self._gatherer = self._gatherer_of(table)
+        self._request_gatherers: dict[str, RequestGatherer] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -156,7 +158,11 @@ class AsyncClient(AsyncKeyValues):
         """
         if not self._is_closed and self._origin.is_here:
             self._is_closed = True
-            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in self._gatherers.values()))
+            gatherers: tuple[Gatherer | RequestGatherer, ...] = (
+                *self._gatherers.values(),
+                *self._request_gatherers.values(),
+            )
+            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in gatherers))
             await self._channel.close()
 
     def table(self, name: str) -> AsyncTable:
@@ -176,7 +182,7 @@ class AsyncClient(AsyncKeyValues):
         """Return what gathers the calls on a table: a message has one table."""
         if table not in self._gatherers:
             check_table(table)
-            self._gatherers[table] = Gatherer(self._send, self.target, table, self._gather, self._retry)
+            self._gatherers[table] = Gatherer(self._send_alone, self.target, table, self._gather, self._retry)
         return self._gatherers[table]
 
     async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
@@ -439,7 +445,26 @@ class AsyncClient(AsyncKeyValues):
         return inf if timeout_s is None else self._loop.time() + timeout_s
 
     async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send one message, once."""
+        """Send one request, once; requests with checks that run at the same time share messages."""
+        if may_share(message):
+            gatherer = self._request_gatherers.get(message.table)
+            if gatherer is None:
+                gatherer = RequestGatherer(self._send_alone, self._send_several, self.target)
+                self._request_gatherers[message.table] = gatherer
+            return await gatherer.send(message, deadline)
+        return await self._send_alone(message, deadline)
+
+    async def _send_several(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
+        """Send a message of several requests, once."""
+        timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
+        try:
+            response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            return classify_error(error, self.target)
+        return response
+
+    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send a message that is one request, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
             return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)

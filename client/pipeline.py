@@ -16,21 +16,11 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.operations import check_message_bytes
-from gpkvs.client.retry import Failure, classify, classify_error
+from gpkvs.client.retry import CODES, Failure, classify, classify_error, trailing_of
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.fork import Origin
-from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
-# After one of these in a response, nothing of its request was executed: proto/v1/kv.proto says so.
-_REFUSED = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.ABORTED,
-)
 
 
 @dataclass(slots=True)
@@ -228,8 +218,8 @@ class AsyncPipeline:
         self._responses += 1
         self._room.release()
         if response.code:
-            code = _CODES.get(response.code, grpc.StatusCode.UNKNOWN)
-            failure = classify(code, response.message, _trailing(code, response), self._target)
+            code = CODES.get(response.code, grpc.StatusCode.UNKNOWN)
+            failure = classify(code, response.message, trailing_of(code, response), self._target)
             self._give(sent, failure.raised(is_write=sent.is_write))
         else:
             try:
@@ -249,15 +239,3 @@ class AsyncPipeline:
             sent.result.set_exception(result)
         else:
             sent.result.set_result(result)
-
-
-def _trailing(code: grpc.StatusCode, response: kv_pb2.BatchResponse) -> dict[str, str]:
-    """Return what the trailing metadata of a call that failed like this request would say."""
-    trailing = {FULL_KEY: response.full}
-    if code in _REFUSED:
-        trailing[EXECUTED_KEY] = NOT_EXECUTED
-    if response.HasField("failed_check"):
-        trailing[FAILED_CHECK_KEY] = str(response.failed_check)
-    if response.HasField("found"):
-        trailing[FOUND_KEY] = str(response.found)
-    return trailing

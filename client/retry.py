@@ -33,6 +33,7 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.v1 import kv_pb2
 
 # The gRPC library's texts for a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
@@ -59,6 +60,9 @@ _FULL_FOR_A_MOMENT = ("", "queue", "memory")
 
 
 _DOUBLINGS_MAX = 60  # of a pause: more are beyond any maximum, and later beyond any float
+CODES: Mapping[int, StatusCode] = {code.value[0]: code for code in StatusCode}
+# After one of these in a response, nothing of its request was executed: proto/v1/kv.proto says so.
+_REFUSED = (StatusCode.INVALID_ARGUMENT, StatusCode.NOT_FOUND, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED)
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,18 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case _:
             error = ServerError(f"{target}: {code.name}: {details}")
     return Failure(error, executed, transient)
+
+
+def trailing_of(code: StatusCode, failed: kv_pb2.BatchResponse | kv_pb2.RequestFailure) -> dict[str, str | bytes]:
+    """Return what the trailing metadata of a call that failed like this request would say."""
+    trailing: dict[str, str | bytes] = {FULL_KEY: failed.full}
+    if code in _REFUSED:
+        trailing[EXECUTED_KEY] = NOT_EXECUTED
+    if failed.HasField("failed_check"):
+        trailing[FAILED_CHECK_KEY] = str(failed.failed_check)
+    if failed.HasField("found"):
+        trailing[FOUND_KEY] = str(failed.found)
+    return trailing
 
 
 def _text(value: str | bytes) -> str:

@@ -130,6 +130,8 @@ class Pipeline:
         room_bytes = size = len(data)
         response: asyncio.Future[Response]
         try:
+            if message.request_ops:
+                raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
             table = self._serving.store.open_table(message.table)
             request = codec.decode(message, table.limits, table.id, size, self._serving.now_ms)
             response = self._serving.batcher.submit(request, self._account)

@@ -12,6 +12,7 @@ import secrets
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -25,8 +26,10 @@ from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
 from gpkvs.server import codec
+from gpkvs.server.several import decode_several
 
 EXAMPLES_A_ROUND = 300
+MESSAGE_BYTES_MAX = 64 << 20
 REFUSALS = (InvalidArgumentError, NoSpaceError, ConflictError)
 
 U32 = st.one_of(st.integers(0, 12), st.sampled_from([4096, 4097, 1 << 20, 2**31, 2**32 - 1]))
@@ -36,7 +39,28 @@ LENGTHS = st.lists(U32, max_size=12).map(lambda lengths: b"".join(n.to_bytes(4, 
 TABLES = st.sampled_from(["", "", "default", "numbers", "numbers", "none", "\0"])
 
 
-COLUMNS = ("ops", "keys", "key_lengths", "values", "value_lengths", "conditions", "expected", "expiries", "ttls")
+COLUMNS = (
+    "ops",
+    "keys",
+    "key_lengths",
+    "values",
+    "value_lengths",
+    "conditions",
+    "expected",
+    "expiries",
+    "ttls",
+    "request_ops",
+)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, operations: int) -> bytes:
+    """Return how many operations each request of a message has, as a rule."""
+    bounds = sorted({0, operations, *draw(st.lists(st.integers(0, operations), max_size=4))})
+    counts = [end - begin for begin, end in pairwise(bounds)]
+    if draw(st.integers(0, 5)) == 0:
+        counts.append(draw(U32))
+    return b"".join(count.to_bytes(4, "little") for count in counts)
 
 
 @st.composite
@@ -76,6 +100,8 @@ def near_requests(draw: st.DrawFn) -> bytes:
         id=draw(st.integers(0, 2**64 - 1)),
         **draw(options(ops)),
     )
+    if draw(st.integers(0, 3)) == 0:
+        message.request_ops = draw(cuts(len(ops)))
     match draw(st.sampled_from(["nothing", "nothing", "field", "bytes"])):
         case "field":
             name = draw(st.sampled_from(COLUMNS))
@@ -112,22 +138,25 @@ REQUESTS = st.one_of(
         expected=BYTES,
         expiries=BYTES,
         ttls=BYTES,
+        request_ops=st.one_of(st.just(b""), LENGTHS),
     ).map(lambda message: message.SerializeToString()),
     st.binary(max_size=200),
 )
 
 
-def decoded(data: bytes, store: gpkvs.Store) -> codec.Request | None:
-    """Take a request as the server does; None if it is refused."""
+def decoded(data: bytes, store: gpkvs.Store) -> list[codec.Request]:
+    """Take the requests of a message as the server does; none if it is refused."""
     try:
         message = kv_pb2.BatchRequest.FromString(data)
     except DecodeError:
-        return None
+        return []
     try:
-        table = store.table(message.table)
-        return codec.decode(message, table.limits, table.id, len(data))
+        table = store.open_table(message.table)
+        if message.request_ops:
+            return decode_several(message, table.limits, table.id, MESSAGE_BYTES_MAX, lambda: store.now_ms)
+        return [codec.decode(message, table.limits, table.id, len(data), lambda: store.now_ms)]
     except REFUSALS:
-        return None
+        return []
 
 
 def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
@@ -171,7 +200,7 @@ def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
         def send(messages: list[bytes]) -> None:
             nonlocal sent, executed
             sent += len(messages)
-            requests = [request for data in messages if (request := decoded(data, store)) is not None]
+            requests = [request for data in messages for request in decoded(data, store)]
             if requests:
                 executed += execute(requests, store)
 

@@ -205,7 +205,7 @@ class CountResponse(_message.Message):
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls")
+    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class BatchRequest(_message.Message):
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     EXPIRIES_FIELD_NUMBER: _ClassVar[int]
     TTLS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_OPS_FIELD_NUMBER: _ClassVar[int]
     table: str
     ops: bytes
     keys: bytes
@@ -232,10 +233,11 @@ class BatchRequest(_message.Message):
     expected: bytes
     expiries: bytes
     ttls: bytes
-    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ...) -> None: ...
+    request_ops: bytes
+    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ..., request_ops: _Optional[bytes] = ...) -> None: ...
 
 class BatchResponse(_message.Message):
-    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full", "failed_check", "found")
+    __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full", "failed_check", "found", "failures")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +248,7 @@ class BatchResponse(_message.Message):
     FULL_FIELD_NUMBER: _ClassVar[int]
     FAILED_CHECK_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: bytes
     values: bytes
@@ -256,4 +259,21 @@ class BatchResponse(_message.Message):
     full: str
     failed_check: int
     found: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ..., failed_check: _Optional[int] = ..., found: _Optional[int] = ...) -> None: ...
+    failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ..., failed_check: _Optional[int] = ..., found: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ...) -> None: ...
+
+class RequestFailure(_message.Message):
+    __slots__ = ("request", "code", "message", "full", "failed_check", "found")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_CHECK_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    code: int
+    message: str
+    full: str
+    failed_check: int
+    found: int
+    def __init__(self, request: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., full: _Optional[str] = ..., failed_check: _Optional[int] = ..., found: _Optional[int] = ...) -> None: ...

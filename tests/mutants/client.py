@@ -104,4 +104,20 @@ MUTANTS = (
         "a sender that waits for room when the stream ends waits for ever",
         ("client/test_pipeline.py::test_a_sender_that_waits_for_room_is_told_of_the_end",),
     ),
+    Mutant(
+        "conflict-may-be-executed",
+        "client/retry.py",
+        "int(found) if found else None), False",
+        "int(found) if found else None), True",
+        "a conflict leaves its caller in doubt whether the request was executed",
+        ("client/test_options.py::test_a_conflict_names_the_check_and_is_not_repeated",),
+    ),
+    Mutant(
+        "failures-one-off",
+        "client/several.py",
+        "        if number in failures:",
+        "        if number - 1 in failures:",
+        "a request that failed is told that it was done",
+        ("client/test_several.py::test_requests_of_different_shapes_share_messages",),
+    ),
 )

@@ -184,4 +184,28 @@ MUTANTS = (
         "after large batches idle Pipelines are ended",
         ("server/test_memory.py::test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message",),
     ),
+    Mutant(
+        "numbers-told-to-all",
+        "server/codec.py",
+        "tells = not result.has_numbers or Status.CONDITION_FAILED in own",
+        "tells = True",
+        "a request without conditions on a table of numbers gets versions, because of its neighbours in the batch",
+        ("server/test_options.py::test_tables_of_numbers_tell_versions_only_of_failed_conditions",),
+    ),
+    Mutant(
+        "time-to-live-for-zero",
+        "server/options.py",
+        "return np.where(ttls == 0, ttls,",
+        "return np.where(ttls == 1, ttls,",
+        "an operation without a time to live expires at once",
+        ("server/test_options.py::test_keys_expire_when_they_are_told_to",),
+    ),
+    Mutant(
+        "several-cut-at-the-sets",
+        "server/several.py",
+        "value_bounds = _bounds_of(HAS_VALUE[ops])",
+        "value_bounds = _bounds_of(HAS_VALUE[ops] & (ops != Op.INCREMENT.value))",
+        "a request of a message gets the values of another",
+        ("server/test_several.py::test_each_request_has_its_own_outcome",),
+    ),
 )

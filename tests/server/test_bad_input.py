@@ -128,7 +128,7 @@ def test_message_over_the_limit(shared: Server) -> None:
 
 def test_unknown_method(shared: Server) -> None:
     with Refused(grpc.StatusCode.UNIMPLEMENTED, executed=None):
-        shared.channel.unary_unary("/gpkvs.v1.KV/Scan")(b"")
+        shared.channel.unary_unary("/gpkvs.v1.KV/Rename")(b"")
 
 
 def test_refusals_are_counted(shared: Server) -> None:
