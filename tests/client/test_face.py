@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -16,7 +17,14 @@ import numpy as np
 import pytest
 
 from gpkvs import Op
-from gpkvs.client import ClientClosedError, DeadlineError, OutcomeUnknownError, UnavailableError
+from gpkvs.client import (
+    AsyncClient,
+    AsyncTransaction,
+    ClientClosedError,
+    DeadlineError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,
@@ -27,6 +35,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
 from tests.conftest import assert_clean
 from tests.serving import Server
@@ -566,6 +575,49 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             block.__exit__(None, None, None)
         with pytest.raises(error), transaction as t:
             t.get(b"k")
+
+
+def test_two_hundred_callers_take_two_hundred_codes(serve: Callable[[], Server]) -> None:
+    """The story of a URL shortener: each caller takes the first code that is free, and no two take the same."""
+
+    async def take(client: AsyncClient, url: bytes) -> bytes:
+        for number in range(1000):
+            code = b"%03d" % number
+            try:
+                await client.set(code, url, if_absent=True)
+            except ConditionFailedError:
+                continue
+            return code
+        raise AssertionError
+
+    async def main() -> None:
+        target = serve().target
+        async with AsyncClient(target, table="codes") as one, AsyncClient(target, table="codes") as other:
+            await one.create_table("codes", index_bytes=1 << 16)
+            urls = [b"https://example.org/%d" % i for i in range(200)]
+            codes = await asyncio.gather(*(take((one, other)[i % 2], url) for i, url in enumerate(urls)))
+            assert sorted(codes) == [b"%03d" % i for i in range(200)]
+            assert await one.get_all(codes) == dict(zip(codes, urls, strict=True))
+
+    asyncio.run(main())
+
+
+def test_a_commit_whose_response_is_lost_is_not_repeated() -> None:
+    async def main() -> None:
+        async with serving() as server, AsyncClient(server.target) as client:
+            runs = []
+
+            async def work(t: AsyncTransaction) -> None:
+                runs.append(await t.get(b"k"))
+                t.set(b"k", b"v")
+                server.faults = [lose_response]
+
+            with pytest.raises(OutcomeUnknownError):
+                await client.transact(work)
+            assert runs == [None]
+            assert len(server.messages) == 2
+
+    asyncio.run(main())
 
 
 def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Server], tmp_path: Path) -> None:
