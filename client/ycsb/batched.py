@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
+
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.client.ycsb.runner import Return, Runner
 from gpkvs.client.ycsb.workload import Operation, Record, Step, pack, unpack
 from gpkvs.errors import GpkvsError
+from gpkvs.operations import ttl_ms
 
 Request = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
@@ -98,8 +101,12 @@ class BatchRunner(Runner):
         """Send one request, and note the outcome of each operation."""
         operations: list[Request] = [(Op.GET, part.key) for part in readers]
         operations += [(Op.SET, part.key, pack(record)) for part, record in writes]
+        ttls = None
+        if self._ttl and writes:
+            ttls = np.zeros(len(operations), np.uint64)
+            ttls[len(readers) :] = ttl_ms(self._ttl)
         try:
-            result = await self._client.execute(Batch.of(operations))
+            result = await self._client.execute(Batch.of(operations), ttls=ttls)
         except GpkvsError as error:
             failed = self._failed(error)
             for part in readers:
@@ -121,6 +128,7 @@ class BatchRunner(Runner):
 
     def _measure_read(self, part: _Part, start_ns: int, intended_ns: int) -> None:
         fields = self._workload.read_fields(part.record) if part.record is not None else {}
-        self._measure("READ", part.read or Return.ERROR, start_ns, intended_ns)
-        if self._properties.dataintegrity:
+        result = part.read or Return.ERROR
+        self._measure("READ", result, start_ns, intended_ns)
+        if self._properties.dataintegrity and not self._has_expired(result):
             self._verify(part.key, fields)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self, get_type_hints
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import ttl_ms
 from gpkvs.text import quoted
 
 WORKLOADS: Final = ("a", "b", "c", "d", "f")
@@ -22,8 +23,9 @@ _WITHOUT_EFFECT: Final = frozenset({"workload", "db", "exporter", "exportfile", 
 class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
-    `table` is by default the server's default table (YCSB: usertable). Two are not YCSB's: `seed` repeats a run's
-    choices (0: random), and `batch` is the number of operations in a message.
+    `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a run's
+    choices (0: random), `batch` is the number of operations in a message, and `ttl` is how long a record stays after
+    each write (0: for ever).
     """
 
     recordcount: int = 0
@@ -50,6 +52,7 @@ class Properties:
     core_workload_insertion_retry_interval: int = 3  # seconds
     threadcount: int = 1
     batch: int = 1  # operations in a message
+    ttl: float = 0.0  # seconds until a record expires; 0: never
     target: float = 0.0  # operations per second; 0: as fast as it goes
     maxexecutiontime: int = 0  # seconds; 0: until all operations are done
     measurementtype: str = "hdrhistogram"
@@ -99,9 +102,11 @@ class Properties:
         _choice("measurement.interval", self.measurement_interval, ("op", "intended", "both"))
         if self.scanproportion:
             raise InvalidArgumentError(
-                "gpkvs has no scans (its index is a hash table): set it to 0, workload e cannot run here",
+                "a scan of gpkvs cannot begin at a key, because its index is a hash table and keeps no order of keys: "
+                "set it to 0, workload e cannot run here",
                 field="scanproportion",
             )
+        ttl_ms(self.ttl or None)  # a wrong one is refused here, before anything is sent
         for name in ("fieldcount", "threadcount", "batch", "status_interval"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{getattr(self, name)}, it must be at least 1", field=_ycsb_name(name))
@@ -172,7 +177,8 @@ def read_workload(name: str) -> dict[str, str]:
     """
     if name == "e":
         raise InvalidArgumentError(
-            "gpkvs has no scans (its index is a hash table), and e is 95 % scans", field="workload"
+            "e is 95 % scans of the records behind a key, and gpkvs keeps no order of keys (its index is a hash table)",
+            field="workload",
         )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")
     return parse_lines(text.splitlines())

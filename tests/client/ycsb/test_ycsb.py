@@ -214,8 +214,8 @@ def test_a_time_limit_ends_a_run(server: Server) -> None:
         (("load", "-p", "recordcount"), "name=value"),
         (("load", "-P", "/nonexistent/workload"), "cannot read"),
         (("load", "-p", "recordcount=10", "--target", "1000"), "--ops-per-second"),
-        (("run", "-p", "recordcount=10", "-p", "operationcount=1", "-p", "scanproportion=1"), "no scans"),
-        (("run", "--workload", "e"), "no scans"),
+        (("run", "-p", "recordcount=10", "-p", "operationcount=1", "-p", "scanproportion=1"), "no order of keys"),
+        (("run", "--workload", "e"), "no order of keys"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments: tuple[str, ...], words: str) -> None:
