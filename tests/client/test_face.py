@@ -28,6 +28,7 @@ from gpkvs.client import (
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,
+    CorruptRecordError,
     InvalidArgumentError,
     NotANumberError,
     NumberOverflowError,
@@ -35,6 +36,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.scan import Scan, ScanPiece
 from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
 from tests.conftest import assert_clean
@@ -401,6 +403,22 @@ def test_a_scan(db: Any) -> None:
         db.count("text")
     handle = db.table(db.list_tables()[0].name)
     assert handle.count() == len(list(handle.scan()))
+
+
+def test_a_scan_tells_of_damaged_records_at_its_end() -> None:
+    def piece(keys: list[bytes], damaged: int, cursor: bytes) -> ScanPiece:
+        lengths, none = np.array([len(key) for key in keys], np.uint32), np.empty(0, np.uint64)
+        column = np.frombuffer(b"".join(keys), np.uint8)
+        return ScanPiece(column, lengths, column, lengths, none, none, damaged, cursor)
+
+    pieces = [piece([b"a", b"bc"], 1, b"1"), piece([], 0, b"2"), piece([b"d"], 2, b"")]
+    scan: Scan[tuple[bytes, bytes]] = Scan(iter(pieces), b"", None, keys_only=False)
+    assert [next(scan) for _ in range(3)] == [(b"a", b"a"), (b"bc", b"bc"), (b"d", b"d")]
+    assert scan.cursor == b"2"  # the last piece might not be read to its end
+    with pytest.raises(CorruptRecordError, match="3 records fail"):
+        next(scan)
+    with pytest.raises(StopIteration):
+        next(scan)
 
 
 def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
