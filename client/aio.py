@@ -434,6 +434,9 @@ class AsyncClient(AsyncKeyValues):
             await asyncio.sleep(min(0.05, max(left_s, 0)))
         raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
 
+    def _require_here(self) -> None:
+        self._origin.require()
+
     def _require_open(self) -> None:
         self._origin.require()
         if self._is_closed:

@@ -76,6 +76,10 @@ class AsyncKeyValues(ABC):
     def _require_open(self) -> None:
         """Refuse to go on where it was closed."""
 
+    @abstractmethod
+    def _require_here(self) -> None:
+        """Refuse to go on in the child of a fork."""
+
     def _operations(self) -> OperationList:
         self._require_open()
         return OperationList((), self._known_limits)
@@ -278,7 +282,7 @@ class AsyncKeyValues(ABC):
         operations
             ``(Op.GET, key)``, ``(Op.SET, key, value)``: as `KeyValues.batch`, which has results and errors too.
         """
-        self._require_open()
+        self._require_here()
         return AsyncBatch(self, operations, table, timeout)
 
     @overload
@@ -486,6 +490,9 @@ class AsyncTable(AsyncKeyValues):
     def _require_open(self) -> None:
         self._db._require_open()
 
+    def _require_here(self) -> None:
+        self._db._require_here()
+
     def _submit(
         self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
     ) -> Awaitable[Any]:
@@ -562,6 +569,7 @@ class AsyncBatch(OperationList):
             await self._execute()
 
     async def _execute(self) -> list[Result]:
+        self._db._require_open()
         return await self._db._commit(self, self._table, self._timeout) if len(self) else []
 
 

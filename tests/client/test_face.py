@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -16,10 +17,18 @@ import numpy as np
 import pytest
 
 from gpkvs import Op
-from gpkvs.client import ClientClosedError, DeadlineError, OutcomeUnknownError, UnavailableError
+from gpkvs.client import (
+    AsyncClient,
+    AsyncTransaction,
+    ClientClosedError,
+    DeadlineError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,
+    CorruptRecordError,
     InvalidArgumentError,
     NotANumberError,
     NumberOverflowError,
@@ -27,6 +36,8 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.scan import Scan, ScanPiece
+from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
 from tests.conftest import assert_clean
 from tests.serving import Server
@@ -394,6 +405,22 @@ def test_a_scan(db: Any) -> None:
     assert handle.count() == len(list(handle.scan()))
 
 
+def test_a_scan_tells_of_damaged_records_at_its_end() -> None:
+    def piece(keys: list[bytes], damaged: int, cursor: bytes) -> ScanPiece:
+        lengths, none = np.array([len(key) for key in keys], np.uint32), np.empty(0, np.uint64)
+        column = np.frombuffer(b"".join(keys), np.uint8)
+        return ScanPiece(column, lengths, column, lengths, none, none, damaged, cursor)
+
+    pieces = [piece([b"a", b"bc"], 1, b"1"), piece([], 0, b"2"), piece([b"d"], 2, b"")]
+    scan: Scan[tuple[bytes, bytes]] = Scan(iter(pieces), b"", None, keys_only=False)
+    assert [next(scan) for _ in range(3)] == [(b"a", b"a"), (b"bc", b"bc"), (b"d", b"d")]
+    assert scan.cursor == b"2"  # the last piece might not be read to its end
+    with pytest.raises(CorruptRecordError, match="3 records fail"):
+        next(scan)
+    with pytest.raises(StopIteration):
+        next(scan)
+
+
 def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
     db.set(b"a", b"1")
 
@@ -566,6 +593,49 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             block.__exit__(None, None, None)
         with pytest.raises(error), transaction as t:
             t.get(b"k")
+
+
+def test_two_hundred_callers_take_two_hundred_codes(serve: Callable[[], Server]) -> None:
+    """The story of a URL shortener: each caller takes the first code that is free, and no two take the same."""
+
+    async def take(client: AsyncClient, url: bytes) -> bytes:
+        for number in range(1000):
+            code = b"%03d" % number
+            try:
+                await client.set(code, url, if_absent=True)
+            except ConditionFailedError:
+                continue
+            return code
+        raise AssertionError
+
+    async def main() -> None:
+        target = serve().target
+        async with AsyncClient(target, table="codes") as one, AsyncClient(target, table="codes") as other:
+            await one.create_table("codes", index_bytes=1 << 16)
+            urls = [b"https://example.org/%d" % i for i in range(200)]
+            codes = await asyncio.gather(*(take((one, other)[i % 2], url) for i, url in enumerate(urls)))
+            assert sorted(codes) == [b"%03d" % i for i in range(200)]
+            assert await one.get_all(codes) == dict(zip(codes, urls, strict=True))
+
+    asyncio.run(main())
+
+
+def test_a_commit_whose_response_is_lost_is_not_repeated() -> None:
+    async def main() -> None:
+        async with serving() as server, AsyncClient(server.target) as client:
+            runs = []
+
+            async def work(t: AsyncTransaction) -> None:
+                runs.append(await t.get(b"k"))
+                t.set(b"k", b"v")
+                server.faults = [lose_response]
+
+            with pytest.raises(OutcomeUnknownError):
+                await client.transact(work)
+            assert runs == [None]
+            assert len(server.messages) == 2
+
+    asyncio.run(main())
 
 
 def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Server], tmp_path: Path) -> None:

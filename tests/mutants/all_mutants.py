@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, expiry, exports, growth, kernels, scan, server, storage
+from tests.mutants import client, compaction, expiry, exports, faces, growth, kernels, scan, server, storage
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
@@ -15,6 +15,7 @@ _ALL: tuple[Mutant, ...] = (
     *scan.MUTANTS,
     *expiry.MUTANTS,
     *exports.MUTANTS,
+    *faces.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -13,14 +13,24 @@ from gpkvs.client import (
     AsyncClient,
     AsyncObjects,
     AsyncPipeline,
+    AsyncTransaction,
     Client,
     GatherConfig,
     Objects,
     OutcomeUnknownError,
     RetryPolicy,
+    TableHandle,
     TableInfo,
 )
-from gpkvs.errors import CorruptRecordError, ForkedError, GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.errors import (
+    ConditionFailedError,
+    CorruptRecordError,
+    ForkedError,
+    GpkvsError,
+    InvalidArgumentError,
+    NoSpaceError,
+)
+from gpkvs.face import KeyValues
 
 
 def embedded(path: Path) -> bytes | None:
@@ -32,7 +42,32 @@ def embedded(path: Path) -> bytes | None:
         assert version
         assert values
         assert result.status[0] == Status.OK
+        print(face(kept), kept.table("default").exists(b"key"))
         return kept.get(b"key")
+
+
+def face(db: KeyValues) -> float | None:
+    """Work with a store and with a client alike."""
+    version: int = db.set(b"face", b"1", ttl=60, if_absent=True)
+    pair: tuple[bytes, int] | None = db.get_with_version(b"face")
+    value: bytes = db.get(b"none", b"default")
+    either: bytes | int = db.get(b"none", 0)
+    try:
+        db.set(bytearray(b"face"), memoryview(b"2"), if_version=version + 1)
+    except ConditionFailedError as error:
+        there: int | None = error.version
+        assert there == version
+    db[b"count"] = b"%d" % db.incr(b"count", -1)
+    pairs: list[tuple[bytes, bytes]] = list(db.scan(b"face"))
+    keys: list[bytes] = list(db.scan(keys_only=True))
+    found: dict[bytes, bytes] = db.get_all(keys)
+    number: int = db.transact(lambda t: len(t.get(b"face", b"")))
+    with db.batch() as batch, db.transaction() as t:
+        batch.check(b"face", version=version)
+        batch.append(b"face", b"!")
+        t.delete(b"count")
+    print(pair, value, either, pairs, found, number, batch.results, b"face" in db, db.count(b"fa"))
+    return db.ttl(b"face")
 
 
 def columns(client: Client) -> int:
@@ -58,7 +93,8 @@ def blocking(target: str) -> tuple[bytes | None, int, bool]:
         names: list[str] = [table.name for table in client.list_tables()]
         print(names, client.info().version, objects.get(b"user:1")["name"], columns(client))
         results = client.batch([(Op.GET, b"answer"), (Op.SET, b"k", b"v"), (Op.DELETE, b"k")])
-        print(len(results))
+        table: TableHandle = client.table("default")
+        print(len(results), face(client), table.count(timeout=5))
         return client.get(b"answer"), version, client.delete(b"answer")
 
 
@@ -68,6 +104,12 @@ async def stream(pipeline: AsyncPipeline, batches: list[Batch]) -> int:
         count += len(result.status)
     answer = await pipeline.send(batches[0])
     return count + len((await answer).status)
+
+
+async def count_up(t: AsyncTransaction) -> int:
+    number = int(await t.get(b"number", b"0")) + 1
+    t.set(b"number", b"%d" % number)
+    return number
 
 
 async def asynchronous(target: str) -> bytes | None:
@@ -80,6 +122,9 @@ async def asynchronous(target: str) -> bytes | None:
         assert batch.results[1] == b"1"
         async with client.pipeline() as pipeline:
             await stream(pipeline, [Batch.of([(Op.GET, b"a")])])
+        number: int = await client.transact(count_up)
+        async for key in client.scan(keys_only=True, limit=number):
+            print(key, await client.ttl(key))
         await AsyncObjects(client).set(b"list", [1, 2, 3])
         return await client.get(b"a", timeout=1.0)
 

@@ -1,0 +1,83 @@
+"""Mistakes in the face of the store and the clients: transactions, times, numbers, scans."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_TRANSACTION, _TESTS = "gpkvs/transaction.py", "client/test_face.py::"
+_CHANGED = (f"{_TESTS}test_a_transaction_whose_reads_changed_writes_nothing[store]",)
+
+MUTANTS = (
+    Mutant(
+        "transaction-without-guards",
+        _TRANSACTION,
+        "        self._add_checks(operations)\n        for key",
+        "        for key",
+        "a transaction writes what it decided from values that have changed",
+        _CHANGED,
+    ),
+    Mutant(
+        "half-a-guard",
+        _TRANSACTION,
+        "operations.check(key, absent=True)",
+        "pass",
+        "a transaction does not notice a key that was made after it had looked for it",
+        _CHANGED,
+    ),
+    Mutant(
+        "zombies-raise",
+        _TRANSACTION,
+        "                self.require_unchanged()",
+        "                pass",
+        "a transaction fails because of two values that were never there together",
+        (f"{_TESTS}test_an_exception_of_what_does_not_fit_together_is_not_raised[store]",),
+    ),
+    Mutant(
+        "transaction-blind-to-itself",
+        _TRANSACTION,
+        "        if key in self._written:\n            written",
+        "        if False:\n            written",
+        "a transaction does not see what it has written",
+        (f"{_TESTS}test_a_transaction_sees_what_it_wrote_and_reads_once[store]",),
+    ),
+    Mutant(
+        "ttl-without-a-clock",
+        "gpkvs/operations.py",
+        "expiries[expiries > 0] += np.uint64(now_ms())",
+        "pass",
+        "a store takes a time to live for a time since 1970",
+        (f"{_TESTS}test_keys_expire[store]",),
+    ),
+    Mutant(
+        "numbers-lost-at-cuts",
+        "gpkvs/numbers.py",
+        "slice(first, first + count_max)",
+        "slice(first, first + count_max - 1)",
+        "numbers between two requests are left out",
+        (f"{_TESTS}test_more_numbers_than_a_request_takes[store]",),
+    ),
+    Mutant(
+        "negative-numbers-wrap",
+        "gpkvs/numbers.py",
+        "if int(low) < limits.min or int(high) > limits.max:",
+        "if int(high) > limits.max:",
+        "-1 becomes 2**64 - 1",
+        (f"{_TESTS}test_numbers[store]",),
+    ),
+    Mutant(
+        "damage-left-out-silently",
+        "gpkvs/scan.py",
+        "        if self._damaged:",
+        "        if False:",
+        "a scan leaves out damaged records and says nothing",
+        (f"{_TESTS}test_a_scan_tells_of_damaged_records_at_its_end",),
+    ),
+    Mutant(
+        "embedded-lengths-unchecked",
+        "gpkvs/operations.py",
+        "            self._check(limits)",
+        "            pass",
+        "the embedded store takes an empty key",
+        (f"{_TESTS}test_what_is_like_bytes_and_what_is_not[store]",),
+    ),
+)
