@@ -9,8 +9,10 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+
+import numpy as np
 
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.client.ycsb.runner import Return, Runner
@@ -99,7 +101,7 @@ class BatchRunner(Runner):
         operations: list[Request] = [(Op.GET, part.key) for part in readers]
         operations += [(Op.SET, part.key, pack(record)) for part, record in writes]
         try:
-            result = await self._client.execute(Batch.of(operations))
+            result = await self._client.execute(self._expiring(Batch.of(operations)))
         except GpkvsError as error:
             failed = self._failed(error)
             for part in readers:
@@ -118,6 +120,13 @@ class BatchRunner(Runner):
                     part.read = self._failed(error)
         for part, _ in writes:
             part.written = Return.OK
+
+    def _expiring(self, batch: Batch) -> Batch:
+        """Return a batch whose SETs expire, if they shall."""
+        if not self._properties.ttl:
+            return batch
+        expiry = time.time_ns() // 1_000_000 + round(1000 * self._properties.ttl)
+        return replace(batch, expiries=np.where(batch.ops == Op.SET.value, np.uint64(expiry), np.uint64(0)))
 
     def _measure_read(self, part: _Part, start_ns: int, intended_ns: int) -> None:
         fields = self._workload.read_fields(part.record) if part.record is not None else {}

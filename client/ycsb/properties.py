@@ -18,12 +18,16 @@ DISTRIBUTIONS: Final = ("uniform", "zipfian", "latest")
 _WITHOUT_EFFECT: Final = frozenset({"workload", "db", "exporter", "exportfile", "operation.timeout"})
 
 
+_TTL_MAX = 1e9  # seconds: 30 years
+
+
 @dataclass(frozen=True)
 class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
-    `table` is by default the server's default table (YCSB: usertable). Two are not YCSB's: `seed` repeats a run's
-    choices (0: random), and `batch` is the number of operations in a message.
+    `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a
+    run's choices (0: random), `batch` is the number of operations in a message, and after `ttl` seconds a written record
+    expires (0: never).
     """
 
     recordcount: int = 0
@@ -57,6 +61,7 @@ class Properties:
     hdrhistogram_percentiles: str = "50,95,99"
     status_interval: int = 10  # seconds
     seed: int = 0
+    ttl: float = 0.0
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[str]]:
@@ -99,9 +104,11 @@ class Properties:
         _choice("measurement.interval", self.measurement_interval, ("op", "intended", "both"))
         if self.scanproportion:
             raise InvalidArgumentError(
-                "gpkvs has no scans (its index is a hash table): set it to 0, workload e cannot run here",
+                "there are no scans from a key on, for the index is a hash table: set it to 0, workload e cannot run here",
                 field="scanproportion",
             )
+        if not 0 <= self.ttl < _TTL_MAX:
+            raise InvalidArgumentError(f"{self.ttl:g}, it must be a number of seconds, or 0: never", field="ttl")
         for name in ("fieldcount", "threadcount", "batch", "status_interval"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{getattr(self, name)}, it must be at least 1", field=_ycsb_name(name))
@@ -172,7 +179,8 @@ def read_workload(name: str) -> dict[str, str]:
     """
     if name == "e":
         raise InvalidArgumentError(
-            "gpkvs has no scans (its index is a hash table), and e is 95 % scans", field="workload"
+            "there are no scans from a key on, for the index is a hash table, and e is 95 % such scans",
+            field="workload",
         )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")
     return parse_lines(text.splitlines())

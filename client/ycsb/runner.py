@@ -72,6 +72,7 @@ class Runner:
         self._last_operations = 0
         # Seconds between two operations of a throttled caller; 0: the next one starts when the last one is done.
         self._pace_s = properties.threadcount / properties.target if properties.target else 0.0
+        self._ttl = properties.ttl or None  # of what is written
         self._measure_op = properties.measurement_interval in ("op", "both")
         self._measure_intended = properties.measurement_interval in ("intended", "both")
 
@@ -173,7 +174,8 @@ class Runner:
             if value is None and not self._properties.writeallfields:
                 result = Return.NOT_FOUND
             else:
-                await self._client.set(key, pack(changed if value is None else {**unpack(value), **changed}))
+                whole = changed if value is None else {**unpack(value), **changed}
+                await self._client.set(key, pack(whole), ttl=self._ttl)
                 result = Return.OK
         except (GpkvsError, ValueError) as error:
             result = self._failed(error)
@@ -187,7 +189,7 @@ class Runner:
         while True:
             start_ns = time.perf_counter_ns()
             try:
-                await self._client.set(key, value)
+                await self._client.set(key, value, ttl=self._ttl)
                 result = Return.OK
             except GpkvsError as error:
                 result = self._failed(error)
