@@ -26,8 +26,8 @@ class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
     `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a
-    run's choices (0: random), `batch` is the number of operations in a message, and after `ttl` seconds a written record
-    expires (0: never).
+    run's choices (0: random), `batch` is the number of operations in a message, and a record expires `ttl`
+    seconds after it was written (0: never).
     """
 
     recordcount: int = 0
@@ -104,7 +104,7 @@ class Properties:
         _choice("measurement.interval", self.measurement_interval, ("op", "intended", "both"))
         if self.scanproportion:
             raise InvalidArgumentError(
-                "there are no scans from a key on, for the index is a hash table: set it to 0, workload e cannot run here",
+                "no scans from a key on: the index is a hash table. Set it to 0; workload e cannot run here",
                 field="scanproportion",
             )
         if not 0 <= self.ttl < _TTL_MAX:
@@ -179,7 +179,7 @@ def read_workload(name: str) -> dict[str, str]:
     """
     if name == "e":
         raise InvalidArgumentError(
-            "there are no scans from a key on, for the index is a hash table, and e is 95 % such scans",
+            "there are no scans from a key on (the index is a hash table), and e is 95 % such scans",
             field="workload",
         )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")

@@ -57,8 +57,8 @@ _HELP = (
     "two of them change one record at the same time, one may be lost. With writeallfields=true an update is one write.",
     "- --threads are concurrent callers of one connection, whose calls the client gathers into messages.",
     "- With --batch N, each caller puts N operations into a message. An operation's latency is then its message's.",
-    "- The property table is by default the server's default table. seed=N repeats the choices of a run. With ttl=SECONDS, "
-    "what is written expires.",
+    "- The property table is by default the server's default table. seed=N repeats the choices of a run. "
+    "With ttl=SECONDS, what is written expires.",
 )
 
 app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True, epilog=EVERY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, expiry, growth, kernels, scan, server, storage
+from tests.mutants import client, compaction, expiry, growth, kernels, operations, scan, server, storage
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
@@ -14,6 +14,7 @@ _ALL: tuple[Mutant, ...] = (
     *compaction.MUTANTS,
     *scan.MUTANTS,
     *expiry.MUTANTS,
+    *operations.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
