@@ -12,7 +12,7 @@ from weakref import WeakSet
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gpkvs.batch import Batch, Op, RequestResult
+from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
@@ -190,10 +190,26 @@ class AsyncClient(AsyncKeyValues):
     def _numbers_max(self) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
 
-    async def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> RequestResult:
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        ttls: U64 | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> RequestResult:
         """Execute columns as one atomic, durable request and return columns.
 
         Use it for bulk data: it makes no Python object per operation. Without `table` it takes the client's table.
+
+        Parameters
+        ----------
+        batch
+            The columns of one request.
+        ttls : (n,) uint64
+            Instead of `Batch.expiries`: milliseconds from the moment at which the server takes the request; 0: never.
+        table, timeout
+            As for all calls.
 
         Raises
         ------
@@ -205,7 +221,7 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, name)
+        message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return await self._execute(message, changes=batch.changes, timeout=timeout)
 

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gpkvs.batch import Batch, RequestResult
+from gpkvs.batch import U64, Batch, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode, encode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
@@ -107,12 +107,19 @@ class Client(KeyValues):
         check_table(name)
         return TableHandle(self, name)
 
-    def execute(self, batch: Batch, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> RequestResult:
-        """Execute columns as one atomic, durable request; errors as `AsyncClient.execute`."""
+    def execute(
+        self,
+        batch: Batch,
+        *,
+        ttls: U64 | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> RequestResult:
+        """Execute columns as one atomic, durable request; as `AsyncClient.execute`."""
         name = self._table if table is None else table
         check_table(name)
         batch.validate(self._limits)
-        message = encode(batch, name)
+        message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         return self._execute(message, changes=batch.changes, timeout=timeout)
 

@@ -453,9 +453,10 @@ class Store(KeyValues):
     def maintain(self) -> bool:
         """Do a step of the work that batches leave behind, in idle time; return whether there is more.
 
-        It moves blocks of a table that grows, empties segments of the heap that are mostly garbage, and gives back
-        space that was not needed for a minute. It need never be called: batches do what they need, and they give space
-        back too. A process that has nothing to do for long calls it each few seconds; a server does.
+        It moves blocks of a table that grows, removes keys that have expired, empties segments of the heap that are
+        mostly garbage, and gives back space that was not needed for a minute. It need never be called: batches do what
+        they need, and they give space back too. A process that has nothing to do for long calls it each few seconds; a
+        server does.
         """
         self._origin.require()
         with self._mutex:

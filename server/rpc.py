@@ -68,8 +68,7 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         # say nothing of a call whose message is still being received.
         return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
 
-    # gRPC answers for those that are not built yet: UNIMPLEMENTED.
-    handlers = {method.name: handler(method) for method in service.methods if hasattr(servicer, method.name)}
+    handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     return str(service.full_name)
 

@@ -74,11 +74,6 @@ class Lmdb:
         """Join the values."""
         return b"".join(value for _, value in result)
 
-    def records(self, *, values: bool) -> Iterator[Any]:
-        """Return all keys in their order, with their values or without."""
-        with self._env.begin(db=self._db) as transaction, transaction.cursor() as cursor:
-            yield from cursor.iternext(keys=True, values=values)
-
     def delete(self, keys: list[bytes]) -> None:
         """Delete keys as one transaction."""
         with self._env.begin(write=True, db=self._db) as transaction:

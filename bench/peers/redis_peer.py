@@ -80,7 +80,7 @@ class Redis:
         give_up = time.monotonic() + _START_SECONDS_MAX
         while True:
             try:
-                with self._connect() as connection:
+                with self.connect() as connection:
                     connection.sendall(b"PING\r\n")
                     if connection.recv(7) == b"+PONG\r\n":
                         return
@@ -91,13 +91,14 @@ class Redis:
                 raise BenchError(f"redis-server does not start: {text}")
             time.sleep(0.02)
 
-    def _connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
+        """Return a new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def load(self, records: int) -> None:
         """Store the keys that redis-benchmark will ask for, with values of 8 bytes."""
         head, middle = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:", b"\r\n$8\r\nxxxxxxxx\r\n"
-        with self._connect() as connection:
+        with self.connect() as connection:
             for start in range(0, records, _LOAD_KEYS):
                 numbers = np.arange(start, min(start + _LOAD_KEYS, records))
                 commands = np.empty((len(numbers), len(head) + 12 + len(middle)), np.uint8)
@@ -121,7 +122,7 @@ class Redis:
     @contextmanager
     def connected(self) -> Iterator[Callable[[bytes, int], None]]:
         """Connect; what is yielded sends SETs (`commands`) and waits until redis has responded to so many."""
-        with self._connect() as connection:
+        with self.connect() as connection:
             yield partial(_set, connection)
 
     async def benchmark(self, operation: str, records: int, seconds: float, connections: int, pipeline: int) -> Run:

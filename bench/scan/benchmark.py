@@ -139,8 +139,9 @@ def _measure_shape(
             tasks |= _tasks_of_lmdb(peer, shape)
         _take_turns(tasks, options, progress, runs)
     finally:
-        for one in (store, *peers):
-            one.close()
+        store.close()
+        for peer in peers:
+            peer.close()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_measure_server(options, shape, folder, progress, runs))
 

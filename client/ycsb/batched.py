@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -18,6 +18,7 @@ from gpkvs.batch import Batch, Op, Status
 from gpkvs.client.ycsb.runner import Return, Runner
 from gpkvs.client.ycsb.workload import Operation, Record, Step, pack, unpack
 from gpkvs.errors import GpkvsError
+from gpkvs.operations import ttl_ms
 
 Request = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
@@ -100,8 +101,12 @@ class BatchRunner(Runner):
         """Send one request, and note the outcome of each operation."""
         operations: list[Request] = [(Op.GET, part.key) for part in readers]
         operations += [(Op.SET, part.key, pack(record)) for part, record in writes]
+        ttls = None
+        if self._ttl and writes:
+            ttls = np.zeros(len(operations), np.uint64)
+            ttls[len(readers) :] = ttl_ms(self._ttl)
         try:
-            result = await self._client.execute(self._expiring(Batch.of(operations)))
+            result = await self._client.execute(Batch.of(operations), ttls=ttls)
         except GpkvsError as error:
             failed = self._failed(error)
             for part in readers:
@@ -121,15 +126,9 @@ class BatchRunner(Runner):
         for part, _ in writes:
             part.written = Return.OK
 
-    def _expiring(self, batch: Batch) -> Batch:
-        """Return a batch whose SETs expire, if they shall."""
-        if not self._properties.ttl:
-            return batch
-        expiry = time.time_ns() // 1_000_000 + round(1000 * self._properties.ttl)
-        return replace(batch, expiries=np.where(batch.ops == Op.SET.value, np.uint64(expiry), np.uint64(0)))
-
     def _measure_read(self, part: _Part, start_ns: int, intended_ns: int) -> None:
         fields = self._workload.read_fields(part.record) if part.record is not None else {}
-        self._measure("READ", part.read or Return.ERROR, start_ns, intended_ns)
-        if self._properties.dataintegrity:
+        result = part.read or Return.ERROR
+        self._measure("READ", result, start_ns, intended_ns)
+        if self._properties.dataintegrity and not self._has_expired(result):
             self._verify(part.key, fields)

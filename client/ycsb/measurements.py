@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
@@ -67,9 +68,16 @@ class Series:
 
 
 class Measurements:
-    """All series of a run, and what the operations returned."""
+    """All series of a run, and what the operations returned.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    as_asked
+        The results that are no failures.
+    """
+
+    def __init__(self, as_asked: Collection[str] = ("OK",)) -> None:
+        self._as_asked = as_asked
         self.series: dict[str, Series] = {}
         self.returns: dict[str, Counter[str]] = {}
 
@@ -89,8 +97,13 @@ class Measurements:
 
     @property
     def not_ok(self) -> int:
-        """How many results were not OK."""
-        return sum(counter.total() - counter["OK"] for counter in self.returns.values())
+        """How many results were failures."""
+        return sum(
+            count
+            for counter in self.returns.values()
+            for result, count in counter.items()
+            if result not in self._as_asked
+        )
 
 
 def ordinal(number: float) -> str:

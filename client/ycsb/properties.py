@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self, get_type_hints
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import ttl_ms
 from gpkvs.text import quoted
 
 WORKLOADS: Final = ("a", "b", "c", "d", "f")
@@ -18,16 +19,13 @@ DISTRIBUTIONS: Final = ("uniform", "zipfian", "latest")
 _WITHOUT_EFFECT: Final = frozenset({"workload", "db", "exporter", "exportfile", "operation.timeout"})
 
 
-_TTL_MAX = 1e9  # seconds: 30 years
-
-
 @dataclass(frozen=True)
 class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
-    `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a
-    run's choices (0: random), `batch` is the number of operations in a message, and a record expires `ttl`
-    seconds after it was written (0: never).
+    `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a run's
+    choices (0: random), `batch` is the number of operations in a message, and `ttl` is how long a record stays after
+    each write (0: for ever).
     """
 
     recordcount: int = 0
@@ -54,6 +52,7 @@ class Properties:
     core_workload_insertion_retry_interval: int = 3  # seconds
     threadcount: int = 1
     batch: int = 1  # operations in a message
+    ttl: float = 0.0  # seconds until a record expires; 0: never
     target: float = 0.0  # operations per second; 0: as fast as it goes
     maxexecutiontime: int = 0  # seconds; 0: until all operations are done
     measurementtype: str = "hdrhistogram"
@@ -61,7 +60,6 @@ class Properties:
     hdrhistogram_percentiles: str = "50,95,99"
     status_interval: int = 10  # seconds
     seed: int = 0
-    ttl: float = 0.0
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[str]]:
@@ -104,11 +102,11 @@ class Properties:
         _choice("measurement.interval", self.measurement_interval, ("op", "intended", "both"))
         if self.scanproportion:
             raise InvalidArgumentError(
-                "no scans from a key on: the index is a hash table. Set it to 0; workload e cannot run here",
+                "a scan of gpkvs cannot begin at a key, because its index is a hash table and keeps no order of keys: "
+                "set it to 0, workload e cannot run here",
                 field="scanproportion",
             )
-        if not 0 <= self.ttl < _TTL_MAX:
-            raise InvalidArgumentError(f"{self.ttl:g}, it must be a number of seconds, or 0: never", field="ttl")
+        ttl_ms(self.ttl or None)  # a wrong one is refused here, before anything is sent
         for name in ("fieldcount", "threadcount", "batch", "status_interval"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{getattr(self, name)}, it must be at least 1", field=_ycsb_name(name))
@@ -179,7 +177,7 @@ def read_workload(name: str) -> dict[str, str]:
     """
     if name == "e":
         raise InvalidArgumentError(
-            "there are no scans from a key on (the index is a hash table), and e is 95 % such scans",
+            "e is 95 % scans of the records behind a key, and gpkvs keeps no order of keys (its index is a hash table)",
             field="workload",
         )
     text = (resources.files("gpkvs.client.ycsb") / "workloads" / f"workload{name}").read_text("utf-8")

@@ -17,6 +17,7 @@ from gpkvs.bench.disk.benchmark import DISK_PARTS, run_disk
 from gpkvs.bench.disk.options import DiskOptions, server_options_of
 from gpkvs.bench.engine.benchmark import EngineOptions, run_engine, steps
 from gpkvs.bench.engine.workload import SHAPES
+from gpkvs.bench.expiry.benchmark import ExpiryOptions, expiry_rows, run_expiry
 from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.bench.gpu.paper import paper_tables, run_paper
@@ -358,6 +359,31 @@ def wear_command(
     with failures_exit(1), ended_by_signals(), _shown() as show:
         result = run_wear(options, parts, show)
     _print(tables_of(result, profile=False), result, json_file)
+
+
+@app.command("expiry")
+@exits({0: "measured", 1: "something is missing, or a store returns wrong values"})
+def expiry_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = ExpiryOptions.promise,
+    keys: Annotated[int, typer.Option(help="Keys that expire, and as many that stay.", min=1)] = ExpiryOptions.keys,
+    spread: Annotated[float, typer.Option(help="Seconds over which they expire.", min=0.001)] = (
+        ExpiryOptions.spread_seconds
+    ),
+    batch: Annotated[int, typer.Option(help="Operations in a batch of the traffic.", min=1)] = ExpiryOptions.batch,
+    redis: Annotated[bool, typer.Option(help="Compare with redis.")] = ExpiryOptions.redis,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """How long after their time expired keys are removed, beside traffic on other keys, and beside redis.
+
+    Nobody sees a key after its time, in either store, removed or not. The lag is how long it takes up space.
+
+    Example: gpkvs bench expiry --keys 100000 --json bench/results/expiry-process.json
+    """
+    options = ExpiryOptions(directory, promise, keys, spread, batch, redis=redis)
+    with failures_exit(1), ended_by_signals(), _shown() as show:
+        result = run_expiry(options, show)
+    _print([expiry_rows(result)], result, json_file)
 
 
 @app.command("growth")

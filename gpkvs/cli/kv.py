@@ -18,11 +18,25 @@ from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
 
 EXIT_MISS = 1
+EXIT_CONDITION = 1
 
 Key = Annotated[
     str, typer.Argument(help="The key: text in UTF-8, or a number in a table of the layout u64.", metavar="KEY")
 ]
 Table = Annotated[str, typer.Option(help="The table; without it, the default table.")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option(
+        help="Only if the key has this version, as `gpkvs get --json` prints it; in a table of the layout u64, which "
+        "has none, only if it is this number.",
+        metavar="N",
+        min=0,
+    ),
+]
+Ttl = Annotated[
+    float | None,
+    typer.Option("--ttl", help="Seconds until the key expires; without it, it stays.", metavar="SECONDS", min=0.001),
+]
 
 
 @exits({0: "found", 1: "not found", 2: "failed"})
@@ -51,40 +65,75 @@ def get_command(
         raise typer.Exit(EXIT_MISS)
 
 
-@exits({0: "stored", 2: "failed"})
+@exits({0: "stored", EXIT_CONDITION: "the condition does not hold, nothing was stored", 2: "failed"})
 def set_command(
     key: Key,
     value: Annotated[
         str | None,
         typer.Argument(help="The value, UTF-8 or a number like the key; without it, standard input is read."),
     ] = None,
+    ttl: Ttl = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key is not there.")] = False,
+    if_present: Annotated[bool, typer.Option("--if-present", help="Only if the key is there.")] = False,
+    if_version: IfVersion = None,
     target: Target = ServerConfig.listen,
     table: Table = "",
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Store a value under a key; it is durable when this returns."""
+    """Store a value under a key; it is durable when this returns.
+
+    Without --ttl the key stays, also if it was to expire before. With a condition that does not hold, nothing is
+    stored, and one line says what is there.
+
+    Example: gpkvs set session:42 alice --ttl 3600 --if-absent
+    """
+    condition = condition_of(if_absent=if_absent, if_present=if_present, if_version=if_version)
     data = sys.stdin.buffer.read() if value is None else value.encode()
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
-        request = kv_pb2.SetRequest(table=table, key=form.encode(key.encode(), "key"), value=form.encode(data, "value"))
+        request = kv_pb2.SetRequest(
+            table=table,
+            key=form.encode(key.encode(), "key"),
+            value=form.encode(data, "value"),
+            condition=condition,
+            expected=if_version or 0,
+            ttl_ms=milliseconds(ttl),
+        )
         response = kv_pb2_grpc.KVStub(channel).Set(request, timeout=timeout)
     if as_json:
-        print_json({"version": response.version})
+        print_json({"stored": response.status == kv_pb2.STATUS_OK, "version": response.version})
+    require_condition(key, response)
 
 
-@exits({0: "the key is gone (it says if it was not there)", 2: "failed"})
+@exits(
+    {
+        0: "the key is gone (it says if it was not there)",
+        EXIT_CONDITION: "the key has another version and is still there",
+        2: "failed",
+    }
+)
 def delete_command(
-    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+    key: Key,
+    if_version: IfVersion = None,
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a key, if it is there; that is durable when this returns."""
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
-        request = kv_pb2.DeleteRequest(table=table, key=form.encode(key.encode(), "key"))
+        condition = condition_of(if_version=if_version)
+        request = kv_pb2.DeleteRequest(
+            table=table, key=form.encode(key.encode(), "key"), condition=condition, expected=if_version or 0
+        )
         response = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)
     if as_json:
         print_json({"found": response.found})
-    elif not response.found:
+    if response.status == kv_pb2.STATUS_CONDITION_FAILED:
+        require_condition(key, response)
+    elif not as_json and not response.found:
         typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
 
 
@@ -105,6 +154,34 @@ def exists_command(
         print_json({"found": found})
     if not found:
         raise typer.Exit(EXIT_MISS)
+
+
+def condition_of(
+    *, if_absent: bool = False, if_present: bool = False, if_version: int | None = None
+) -> kv_pb2.Condition:
+    """Return a condition as the wire has it; more than one are wrong options."""
+    if if_absent + if_present + (if_version is not None) > 1:
+        raise typer.BadParameter("give one condition only", param_hint="--if-absent, --if-present, --if-version")
+    if if_version is not None:
+        return kv_pb2.CONDITION_EQUALS
+    if if_absent:
+        return kv_pb2.CONDITION_ABSENT
+    return kv_pb2.CONDITION_PRESENT if if_present else kv_pb2.CONDITION_NONE
+
+
+def require_condition(key: str, response: kv_pb2.SetResponse | kv_pb2.DeleteResponse) -> None:
+    """End the command with one line if the condition of an operation did not hold."""
+    if response.status == kv_pb2.STATUS_OK:
+        return
+    is_there = response.status == kv_pb2.STATUS_CONDITION_FAILED
+    what = f"has {response.version}" if is_there else "is not there"
+    typer.echo(f"gpkvs: the condition does not hold: key {quoted(key)} {what}; nothing was done", err=True)
+    raise typer.Exit(EXIT_CONDITION)
+
+
+def milliseconds(ttl: float | None) -> int:
+    """Return a time to live as the wire has it; 0: for ever."""
+    return 0 if ttl is None else max(round(ttl * 1000), 1)
 
 
 def _value(value: bytes | int | None) -> dict[str, str | int | None]:

@@ -20,6 +20,22 @@ class Gpkvs(LazyGroup):
         "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
         "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
         "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),
+        "incr": (
+            "gpkvs.cli.updates:incr_command",
+            "Add to the number that a key holds, and print the sum; it is durable when this returns.",
+        ),
+        "append": (
+            "gpkvs.cli.updates:append_command",
+            "Add text to the end of a key's value; it is durable when this returns. A key that is not there is made.",
+        ),
+        "expire": (
+            "gpkvs.cli.updates:expire_command",
+            "Change when a key expires; that is durable when this returns.",
+        ),
+        "ttl": (
+            "gpkvs.cli.updates:ttl_command",
+            'Print how many seconds a key will still be there, or "never" if it does not expire.',
+        ),
         "exists": (
             "gpkvs.cli.kv:exists_command",
             "Say by the exit status whether a key is there, without reading its value.",

@@ -49,16 +49,17 @@ _HELP = (
     "  gpkvs ycsb load --workload a -p recordcount=100000 --threads 64",
     "  gpkvs ycsb run --workload a -p recordcount=100000 -p operationcount=500000 --threads 64",
     "Workloads: a updates and reads half and half, b 95 % reads, c reads only, d reads of the newest records and 5 % "
-    "inserts, f reads and read-modify-writes half and half; e is refused: scans here have no order. All properties, "
-    "their defaults and the report's lines are those of YCSB's core workload. What differs:",
+    "inserts, f reads and read-modify-writes half and half; e is refused, because a scan here has no order of keys. "
+    "All properties, their defaults and the report's lines are those of YCSB's core workload. What differs:",
     "- --target is the server's address. YCSB's -target (operations per second) is --ops-per-second N or -p target=N.",
     "- A record is one value: a msgpack map of fieldcount fields. An update of one field (writeallfields=false) reads "
     "the record, changes the field and writes the record back. The latency of such an UPDATE is that of both calls. If "
     "two of them change one record at the same time, one may be lost. With writeallfields=true an update is one write.",
     "- --threads are concurrent callers of one connection, whose calls the client gathers into messages.",
     "- With --batch N, each caller puts N operations into a message. An operation's latency is then its message's.",
-    "- The property table is by default the server's default table. seed=N repeats the choices of a run. "
-    "With ttl=SECONDS, what is written expires.",
+    "- The property table is by default the server's default table. seed=N repeats the choices of a run.",
+    "- -p ttl=SECONDS gives each record that is inserted or updated a time to live. A record that has expired counts "
+    "as Return=NOT_FOUND, which is no failure then.",
 )
 
 app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True, epilog=EVERY)

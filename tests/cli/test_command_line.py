@@ -1,4 +1,4 @@
-"""gpkvs get, set, delete, table, info against a running server."""
+"""gpkvs get, set, delete, incr, append, expire, ttl, table, info against a running server."""
 
 from __future__ import annotations
 
@@ -30,6 +30,52 @@ def test_set_get_delete(server: Server) -> None:
     assert (again.returncode, again.stderr) == (0, b"gpkvs: no key 'k'\n")
     missing = run_gpkvs("get", "k", "--json", *target)
     assert (missing.returncode, json.loads(missing.stdout)) == (1, {"found": False, "value": None, "version": 0})
+
+
+def test_conditions_say_what_is_there(server: Server) -> None:
+    environment = {"GPKVS_TARGET": server.target}
+    version = json.loads(run_gpkvs("set", "k", "one", "--if-absent", "--json", env=environment).stdout)["version"]
+    for arguments, there in (
+        (("set", "k", "two", "--if-absent"), f"'k' has {version}"),
+        (("set", "none", "two", "--if-present"), "'none' is not there"),
+        (("set", "k", "two", "--if-version", "999"), f"'k' has {version}"),
+        (("set", "none", "two", "--if-version", "1"), "'none' is not there"),
+        (("delete", "k", "--if-version", "999"), f"'k' has {version}"),
+    ):
+        assert there in error_line(run_gpkvs(*arguments, env=environment), 1)
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"one"
+    refused = run_gpkvs("set", "k", "v", "--if-absent", "--if-present", env=environment)
+    assert refused.returncode == 2
+    assert run_gpkvs("set", "k", "two", "--if-version", str(version), env=environment).returncode == 0
+    assert run_gpkvs("delete", "none", "--if-version", "1", env=environment).returncode == 0
+
+
+def test_counters_text_and_time(server: Server) -> None:
+    environment = {"GPKVS_TARGET": server.target}
+
+    def out(*arguments: str) -> bytes:
+        done = run_gpkvs(*arguments, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert out("incr", "n") == b"1\n"
+    assert out("incr", "n", "--", "-43") == b"-42\n"
+    assert json.loads(out("incr", "n", "2", "--json"))["number"] == -40
+    out("append", "text", "one")
+    out("append", "text", ", two")
+    assert out("get", "text") == b"one, two"
+    assert "decimal number" in error_line(run_gpkvs("incr", "text", env=environment), 2)
+    assert "64 bits" in error_line(run_gpkvs("incr", "n", str(1 << 63), env=environment), 2)
+    assert out("ttl", "n") == b"never\n"
+    out("set", "n", "7", "--ttl", "1000")
+    assert 900 < float(out("ttl", "n")) <= 1001
+    out("expire", "n", "100")
+    assert 50 < json.loads(out("ttl", "n", "--json"))["seconds"] <= 101
+    out("expire", "n")
+    assert out("ttl", "n") == b"never\n"
+    out("expire", "n", "0.001")
+    for arguments in (("ttl", "n"), ("expire", "n"), ("ttl", "none")):
+        assert "no key" in error_line(run_gpkvs(*arguments, env=environment), 1)
 
 
 def test_bytes_that_are_no_text(server: Server) -> None:

@@ -29,7 +29,8 @@ EVERY = list(commands(typer.main.get_command(app)))
 EXPECTED = {
     ("serve",): {0, 1, 2, 70},
     ("get",): {0, 1, 2, 130},
-    ("set",): {0, 2, 130},
+    ("set",): {0, 1, 2, 130},
+    ("incr",): {0, 2, 130},
     ("check",): {0, 1, 2, 3, 130},
     ("recover",): {0, 1, 2, 70, 130},
     ("copy",): {0, 1, 2, 130, 143},

@@ -77,6 +77,7 @@ EXEMPTIONS = (
             "gpkvs bench disk --directory /var/tmp --results bench/results",
             "gpkvs bench wear --json bench/results/wear-process.json",
             "gpkvs bench growth --json bench/results/growth-process.json",
+            "gpkvs bench scan --json bench/results/scan-process.json",
         ),
         _BENCH,
     ),

@@ -175,7 +175,8 @@ def test_a_prefix(store: gpkvs.Store) -> None:
         expected = {key: value for key, value in held.items() if key.startswith(prefix)}
         assert scanned(store, prefix=prefix, keys_max=rng.choice([10, 300, 9999])) == expected
         assert scanned(store, prefix=prefix, bytes_max=rng.choice([1, 1000])) == expected
-    assert len(pieces_of(store, prefix=b"nobody", keys_max=1)) == 1  # it looks at more than it may return
+    # It looks at more than it may return: as many as a slow machine's step takes, and no fewer than 64.
+    assert len(pieces_of(store, prefix=b"nobody", keys_max=1)) <= 3000 // 64 + 1
     assert max(map(len, pieces_of(store, prefix=b"use", keys_max=7))) == 7
 
 

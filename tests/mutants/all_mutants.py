@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, expiry, growth, kernels, operations, scan, server, storage
+from tests.mutants import client, compaction, expiry, exports, growth, kernels, operations, scan, server, storage
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
@@ -15,6 +15,7 @@ _ALL: tuple[Mutant, ...] = (
     *scan.MUTANTS,
     *expiry.MUTANTS,
     *operations.MUTANTS,
+    *exports.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -1,10 +1,10 @@
-"""Mistakes in scans and exports."""
+"""Mistakes in scans."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_KERNEL, _SCAN, _FILE = "gpkvs/kernels/scan.hpp", "gpkvs/engine/scan.py", "gpkvs/cli/export_file.py"
+_KERNEL, _SCAN = "gpkvs/kernels/scan.hpp", "gpkvs/engine/scan.py"
 _TESTS = "engine/test_scan.py::"
 _PARTS = (f"{_TESTS}test_each_step_has_the_fingerprints_of_its_part",)
 _DAMAGE = (f"{_TESTS}test_damaged_records_are_counted_and_not_returned",)
@@ -106,29 +106,5 @@ MUTANTS = (
         "if False:",
         "a scan with the cursor of another store leaves out keys",
         (f"{_TESTS}test_cursors_of_other_tables_and_stores",),
-    ),
-    Mutant(
-        "export-takes-its-name-too-early",
-        _FILE,
-        "        self._file.write(pack_end(self.state.records, self.state.crc))\n",
-        "",
-        "an export without its end has the name of a whole one",
-        ("cli/test_scan_commands.py::test_export_and_import",),
-    ),
-    Mutant(
-        "import-of-any-file",
-        _FILE,
-        "if left < 0 or end != pack_end(records, crc):",
-        "if left < 0:",
-        "a file that was cut or damaged is imported in part",
-        ("cli/test_scan_commands.py::test_a_file_that_was_cut_or_damaged_is_refused",),
-    ),
-    Mutant(
-        "export-goes-on-behind-what-is-not-durable",
-        _FILE,
-        "self._file.truncate(self.state.size)",
-        "pass",
-        "an interrupted export holds records twice",
-        ("cli/test_scan_commands.py::test_an_interrupted_export_goes_on",),
     ),
 )

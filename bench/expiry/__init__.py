@@ -1,0 +1,1 @@
+"""How late expired keys are removed, beside redis."""
