@@ -73,11 +73,11 @@ class Model:
 
     def differences(self, request: Sequence[Asked], result: BatchResult, at: int) -> Iterator[str]:
         """Run a request, and say where its results are not those of the store."""
-        failed = next((place for place, one in enumerate(request) if self._refuses(one)), None)
+        failed = next((place for place, one in enumerate(request) if self.refuses(one)), None)
         try:
             found = result.request(at)
         except ConflictError as conflict:
-            told = self._told(request[failed].key) if failed is not None else None
+            told = self.told(request[failed].key) if failed is not None else None
             if (conflict.index, conflict.found) != (failed, told):
                 yield f"check {conflict.index} failed on {conflict.found}; in the model check {failed} on {told}"
             return
@@ -87,7 +87,7 @@ class Model:
         values = iter(found.value_list())
         columns = zip(request, found.status.tolist(), found.versions.tolist(), strict=True)
         for place, (one, status, version) in enumerate(columns):
-            wanted, told, returned = self._run(one, version)
+            wanted, told, returned = self.run(one, version)
             if status != wanted:
                 yield f"{place}, {one}: status {status}, in the model {wanted}"
             if self.has_records and version != (told or 0):
@@ -95,10 +95,11 @@ class Model:
             if one.op in (Op.GET, Op.INCREMENT) and (value := next(values)) != (returned or b""):
                 yield f"{place}, {one}: value {value!r}, in the model {returned!r}"
 
-    def _refuses(self, one: Asked) -> bool:
+    def refuses(self, one: Asked) -> bool:
+        """Whether an operation is a check that fails now: nothing of its request is done."""
         return one.op is Op.CHECK and not self._holds(one)
 
-    def _told(self, key: bytes) -> int | None:
+    def told(self, key: bytes) -> int | None:
         """Return what a condition compares: the version, or the number."""
         if key not in self.held:
             return None
@@ -106,7 +107,7 @@ class Model:
         return version if self.has_records else int.from_bytes(value, "little")
 
     def _holds(self, one: Asked) -> bool:
-        told = self._told(one.key)
+        told = self.told(one.key)
         match one.condition:
             case Condition.ABSENT:
                 return told is None
@@ -116,9 +117,9 @@ class Model:
                 return told == one.expected
         return True
 
-    def _run(self, one: Asked, version: int) -> tuple[Status, int | None, bytes | None]:
+    def run(self, one: Asked, version: int) -> tuple[Status, int | None, bytes | None]:
         """Do an operation, which gives this version if it writes; return its status, version and value."""
-        told = self._told(one.key)
+        told = self.told(one.key)
         there = Status.NOT_FOUND if told is None else Status.OK
         if one.op in (Op.GET, Op.EXISTS, Op.CHECK):
             is_read = one.op is Op.GET and told is not None

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.mutants import client, compaction, expiry, exports, faces, growth, kernels, scan, server, storage
+from tests.mutants import (
+    client,
+    compaction,
+    expiry,
+    exports,
+    faces,
+    growth,
+    kernels,
+    operations,
+    scan,
+    server,
+    storage,
+)
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
@@ -14,6 +26,7 @@ _ALL: tuple[Mutant, ...] = (
     *compaction.MUTANTS,
     *scan.MUTANTS,
     *expiry.MUTANTS,
+    *operations.MUTANTS,
     *exports.MUTANTS,
     *faces.MUTANTS,
 )

@@ -20,6 +20,7 @@ from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.recovery.proof.consistency.filler import Filler
 from gpkvs.recovery.proof.consistency.history import Flags, HistoryRecorder
+from gpkvs.recovery.proof.consistency.looking import LookingClients
 from gpkvs.recovery.proof.drill.clients import channel
 
 _CALL_SECONDS_MAX = 30.0
@@ -47,8 +48,8 @@ class ConsistencyClientOptions:
 
     Parameters
     ----------
-    batch_clients, single_clients, stream_clients
-        How many clients of each kind; all share the keys.
+    batch_clients, single_clients, stream_clients, looking_clients
+        How many clients of each kind; all share the keys, but for the last ones (looking.py).
     keys
         How many keys: so few that requests meet.
     request_ops_max
@@ -60,6 +61,7 @@ class ConsistencyClientOptions:
     batch_clients: int = 24
     single_clients: int = 4
     stream_clients: int = 3
+    looking_clients: int = 12
     keys: int = 500
     request_ops_max: int = 32
     cut: float = 0.01
@@ -81,18 +83,32 @@ class ConsistencyClients:
         self.last_error = "none"
         self.cancelled = self.deadlines = self.refused = 0
         self.strange: list[str] = []  # responses that no rule allows
-        self.stopping = False
         self.filler = Filler(seed)
+        self.looking = LookingClients(seed)
         self._options = options
         self._random = np.random.default_rng(seed)
         self._markers_free: list[int] = []
         self._keys_used = options.keys
         self._single_keys = options.keys // 4  # only these are written by single SETs, and nobody deletes them
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the clients end."""
+        return self.looking.stopping
+
+    @stopping.setter
+    def stopping(self, stops: bool) -> None:
+        self.looking.stopping = stops
+
     async def run(self, target: str) -> None:
         """Let all clients work until each has lost its server, or `stopping` is set."""
         o = self._options
-        kinds = ((self._batches, o.batch_clients), (self._singles, o.single_clients), (self._stream, o.stream_clients))
+        kinds = (
+            (self._batches, o.batch_clients),
+            (self._singles, o.single_clients),
+            (self._stream, o.stream_clients),
+            (self.looking.work, o.looking_clients),
+        )
         clients = [client for client, count in kinds for _ in range(count)]
         async with channel(target) as first, channel(target) as second, channel(target) as third:
             stubs = [kv_pb2_grpc.KVStub(connection) for connection in (first, second, third)]
@@ -112,6 +128,7 @@ class ConsistencyClients:
                 op = np.full(len(key), Op.GET, np.uint8)
                 number, values = self.recorder.begin(op, key)
                 self._record(number, op, await stub.Batch(_request(op, key, values), timeout=_CALL_SECONDS_MAX))
+            await self.looking.read_back(stub)
         return self._keys_used
 
     async def _batches(self, stub: kv_pb2_grpc.KVStub) -> None:

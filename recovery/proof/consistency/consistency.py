@@ -66,6 +66,8 @@ class ConsistencyReport:
     cancelled: int = 0
     deadlines: int = 0
     keys_read_back: int = 0
+    looking_operations: int = 0  # of requests with conditions, checks, increments and appends
+    conflicts: int = 0  # of those requests, refused by a check
     doublings: int = 0  # of the index
     moved_bytes: int = 0  # by compaction
     kills: Counter[str] = field(default_factory=Counter)
@@ -119,9 +121,12 @@ async def check_consistency(
         moved_bytes=clients.filler.moved_bytes,
         kills=kills,
     )
+    looking = clients.looking
+    looking.judge()
+    report.looking_operations, report.conflicts = looking.operations, looking.conflicts
     report.seconds_judged = time.monotonic() - judged
     report.seconds = time.monotonic() - begin
-    problems = [*clients.strange, *map(str, report.judgement.anomalies)]
+    problems = [*clients.strange, *clients.looking.anomalies, *map(str, report.judgement.anomalies)]
     if problems:
         history.save(options.directory / _HISTORY_FILE)
         raise NotSerializableError(problems, options.seed, options.directory)

@@ -24,6 +24,7 @@ from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2_grpc
 from gpkvs.recovery.proof.drill.clients import channel
 from gpkvs.recovery.proof.drill.ledger import NUMBER_BYTES, VALUE_BYTES_MIN, Cell
 from gpkvs.recovery.proof.servers.server_process import ready_file_of
+from gpkvs.recovery.proof.soak.expiring import EXPIRING, ExpiringKeys
 from gpkvs.recovery.proof.soak.heap_use import SHARE_MAX, SHARE_MIN, HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.tables import (
     CALL_SECONDS_MAX,
@@ -121,6 +122,7 @@ class SoakClients:
             for cell in range(_NUMBER_CELLS)
         ]
         self._passing: dict[str, SoakTable] = {}
+        self.expiring = ExpiringKeys(f"{seed} expiring")
 
     @property
     def tables(self) -> Iterator[SoakTable]:
@@ -132,7 +134,9 @@ class SoakClients:
     @property
     def violations(self) -> list[str]:
         """All that is wrong."""
-        return self.problems + [violation for table in self.tables for violation in _violations(table)]
+        return [*self.problems, *self.expiring.problems] + [
+            violation for table in self.tables for violation in _violations(table)
+        ]
 
     @property
     def share(self) -> float:
@@ -141,15 +145,17 @@ class SoakClients:
         return (self.use.used_bytes + since + self.totals.in_flight_bytes) / self.use.limit_bytes
 
     async def prepare(self, target: str) -> None:
-        """Make the table of numbers in a new store."""
+        """Make the tables of numbers, and of keys that expire, in a new store."""
         async with channel(target) as connection:
-            request = admin_pb2.CreateTableRequest(name=NUMBERS, layout="u64", index_bytes=_NUMBERS_INDEX_BYTES)
-            await admin_pb2_grpc.AdminStub(connection).CreateTable(request, timeout=CALL_SECONDS_MAX)
+            for name, layout in ((NUMBERS, "u64"), (EXPIRING, "bytes")):
+                request = admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=_NUMBERS_INDEX_BYTES)
+                await admin_pb2_grpc.AdminStub(connection).CreateTable(request, timeout=CALL_SECONDS_MAX)
 
     async def run(self, target: str) -> None:
         """Let all clients work until each has lost its server, or `stop` is called."""
         turns: list[_Turn] = [partial(self._turn_of_records, cells) for cells in self._own]
         turns += [self._turn_of_numbers, self._turn_of_a_table, self._look_again]
+        turns += [lambda calls: self.expiring.turn(calls.kv)]
         async with _connection(target) as calls:
             if not await self._survives(self._look(calls)):
                 return
@@ -171,6 +177,7 @@ class SoakClients:
             records = {table.name: table.records for table in self.info.tables}
             self._settle_tables(records)
             keys = sum([await table.settle(calls.kv) for table in self.tables])
+            keys += await self.expiring.settle(calls.kv)
         self._count_records(records)
         self.totals.live_bytes = sum(table.live_bytes for table in self.tables)
         return keys
@@ -184,7 +191,7 @@ class SoakClients:
             if table.fate == "there":
                 self.problems.append(f"table {table.name}: it was made, nobody dropped it, and it is gone")
             del self._passing[table.name]
-        for name in records.keys() - {table.name for table in self.tables}:
+        for name in records.keys() - {EXPIRING, *(table.name for table in self.tables)}:
             self.problems.append(f"table {name}: it is there, and must not be")
 
     def _count_records(self, records: dict[str, int]) -> None:

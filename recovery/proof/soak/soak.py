@@ -94,6 +94,8 @@ class SoakReport:
     writes: int = 0
     reads: int = 0
     tables_made: int = 0
+    leases_seen: int = 0  # reads of keys that had to be there for some time, before it was over
+    expired_seen: int = 0  # and after it
     tables_dropped: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     refusal_text: str = ""  # of the last one
@@ -191,6 +193,7 @@ class _Soak:
         report, clients = self._report, self._clients
         report.writes, report.reads = clients.totals.writes, clients.totals.reads
         report.tables_made, report.tables_dropped = clients.tables_made, clients.tables_dropped
+        report.leases_seen, report.expired_seen = clients.expiring.seen_alive, clients.expiring.seen_expired
         report.refused, report.refusal_text = clients.refused, clients.refusal_text
         report.is_promised = clients.use.is_promised
         report.domain, report.commit = clients.info.domain, clients.info.commit

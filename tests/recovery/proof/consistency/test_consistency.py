@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import secrets
 import shutil
 from contextlib import closing
@@ -13,23 +14,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpkvs.batch import Op
+from gpkvs.batch import BatchResult, Op, Status
+from gpkvs.errors import ConflictError
 from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
 from gpkvs.recovery.proof.consistency.consistency import ConsistencyOptions, NotSerializableError, check_consistency
 from gpkvs.recovery.proof.consistency.history import History, RequestOutcome
+from gpkvs.recovery.proof.consistency.looking import Looked, LookingClients
 from gpkvs.recovery.proof.consistency.serializability import judge
+from gpkvs.recovery.proof.model import Asked
 from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from tests.serving import error_line, run_gpkvs
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Return the history of clients of a server that was killed once."""
+def clients(tmp_path_factory: pytest.TempPathFactory) -> ConsistencyClients:
+    """Return clients of a server that was killed once."""
     path, seed = tmp_path_factory.mktemp("consistency"), secrets.randbelow(1 << 32)
     print(f"seed {seed}")
 
-    async def run() -> History:
+    async def run() -> ConsistencyClients:
         clients = ConsistencyClients(ConsistencyClientOptions(keys=60), seed)
         servers = KilledServers(path / "store", ServerOptions(), clients)
         for life in range(2):
@@ -45,9 +49,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> History:
                 if life == 1:
                     await clients.read_back(server.target)
         assert not clients.strange
-        return clients.recorder.history()
+        return clients
 
     return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def recorded(clients: ConsistencyClients) -> History:
+    """Return their history."""
+    return clients.recorder.history()
 
 
 @pytest.mark.parametrize("commit", ["undo", "journal"])
@@ -62,6 +72,7 @@ def test_a_server_that_is_killed_is_strictly_serializable(tmp_path: Path, commit
     assert sum(report["kills"].values()) >= 4
     assert report["requests_writing"] > 100
     assert report["requests_reading"] > 100
+    assert report["looking_operations"] > 50
     assert report["anomalies"] == []
     assert report["index_doublings"] > 0
     assert report["heap_moved_bytes"] > 0
@@ -101,6 +112,79 @@ def test_no_response_may_be_another(recorded: History, column: str) -> None:
         other = rng.choice(others[others != getattr(recorded, column)[at]])
         changed = {column: np.where(np.arange(len(recorded.op)) == at, other, getattr(recorded, column))}
         assert not judge(replace(recorded, **changed)).is_serializable, at
+
+
+def copied(looking: LookingClients) -> LookingClients:
+    other = LookingClients(0, [replace(looked) for looked in looking.requests], conflicts=looking.conflicts)
+    other._final = dict(looking._final)
+    return other
+
+
+def test_operations_that_look_first_are_what_a_dictionary_does(clients: ConsistencyClients) -> None:
+    looking = copied(clients.looking)
+    looking.judge()
+    assert looking.anomalies == []
+    assert looking.conflicts > 5
+    assert looking.operations > 500
+
+
+def planted(looking: LookingClients, kind: str, rng: random.Random) -> None:
+    """Put a mistake into what clients were told."""
+    done = [looked for looked in looking.requests if looked.result and not looked.conflict]
+    match kind:
+        case "sum":  # an increment that was done twice, or on an old value
+            sums = [one for one in done if any(asked.op is Op.INCREMENT for asked in one.request) and statuses(one)]
+            looked = rng.choice(sums)
+            assert looked.result
+            part = looked.result.parts[0]
+            values = part.result.values.copy()
+            at = [asked.op in (Op.GET, Op.INCREMENT) for asked in looked.request]
+            returned = [asked.op for asked, returns in zip(looked.request, at, strict=True) if returns]
+            lengths = part.result.value_lengths.tolist()
+            number = next(n for n, op in enumerate(returned) if op is Op.INCREMENT and lengths[n])
+            values[sum(lengths[:number])] ^= 1
+            changed = replace(part.result, values=values)
+            looked.result = BatchResult((replace(part, result=changed),), {}, 1)
+        case "status":  # a condition that was decided on another value
+            looked = rng.choice([one for one in done if any(asked.condition for asked in one.request)])
+            assert looked.result
+            part = looked.result.parts[0]
+            number = next(n for n, asked in enumerate(looked.request) if asked.condition)
+            status = part.result.status.copy()
+            status[number] = Status.OK if status[number] else Status.CONDITION_FAILED
+            looked.result = BatchResult((replace(part, result=replace(part.result, status=status)),), {}, 1)
+        case "guard":  # a check that failed on what was never there
+            looked = rng.choice([one for one in looking.requests if one.conflict])
+            assert looked.conflict
+            refusal = ConflictError(looked.conflict.index, (looked.conflict.found or 0) + (1 << 40))
+            looked.result = BatchResult((), {0: refusal}, 1)
+        case "half":  # a request that a check refused, of which a part is there
+            looked = rng.choice([one for one in looking.requests if one.conflict])
+            later = max(one.base + len(one.request) for one in looking.requests if one.base is not None)
+            assert looked.conflict
+            write = Asked(Op.SET, looked.request[looked.conflict.index].key, b"half")
+            looking.requests.append(Looked([write], 0, looked.start, base=later))
+        case "forgotten":  # the last write of a key
+            looking._final.pop(next(iter(looking._final)))
+
+
+def statuses(looked: Looked) -> bool:
+    """Whether an increment of a request was done."""
+    assert looked.result
+    found = looked.result.request(0).status.tolist()
+    return any(asked.op is Op.INCREMENT and not status for asked, status in zip(looked.request, found, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["sum", "status", "guard", "half", "forgotten"])
+def test_no_result_of_an_operation_that_looks_first_may_be_another(clients: ConsistencyClients, kind: str) -> None:
+    seed = secrets.randbelow(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(5):
+        looking = copied(clients.looking)
+        planted(looking, kind, rng)
+        looking.judge()
+        assert looking.anomalies, kind
 
 
 def test_a_store_that_forgets_acknowledged_writes_is_found(tmp_path: Path) -> None:

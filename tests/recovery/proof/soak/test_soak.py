@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.proof.drill.ledger import Cell
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
 from gpkvs.recovery.proof.soak.clients import NUMBERS, SoakClients
+from gpkvs.recovery.proof.soak.expiring import ExpiringKeys, Lease
 from gpkvs.recovery.proof.soak.heap_use import HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.memory import SECONDS_MIN, MemoryOfLife
 from gpkvs.recovery.proof.soak.tables import Fate, Refusal, SoakTable
@@ -36,6 +38,7 @@ def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
     assert report["lives"] == done.stderr.count("none wrong") >= 2
     assert report["writes_acknowledged"] > 100
     assert report["tables_made"] >= report["tables_dropped"] > 0
+    assert report["leases_seen"] + report["expired_seen"] > 0
     assert not report["memory_judged"]
     assert_clean(data / "store")
 
@@ -165,3 +168,22 @@ def test_use_of_a_heap() -> None:
 def test_drift_of_memory(samples: list[int], found: int) -> None:
     assert len(MemoryOfLife(SECONDS_MIN, samples).problems) == found
     assert not MemoryOfLife(SECONDS_MIN - 1, samples).problems
+
+
+@pytest.mark.parametrize(
+    ("found", "value", "sent_s", "came_s", "wrong"),
+    [
+        (True, b"v", 9.0, 9.1, ""),
+        (False, b"", 9.0, 9.1, "gone"),
+        (False, b"", 9.0, 10.1, ""),  # it may have been gone when the server looked
+        (True, b"v", 10.1, 11.2, ""),
+        (True, b"v", 11.1, 11.2, "there"),
+        (False, b"", 11.1, 11.2, ""),
+        (True, b"w", 9.0, 9.1, "has"),
+    ],
+)
+def test_a_key_is_there_for_its_time(*, found: bool, value: bytes, sent_s: float, came_s: float, wrong: str) -> None:
+    keys, lease = ExpiringKeys("1"), Lease(b"v", 10.0, 11.0)
+    keys.judge(b"k", lease, kv_pb2.GetResponse(found=found, value=value), sent_s, came_s)
+    assert len(keys.problems) == bool(wrong)
+    assert wrong in "".join(keys.problems)

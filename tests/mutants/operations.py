@@ -1,0 +1,75 @@
+"""Mistakes with operations that look before they act: conditions, checks, increments, appends."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_RESOLVE = "gpkvs/kernels/resolve.hpp"
+_DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
+
+MUTANTS = (
+    Mutant(
+        "located-keys-keep-their-writes",
+        "gpkvs/kernels/native_planner.hpp",
+        "    if (a.is_located) find_last_writes(a);\n    else find_keys(a);\n",
+        "    if (!a.is_located) find_keys(a);\n",
+        "an increment that was acknowledged is lost: a batch is folded by the operations that were asked for",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "half-a-guard",
+        _RESOLVE,
+        "failed == NO_OP ? plain((u32)op)",
+        "failed == NO_OP || op < failed ? plain((u32)op)",
+        "a request whose check failed is done up to the check",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "conditions-see-what-was-refused",
+        _RESOLVE,
+        "failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;",
+        "failed == NO_OP ? plain((u32)op) : (plain((u32)op), (u8)OP_EXISTS);",
+        "a condition is decided on what a request would have written that a check refused",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "conditions-see-deleted-keys",
+        _RESOLVE,
+        "a.slot[a.chain[op]] != NO_SLOT : a.plain_ops[writer] == OP_SET;",
+        "a.slot[a.chain[op]] != NO_SLOT : true;",
+        "a SET if absent is refused for a key that the same batch has deleted",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "conditions-compare-old-versions",
+        _RESOLVE,
+        "slot_version(a.old_meta[a.chain[op]]) : a.versions[writer];",
+        "slot_version(a.old_meta[a.chain[op]]) : slot_version(a.old_meta[a.chain[op]]);",
+        "two writers of one batch both see the version that they expect: one update is lost",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "increments-read-the-table",
+        _RESOLVE,
+        "        if (a.ops[writer] == OP_INCREMENT) {\n            *number = (long long)a.numbers[writer];\n",
+        "        if (a.ops[writer] == OP_INCREMENT) {\n            *number = 0;\n",
+        "two increments of a batch count as one",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "sums-lose-their-sign",
+        _RESOLVE,
+        "    if (number < 0) text[0] = '-';\n",
+        "    if (number < 0) text[0] = '0';\n",
+        "a counter that went below zero is stored as a positive number",
+        _DICTIONARY,
+    ),
+    Mutant(
+        "refused-tables-have-a-part",
+        "gpkvs/engine/resolve.py",
+        "if resolved.does_any(of_table.numbers)",
+        "if True",
+        "a batch fails whose requests on one table were all refused by their checks",
+        ("engine/test_resolve.py::test_a_table_may_have_nothing_left_of_a_batch",),
+    ),
+)
