@@ -19,8 +19,9 @@ from gpkvs.bench.server.memory_and_start import measure_memory, measure_start
 from gpkvs.bench.server.metrics_cost import measure_metrics_cost
 from gpkvs.bench.server.reads_beside_sets import measure_reads
 from gpkvs.bench.server.throughput import OWN, aims, measure_throughput
+from gpkvs.bench.server.transactions import measure_transactions
 
-Part = Literal["throughput", "reads", "memory", "start", "metrics", "calls"]
+Part = Literal["throughput", "reads", "memory", "start", "metrics", "calls", "transactions"]
 PARTS: tuple[Part, ...] = get_args(Part)
 _COUNTED_SIZES = (64, 4096)
 
@@ -52,6 +53,8 @@ async def run_server(options: ServerBenchOptions, parts: tuple[Part, ...], progr
         with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
             if part == "reads":
                 comparisons += await measure_reads(options, Path(folder), progress)
+            elif part == "transactions":
+                comparisons += await measure_transactions(options, Path(folder), progress)
             else:
                 result |= await _measure(part, options, Path(folder), progress, comparisons)
     result["comparisons"] = [comparison.as_json() for comparison in comparisons]

@@ -105,7 +105,7 @@ async def single_calls(
             await stack.enter_async_context(channel)
             await channel.channel_ready()
             calls.append(_unary(kv_pb2_grpc.KVStub(channel), table, operation))
-        return await _callers(calls, keys, seconds)
+        return await callers_of(calls, keys, seconds)
 
 
 def _unary(stub: kv_pb2_grpc.KVStub, table: str, operation: str) -> Call:
@@ -119,10 +119,11 @@ async def gathered_calls(
 ) -> Run:
     """Make calls from concurrent callers of one client, which gathers them into messages."""
     call: Call = (lambda key: client.set(key, key)) if operation == "SET" else client.get
-    return await _callers([call] * callers, keys, seconds)
+    return await callers_of([call] * callers, keys, seconds)
 
 
-async def _callers(calls: list[Call], keys: Iterator[bytes], seconds: float) -> Run:
+async def callers_of(calls: list[Call], keys: Iterator[bytes], seconds: float) -> Run:
+    """Make calls one after the other for some seconds, each of `calls` beside the others."""
     latencies: list[float] = []
     end = perf_counter() + seconds
 

@@ -195,7 +195,8 @@ def server_command(
 
     Parts: throughput (streams of messages, single calls, gathered calls, each beside redis), memory (resident, beside
     the mapped store), start (time to SERVING against the size of the store, after a stop and after a kill), metrics
-    (what they cost), calls (how many functions the server calls for a message). The benchmark needs Debian's
+    (what they cost), calls (how many functions the server calls for a message), transactions (of two reads and two
+    writes by 64 callers, beside gathered SETs, and beside etcd if it is installed). The benchmark needs Debian's
     redis-server. With the defaults it takes some minutes and 4 GiB of the file system; docs/performance.md says what is
     timed.
 

@@ -7,12 +7,15 @@ import json
 import mmap
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.report import BEGIN, END
+from gpkvs.bench.server import transactions
 from gpkvs.bench.server.call_counts import count_calls
 from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.server.memory_and_start import measure_start
@@ -67,6 +70,23 @@ def test_the_server_is_measured_beside_redis_and_reported(tmp_path: Path) -> Non
     plot = ElementTree.parse(tmp_path / "performance-server-process.svg").getroot()
     bars = [one for one in plot.iter() if one.tag.endswith("rect")][1:]
     assert len(bars) == len(rates)
+
+
+def test_transactions_are_measured_and_the_sum_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "find_etcd", lambda: None)
+    options = ServerBenchOptions(tmp_path, records=5000, runs=1, seconds=0.1)
+    (found,) = asyncio.run(transactions.measure_transactions(options, tmp_path, silent))
+    assert (found.beside, found.aim, found.is_least) == ("gathered SETs", 0.5, True)
+    assert 0 < found.ratio < 10
+
+    class Table:
+        """A table in which one account has lost something."""
+
+        async def get_all(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+            return {key: b"999" if key == b"00000007" else b"1000" for key in keys}
+
+    with pytest.raises(BenchError, match="the accounts hold 99,999 after the transactions, 100,000 before"):
+        asyncio.run(transactions._require_sum(Table(), 100))  # type: ignore[arg-type]
 
 
 @needs_shm
