@@ -58,6 +58,9 @@ _INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
 _FULL_FOR_A_MOMENT = ("", "queue", "memory")
 
 
+_DOUBLINGS_MAX = 60  # of a pause: more are beyond any maximum, and later beyond any float
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often and how far apart a call is repeated, where that is safe.
@@ -84,7 +87,7 @@ class RetryPolicy:
 
     def delay_s(self, attempt: int) -> float:
         """Return the pause in seconds after the attempt with this number, the first being 1."""
-        delay_ms = min(self.delay_ms_max, self.delay_ms_first * 2.0 ** (attempt - 1))
+        delay_ms = min(self.delay_ms_max, self.delay_ms_first * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX))
         return delay_ms / 1000 * (1 - self.jitter * random.random())
 
 

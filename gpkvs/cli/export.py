@@ -220,7 +220,7 @@ def _storing(client: Client, table: str, timeout: float, show: Callable[[int], N
         give_up, attempt = time.monotonic() + timeout, 0
         while True:
             attempt += 1
-            delay_s = _PATIENT.delay_s(min(attempt, 10))
+            delay_s = _PATIENT.delay_s(attempt)
             try:
                 result = client.execute(batch, table=table)
             except _PASSING:

@@ -52,7 +52,7 @@ class ExportReader:
     file
         The export.
     on_progress
-        Told, of the bytes of the file, how many were checked or read since the last time.
+        Told how many bytes more of the file were checked.
 
     Raises
     ------
@@ -113,7 +113,6 @@ class ExportReader:
                 self._require_records(found)
                 records += len(found)
                 yield found
-                self._on_progress(len(chunk))
         except (msgpack.UnpackException, ValueError) as error:
             raise ExportError(f"{self.file}: it is no export of gpkvs: {error}") from error
         if (records, crc32, unpacker.tell()) != (self.end.records, self._crc32, self._length):

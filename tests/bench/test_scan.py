@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -27,9 +28,11 @@ needs_lmdb = pytest.mark.skipif(
 @needs_shm
 def test_each_row_is_measured(tmp_path: Path) -> None:
     kept = tmp_path / "scan-process.json"
-    done = run_gpkvs("bench", "scan", "--records", "3000", "--runs", "2", "--json", str(kept))
-    assert done.returncode == 0, done.stderr.decode()
-    assert not list(SHM.glob("gpkvs-bench-*"))
+    with TemporaryDirectory(dir=SHM) as folder:
+        sizes = ("--records", "3000", "--runs", "2", "--directory", folder)
+        done = run_gpkvs("bench", "scan", *sizes, "--json", str(kept))
+        assert done.returncode == 0, done.stderr.decode()
+        assert not list(Path(folder).iterdir())
     result = json.loads(kept.read_text())
     measured = {(one["task"], one["contender"]): one for one in result["measurements"]}
     for shape in ("u64", "bytes"):

@@ -111,6 +111,7 @@ def test_each_caller_gets_an_error_of_its_own() -> None:
 def test_pauses_double_up_to_a_maximum() -> None:
     steady = RetryPolicy(delay_ms_first=10, delay_ms_max=100, jitter=0)
     assert [steady.delay_s(attempt) for attempt in range(1, 7)] == [0.01, 0.02, 0.04, 0.08, 0.1, 0.1]
+    assert steady.delay_s(1 << 30) == 0.1  # who waits for hours gets there
     shaken = RetryPolicy(delay_ms_first=10, delay_ms_max=100, jitter=0.5)
     delays = [shaken.delay_s(4) for _ in range(1000)]
     assert 0.04 <= min(delays) < max(delays) <= 0.08

@@ -180,6 +180,14 @@ def test_an_import_may_leave_what_is_there(server: Server, tmp_path: Path) -> No
     assert contents(server, "copy") == SMALL
 
 
+def test_an_empty_table_is_an_export_too(server: Server, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    empty(server, "copy")
+    assert gpkvs(server, "export", "--out", out, "--table", "copy").exit_code == 0
+    assert records_of(out) == {}
+    assert "0 records stored" in gpkvs(server, "import", out).stdout
+
+
 def test_what_does_not_fit_is_refused(server: Server, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert gpkvs(server, "export", "--out", out, "--table", "small").exit_code == 0
@@ -323,6 +331,8 @@ def test_an_export_is_not_finished_twice(server: Server, tmp_path: Path) -> None
             writer.add(piece)
         writer.save()
     saved = (tmp_path / "out.progress").read_bytes()
+    with (tmp_path / "out.partial").open("ab") as file:
+        file.write(b"torn" * 100)  # longer than the end
     assert gpkvs(server, "export", "--out", out, "--table", "large", "--resume").exit_code == 0
     assert records_of(out) == LARGE
     (tmp_path / "out.progress").write_bytes(saved)

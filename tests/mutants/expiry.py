@@ -32,8 +32,8 @@ MUTANTS = (
     Mutant(
         "conditions-see-expired-keys",
         "gpkvs/engine/resolve.py",
-        "        if not now or not self._tables[table_id].index.has_records:\n",
-        "        if now or not self._tables[table_id].index.has_records:\n",
+        "        if met[0]:\n            raise ExpiredKeysError\n",
+        "",
         "a SET if absent is refused for a key that has expired",
         _tests("test_conditions_see_no_expired_key"),
     ),

@@ -14,7 +14,7 @@ MUTANTS = (
         "            os.ftruncate(self._descriptor, state.bytes + END_BYTES)\n",
         "",
         "what an interrupted export left behind the end stays in the file",
-        (f"{_TESTS}test_an_export_goes_on_behind_what_is_saved",),
+        (f"{_TESTS}test_an_export_is_not_finished_twice",),
     ),
     Mutant(
         "export-resumes-unchecked",
