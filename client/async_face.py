@@ -324,7 +324,7 @@ class AsyncKeyValues(ABC):
         pieces = self.scan_pieces(
             as_bytes("prefix", prefix), cursor=begin, keys_only=keys_only, limit=limit, table=table, timeout=timeout
         )
-        return AsyncScan(pieces, begin, limit, keys_only=keys_only)
+        return AsyncScan(pieces, begin, keys_only=keys_only)
 
     @abstractmethod
     def scan_pieces(
@@ -531,8 +531,8 @@ class AsyncTable(AsyncKeyValues):
 class AsyncScan(ScanItems[Item], AsyncIterator[Item]):
     """The items of a scan: pairs of key and value, or keys; made by ``scan``. As `gpkvs.scan.Scan`."""
 
-    def __init__(self, pieces: AsyncIterator[ScanPiece], cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
-        super().__init__(cursor, limit, keys_only=keys_only)
+    def __init__(self, pieces: AsyncIterator[ScanPiece], cursor: bytes, *, keys_only: bool) -> None:
+        super().__init__(cursor, keys_only=keys_only)
         self._pieces = pieces
 
     async def __anext__(self) -> Item:

@@ -383,7 +383,7 @@ class KeyValues(ABC):
         keys_only
             Return keys alone, without reading their values.
         limit
-            So many keys at most.
+            So many keys; one more where two have the same fingerprint, since a cursor does not fit between them.
         cursor
             Of a scan before (`Scan.cursor`): go on there.
         timeout
@@ -400,7 +400,7 @@ class KeyValues(ABC):
         pieces = self.scan_pieces(
             as_bytes("prefix", prefix), cursor=begin, keys_only=keys_only, limit=limit, table=table, timeout=timeout
         )
-        return Scan(pieces, begin, limit, keys_only=keys_only)
+        return Scan(pieces, begin, keys_only=keys_only)
 
     @abstractmethod
     def scan_pieces(

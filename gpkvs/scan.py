@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -76,8 +75,7 @@ class ScanItems(Generic[Item]):
         Where another scan goes on: behind the last piece that was read to its end. So some items may come again.
     """
 
-    def __init__(self, cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
-        self._left = limit
+    def __init__(self, cursor: bytes, *, keys_only: bool) -> None:
         self.cursor = cursor
         self._keys_only = keys_only
         self._items: Iterator[Item] = iter(())
@@ -88,11 +86,6 @@ class ScanItems(Generic[Item]):
         self.cursor, self._next_cursor = self._next_cursor, piece.cursor
         self._damaged += piece.damaged
         items: Iterator[Any] = iter(piece.key_list()) if self._keys_only else piece.pairs()
-        if (
-            self._left is not None
-        ):  # a piece may pass the limit: keys whose first fingerprints are the same come together
-            items = islice(items, self._left)
-            self._left = max(self._left - len(piece), 0)
         self._items = cast(Iterator[Item], items)
 
     def _end(self) -> None:
@@ -113,8 +106,8 @@ class Scan(ScanItems[Item], Iterator[Item]):
         After the last item, if records were left out since they fail their checks.
     """
 
-    def __init__(self, pieces: Iterator[ScanPiece], cursor: bytes, limit: int | None, *, keys_only: bool) -> None:
-        super().__init__(cursor, limit, keys_only=keys_only)
+    def __init__(self, pieces: Iterator[ScanPiece], cursor: bytes, *, keys_only: bool) -> None:
+        super().__init__(cursor, keys_only=keys_only)
         self._pieces = pieces
 
     def __next__(self) -> Item:

@@ -412,7 +412,7 @@ def test_a_scan_tells_of_damaged_records_at_its_end() -> None:
         return ScanPiece(column, lengths, column, lengths, none, none, damaged, cursor)
 
     pieces = [piece([b"a", b"bc"], 1, b"1"), piece([], 0, b"2"), piece([b"d"], 2, b"")]
-    scan: Scan[tuple[bytes, bytes]] = Scan(iter(pieces), b"", None, keys_only=False)
+    scan: Scan[tuple[bytes, bytes]] = Scan(iter(pieces), b"", keys_only=False)
     assert [next(scan) for _ in range(3)] == [(b"a", b"a"), (b"bc", b"bc"), (b"d", b"d")]
     assert scan.cursor == b"2"  # the last piece might not be read to its end
     with pytest.raises(CorruptRecordError, match="3 records fail"):
