@@ -17,7 +17,7 @@ MUTANTS = (
         _CHANGED,
     ),
     Mutant(
-        "half-a-guard",
+        "a-commit-without-its-checks",
         _TRANSACTION,
         "operations.check(key, absent=True)",
         "pass",
