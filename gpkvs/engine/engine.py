@@ -118,6 +118,7 @@ class Engine:
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
         self.expiry = Expiry(backend, files, tables, meter, self._remove)
+        self._natively_read: Table | None = None  # the table of the last plan, if the native planner made it
 
     @property
     def kept_bytes(self) -> int:
@@ -161,7 +162,7 @@ class Engine:
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
         if not planned.write_set:
-            return planned.result, self._read_gate(batch)
+            return planned.result, self._read_gate(planned.result)
         gate = self.committer.commit(planned.write_set)
         if self.expiry.is_used and (batch.expiries is not None or batch.looks_first):
             self.expiry.committed(planned.write_set)
@@ -203,14 +204,16 @@ class Engine:
         """Whether everything up to a gate is durable."""
         return self.committer.is_durable(gate)
 
-    def _read_gate(self, batch: Batch) -> int:
-        """Return the gate of a batch that was planned just now and changed nothing."""
+    def _read_gate(self, result: BatchResult) -> int:
+        """Return the gate of a batch that was planned just now and changed nothing.
+
+        The native planner tells it of the requests that it has planned, all on one table. The batch may have had others.
+        """
         newest = self.committer.read_gate()
         stable_sequence = self.committer.stable_sequence(newest)
-        if stable_sequence is None or not self._was_planned_natively:
+        if stable_sequence is None or self._natively_read is None or not result.parts:
             return newest
-        table = self.tables[int(batch.request_tables[0])]
-        return min(newest, self._native.read_gate(table, stable_sequence))
+        return min(newest, self._native.read_gate(self._natively_read, stable_sequence))
 
     def wait(self, result: BatchResult, gate: int) -> None:
         """Return when the result of a batch may be seen, from any thread.
@@ -251,7 +254,7 @@ class Engine:
 
     def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
         planned = self._plan_natively(batch, now, is_located)
-        self._was_planned_natively = planned is not None
+        self._natively_read = self.tables[int(batch.request_tables[0])] if planned else None
         if planned:
             return planned
         try:

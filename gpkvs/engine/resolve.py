@@ -152,10 +152,10 @@ class Resolver:
         else:
             keys = _Keys.located(located, first_sequence)
             self._require_present(int(batch.request_tables[0]), located["old_word"], located["old_meta"], now)
-        made = self._decide(batch, columns, keys)
-        if made > max(self._made_bytes_max, len(batch.values)):
-            return (None, *self._too_much(requests, made))
-        values = np.empty(made, np.uint8)
+        value_bytes, made_bytes = self._decide(batch, columns, keys)
+        if made_bytes > self._made_bytes_max:
+            return (None, *self._too_much(requests, made_bytes))
+        values = np.empty(value_bytes, np.uint8)
         self._launch("make_values", 1, **columns.common, out=values)
         self._meter.lap("resolve")
         plain = Batch(
@@ -209,7 +209,10 @@ class Resolver:
         """Have fewer requests done at once, or refuse the one that makes too much by itself."""
         if requests > 1:
             return requests // 2, {}
-        text = f"its appends make {made:,} bytes of values, the limit is {self._made_bytes_max:,}: split it"
+        text = (
+            f"its appends, increments and expiries make {made:,} bytes of values, the limit is "
+            f"{self._made_bytes_max:,}: split it"
+        )
         return 1, {0: InvalidArgumentError(text, field="ops")}
 
     def _find(self, batch: Batch, first_sequence: int, now: int) -> _Keys:
@@ -249,11 +252,11 @@ class Resolver:
     def _launch(self, kernel: str, items: int, /, **arguments: Argument) -> None:
         self._backend.host.launch(kernel, items, keys_per_item=1, **arguments)
 
-    def _decide(self, batch: Batch, columns: _Columns, keys: _Keys) -> int:
-        """Run the serial pass; return the bytes of the values that are to be made."""
+    def _decide(self, batch: Batch, columns: _Columns, keys: _Keys) -> tuple[int, int]:
+        """Run the serial pass; return the bytes of all values to write out, and of those that are made of others."""
         slot, old_word, old_meta = keys.of_chains()
         columns.common.update(chain=keys.chain, old_word=old_word, heap=self._files.heap.address)
-        made = np.zeros(1, np.uint64)
+        resolved = np.zeros(2, np.uint64)
         self._launch(
             "resolve",
             1,
@@ -276,9 +279,9 @@ class Resolver:
             writer=np.full(len(slot), NO_OP, np.uint32),
             status=columns.status,
             failed_check=columns.failed_check,
-            resolved=made,
+            resolved=resolved,
         )
-        return int(made[0])
+        return int(resolved[0]), int(resolved[1])
 
     @staticmethod
     def _restored(planned: BatchPart, batch: Batch, resolved: _Resolved) -> BatchPart:

@@ -17,7 +17,8 @@ enum ConditionCode { CONDITION_NONE = 0, CONDITION_ABSENT = 1, CONDITION_PRESENT
 
 // `resolved`: what the host reads.
 enum Resolved {
-    RESOLVED_VALUE_BYTES,  // of all values that are to be made
+    RESOLVED_VALUE_BYTES,  // of all values that are to be written out
+    RESOLVED_MADE_BYTES,   // of them, those that are made of others: no request brought them
     RESOLVED_COUNT
 };
 
@@ -85,11 +86,12 @@ class Resolver {
             }
             first = last;
         }
-        a.resolved[RESOLVED_VALUE_BYTES] = 0;
+        a.resolved[RESOLVED_VALUE_BYTES] = a.resolved[RESOLVED_MADE_BYTES] = 0;
         for (u64 op = 0; op < a.n; op++)
             if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
                 a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
+                if (a.ops[op] != OP_SET) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
             }
     }
 
@@ -208,10 +210,18 @@ class Resolver {
         if (status != STATUS_OK) return status;
         if (__builtin_add_overflow(number, (long long)load_unaligned(a.values + a.value_offsets[op]), &sum))
             return STATUS_OVERFLOW;
+        const u32 bytes = a.has_record[op] ? number_characters(sum) : 8;
+        if (a.has_record[op] && bytes > a.value_bytes_max) return STATUS_OVERFLOW;
         if (a.has_record[op]) keep_expiry(op, record);
         a.numbers[op] = (u64)sum;
-        a.lengths[op] = a.has_record[op] ? number_characters(sum) : 8;
+        a.lengths[op] = bytes;
         return STATUS_OK;
+    }
+
+    // Whether an operation leaves what its base has left. A base never does: else a thousand EXPIREs, each seen by a GET,
+    // would be walked through a thousand times.
+    bool adds_nothing(u32 op) const {
+        return op != NO_OP && (a.ops[op] == OP_EXPIRE || (a.ops[op] == OP_APPEND && !a.value_lengths[op]));
     }
 
     // An EXPIRE appends nothing, to a key that is there.
@@ -227,7 +237,7 @@ class Resolver {
                 if (!record) return STATUS_CORRUPT;
                 held = record->value_bytes;
             }
-            a.base[op] = writer;
+            a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         } else if (is_expire) return STATUS_NOT_FOUND;
         if (!is_expire && held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
         if (is_expire) a.plain_expiries[op] = a.expiries[op];
