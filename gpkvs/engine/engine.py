@@ -207,7 +207,7 @@ class Engine:
     def _read_gate(self, result: BatchResult) -> int:
         """Return the gate of a batch that was planned just now and changed nothing.
 
-        The native planner tells it of the requests that it has planned, all on one table. The batch may have had others.
+        The native planner tells it of the requests that it has planned, all on one table. The batch may have had more.
         """
         newest = self.committer.read_gate()
         stable_sequence = self.committer.stable_sequence(newest)

@@ -277,6 +277,7 @@ class Resolver:
             heap_bytes=self._files.heap.bytes,
             value_bytes_max=self._value_bytes_max,
             writer=np.full(len(slot), NO_OP, np.uint32),
+            verdict=np.zeros(len(slot), np.uint8),
             status=columns.status,
             failed_check=columns.failed_check,
             resolved=resolved,

@@ -15,6 +15,9 @@ static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
 
 enum ConditionCode { CONDITION_NONE = 0, CONDITION_ABSENT = 1, CONDITION_PRESENT = 2, CONDITION_EQUALS = 3 };
 
+// Of the record that the table holds for a chain's key.
+enum Verdict { NOT_LOOKED_AT = 0, SOUND = 1, DAMAGED = 2 };
+
 // `resolved`: what the host reads.
 enum Resolved {
     RESOLVED_VALUE_BYTES,  // of all values that are to be written out
@@ -36,7 +39,7 @@ enum Resolved {
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max)   \
-    F(u32*, writer) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
+    F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 // How many characters a number has as decimal text.
 static u32 number_characters(long long number) {
@@ -269,13 +272,18 @@ class Resolver {
         return parsed(text, a.lengths[writer], number);
     }
 
-    // The record that the table holds for a key; nullptr if it is damaged.
+    // The record that the table holds for a key; nullptr if it is damaged. It is checked once: a thousand operations may
+    // ask for one of 16 MiB.
     const RecordHeader* record_of(u32 op) const {
         const u32 chain = a.chain[op];
+        if (a.verdict[chain] == SOUND)
+            return (const RecordHeader*)(a.heap + reference_offset(a.old_word[chain]) * UNIT_BYTES);
+        if (a.verdict[chain] == DAMAGED) return nullptr;
         const RecordHeader* record = checked_record(a.heap, a.heap_bytes, a.old_word[chain]);
         const bool good = record && record->table_id == table_id_ && record->key_bytes == a.key_lengths[op] &&
                           record->version == slot_version(a.old_meta[chain]) &&
                           same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes);
+        a.verdict[chain] = good ? SOUND : DAMAGED;
         return good ? record : nullptr;
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Condition, Op, Status
-from gpkvs.errors import ConflictError
+from gpkvs.config import Limits
+from gpkvs.errors import ConflictError, InvalidArgumentError
 
 I64 = 1 << 63
 Asked = tuple[Op, bytes, bytes, Condition, int]
@@ -195,3 +197,65 @@ def test_a_table_may_have_nothing_left_of_a_batch(store_path: Path) -> None:
         assert result.request(2).value_list() == [b"value"]
         alone = store.execute_requests(batch_of([requests[1]], 1))
         assert (alone.parts, [*alone.rejected]) == ((), [0])
+
+
+def test_a_read_behind_a_refused_request_waits_for_the_write_that_it_sees(store_path: Path) -> None:
+    """Its gate is that of the table that it read, and not of the first request's."""
+    settings = {"index_bytes": 1 << 20, "heap_bytes": 32 << 20, "commit": "journal"}
+    with gpkvs.open(store_path, **settings) as store:
+        store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+        key = b"01234567"
+        append: Asked = (Op.APPEND, key, b"12345678", Condition.NONE, 0)
+        get: Asked = (Op.GET, key, b"", Condition.NONE, 0)
+        for number in range(30):
+            value = b"%d" % number * 200_000
+            begun = store.begin_requests(Batch.of([(Op.SET, key, value)]))
+            tables = np.array([store.open_table("numbers").id, 0], np.uint32)
+            read = store.begin_requests(replace(batch_of([[append], [get]], 0), request_tables=tables))
+            assert read.gate >= begun.gate or store._engine.is_durable(begun.gate)
+            assert read.finish().request(1).value_list() == [value]
+            begun.finish()
+        store.drop_table("numbers")
+        gone = store.execute_requests(replace(batch_of([[append], [get]], 0), request_tables=tables))
+        assert gone.request(1).value_list() == [value]
+        assert [*gone.rejected] == [0]
+
+
+@pytest.mark.parametrize("last", [Op.GET, Op.INCREMENT])
+def test_expiries_in_a_row_cost_no_more_than_one(store_path: Path, last: Op) -> None:
+    """Each keeps the value that the one before it kept; a walk through all of them would take minutes."""
+    with gpkvs.open(store_path, index_bytes=64 << 10, heap_bytes=16 << 20, log_bytes=32 << 20) as store:
+        store.set(b"key", b"x")
+        nothing: Asked = (Op.APPEND, b"key", b"", Condition.NONE, 0)
+        expire: Asked = (Op.EXPIRE, b"key", b"", Condition.NONE, 0)
+        look: Asked = (last, b"key", (1).to_bytes(8, "little") if last is Op.INCREMENT else b"", Condition.NONE, 0)
+        batch = batch_of([[expire, look, nothing, look] * 20_000], 0)
+        began = time.process_time()
+        result = store.execute(batch)
+        assert time.process_time() - began < 20, "it takes 0.1 s; through all of them it took 40"
+        assert set(result.status[1::2].tolist()) == {Status.OK if last is Op.GET else Status.NOT_A_NUMBER}
+        assert store.get(b"key") == b"x"
+
+
+def test_what_a_request_brings_is_not_counted_as_made(store_path: Path) -> None:
+    settings = {"index_bytes": 64 << 10, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
+    with gpkvs.open(store_path, limits=Limits(result_bytes_max=1 << 20, value_bytes_max=1 << 20), **settings) as store:
+        store._engine._resolver._made_bytes_max = 1 << 20
+        sets: list[Asked] = [(Op.SET, b"%d" % n, bytes(500_000), Condition.NONE, 0) for n in range(5)]
+        add: Asked = (Op.INCREMENT, b"sum", (1 << 40).to_bytes(8, "little"), Condition.NONE, 0)
+        assert store.execute(batch_of([[*sets, add]], 0)).status.max() == Status.OK
+        expire: Asked = (Op.EXPIRE, b"", b"", Condition.NONE, 0)
+        with pytest.raises(InvalidArgumentError, match="appends, increments and expiries make 2,500,000 bytes"):
+            store.execute(batch_of([[(expire[0], b"%d" % n, *expire[2:]) for n in range(5)]], 0))
+
+
+def test_a_record_is_checked_once_for_all_its_operations(store_path: Path) -> None:
+    with gpkvs.open(store_path, index_bytes=64 << 10, heap_bytes=256 << 20) as store:
+        store.set(b"key", bytes(8 << 20))
+        increment: Asked = (Op.INCREMENT, b"key", (1).to_bytes(8, "little"), Condition.NONE, 0)
+        expiry: Asked = (Op.EXPIRY, b"key", b"", Condition.NONE, 0)
+        batch = batch_of([[increment, expiry] * 5_000], 0)
+        began = time.process_time()
+        result = store.execute(batch)
+        assert time.process_time() - began < 5, "one check of 8 MiB; 10,000 took 30 s"
+        assert result.status.tolist() == [Status.NOT_A_NUMBER, Status.OK] * 5_000
