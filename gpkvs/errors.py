@@ -99,7 +99,7 @@ class ConflictError(GpkvsError):
     """
 
     def __init__(self, index: int, found: int | None) -> None:
-        what = "its key is not there" if found is None else f"its key has {found:,}"
+        what = "its key is not there" if found is None else f"its key has the version (or number) {found}"
         super().__init__(f"the check of operation {index} failed, {what}; nothing of the request was done")
         self.index = index
         self.found = found
@@ -115,7 +115,7 @@ class ConditionFailedError(GpkvsError):
     """
 
     def __init__(self, version: int | None) -> None:
-        what = "the key is not there" if version is None else f"the key has {version:,}"
+        what = "the key is not there" if version is None else f"the key has the version (or number) {version}"
         super().__init__(f"the condition failed, {what}; the operation was not done")
         self.version = version
 

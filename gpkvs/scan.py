@@ -72,14 +72,15 @@ class ScanItems(Generic[Item]):
     Attributes
     ----------
     cursor
-        Where another scan goes on: behind the last piece that was read to its end. So some items may come again.
+        Where another scan goes on: behind the last piece that was read to its end. So some items may come again. None:
+        at the beginning. Empty: nothing is left.
     """
 
     def __init__(self, cursor: bytes, *, keys_only: bool) -> None:
-        self.cursor = cursor
+        self.cursor: bytes | None = cursor or None
         self._keys_only = keys_only
         self._items: Iterator[Item] = iter(())
-        self._next_cursor = cursor
+        self._next_cursor = self.cursor
         self._damaged = 0
 
     def _begin(self, piece: ScanPiece) -> None:
