@@ -17,7 +17,7 @@ MUTANTS = (
         _CHANGED,
     ),
     Mutant(
-        "half-a-guard",
+        "unguarded-absence",
         _TRANSACTION,
         "operations.check(key, absent=True)",
         "pass",
