@@ -242,6 +242,11 @@ class Life:
         Gets the marks.
     random
         Of every choice.
+
+    Attributes
+    ----------
+    now : int
+        By the clock of the store, in milliseconds; changed with the mutex.
     """
 
     def __init__(self, store: Store, shape: Shape, expected: Expected, recorder: Recorder, random: Random) -> None:
@@ -257,8 +262,8 @@ class Life:
         self._left = shape.batches
         self._stops = threading.Event()
         # The clock of another life may have been ahead.
-        self._now = BEGIN_MS + self._random.randrange(_LIFE_MS)
-        at_time(store, lambda: self._now)
+        self.now = BEGIN_MS + self._random.randrange(_LIFE_MS)
+        at_time(store, lambda: self.now)
         on_removal(store, self._remove)
 
     def _remove(self, table: int, keys: list[bytes], run: Callable[[], None]) -> None:
@@ -387,7 +392,7 @@ class Life:
         tables = [table for table in self._expected.schemas[-1] if table.id in self._store._engine.tables]
         if random.random() < 0.08:
             return [self._nothing(random, random.choice(tables))]
-        self._now += random.choice((0, 0, 1, 20, 300, -100))
+        self.now += random.choice((0, 0, 1, 20, 300, -100))
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
         chosen = random.choices(tables, weights, k=count)
@@ -408,7 +413,7 @@ class Life:
         elif one.op is Op.DELETE and random.random() < 0.5:
             one = replace(one, op=Op.EXPIRE)
         if one.op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE):
-            one = replace(one, expiry=self._now + random.choice((-1, 1, 50, 1000, _LIFE_MS)))
+            one = replace(one, expiry=self.now + random.choice((-1, 1, 50, 1000, _LIFE_MS)))
         return one
 
     def _nothing(self, random: Random, table: TableName) -> Request:
