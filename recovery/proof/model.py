@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
 from gpkvs.errors import ConflictError
 
-Held = dict[bytes, tuple[bytes, int]]  # by key: value and version, which is 0 in a table of numbers
+
+class Kept(NamedTuple):
+    """What a key has."""
+
+    value: bytes
+    version: int  # 0 in a table of numbers
+    expiry: int = 0  # in milliseconds since 1970; 0: never
+
+
+Held = dict[bytes, Kept]
 
 _I64 = 1 << 63
 _TEXT_MAX = 20  # characters of a number
@@ -19,13 +29,14 @@ _WITH_VALUE = (Op.SET, Op.INCREMENT, Op.APPEND)
 
 @dataclass(frozen=True)
 class Asked:
-    """One operation, and what it asks of its key first."""
+    """One operation, what it asks of its key first, and when what it leaves expires."""
 
     op: Op
     key: bytes
     value: bytes = b""
     condition: Condition = Condition.NONE
     expected: int = 0
+    expiry: int = 0
 
 
 def asked_of(operation: tuple[Op, bytes] | tuple[Op, bytes, bytes] | Asked) -> Asked:
@@ -43,6 +54,7 @@ def batch_of(requests: Sequence[tuple[int, Sequence[Asked]]]) -> Batch:
     asked = [operation for _, request in requests for operation in request]
     values = [one.value for one in asked if one.op in _WITH_VALUE]
     looks = any(one.condition is not Condition.NONE for one in asked)
+    expires = any(one.expiry for one in asked)
     return Batch(
         np.array([one.op for one in asked], np.uint8),
         np.frombuffer(b"".join(one.key for one in asked), np.uint8),
@@ -53,6 +65,7 @@ def batch_of(requests: Sequence[tuple[int, Sequence[Asked]]]) -> Batch:
         np.array([table for table, _ in requests], np.uint32),
         conditions=np.array([one.condition for one in asked], np.uint8) if looks else None,
         expected=np.array([one.expected for one in asked], np.uint64) if looks else None,
+        expiries=np.array([one.expiry for one in asked], np.uint64) if expires else None,
     )
 
 
@@ -92,7 +105,7 @@ class Model:
                 yield f"{place}, {one}: status {status}, in the model {wanted}"
             if self.has_records and version != (told or 0):
                 yield f"{place}, {one}: version {version}, in the model {told}"
-            if one.op in (Op.GET, Op.INCREMENT) and (value := next(values)) != (returned or b""):
+            if one.op in (Op.GET, Op.INCREMENT, Op.EXPIRY) and (value := next(values)) != (returned or b""):
                 yield f"{place}, {one}: value {value!r}, in the model {returned!r}"
 
     def refuses(self, one: Asked) -> bool:
@@ -103,8 +116,8 @@ class Model:
         """Return what a condition compares: the version, or the number."""
         if key not in self.held:
             return None
-        value, version = self.held[key]
-        return version if self.has_records else int.from_bytes(value, "little")
+        kept = self.held[key]
+        return kept.version if self.has_records else int.from_bytes(kept.value, "little")
 
     def _holds(self, one: Asked) -> bool:
         told = self.told(one.key)
@@ -121,25 +134,37 @@ class Model:
         """Do an operation, which gives this version if it writes; return its status, version and value."""
         told = self.told(one.key)
         there = Status.NOT_FOUND if told is None else Status.OK
-        if one.op in (Op.GET, Op.EXISTS, Op.CHECK):
-            is_read = one.op is Op.GET and told is not None
-            return there, told, self.held[one.key][0] if is_read else None
+        if one.op in (Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY):
+            return there, told, self._returned(one)
         if not self._holds(one):
             return (Status.NOT_FOUND if told is None else Status.CONDITION_FAILED), told, None
         if one.op is Op.DELETE:
             self.held.pop(one.key, None)
             return there, told, None
-        value, returned = one.value, None
+        if one.op is Op.EXPIRE and told is None:
+            return Status.NOT_FOUND, None, None
+        kept = self.held.get(one.key)
+        value, expiry, returned = one.value, one.expiry, None
         if one.op is Op.INCREMENT:
             total = self._sum(one)
             if isinstance(total, Status):
                 return total, told, None
             returned = number(total)
             value = b"%d" % total if self.has_records else returned
-        elif one.op is Op.APPEND:
-            value = self.held.get(one.key, (b"", 0))[0] + one.value
-        self.held[one.key] = value, version
+        elif one.op is Op.APPEND and kept:
+            value = kept.value + one.value
+        elif one.op is Op.EXPIRE and kept:
+            value = kept.value
+        if one.op in (Op.INCREMENT, Op.APPEND) and kept:
+            expiry = kept.expiry
+        self.held[one.key] = Kept(value, version, expiry)
         return Status.OK, version, returned
+
+    def _returned(self, one: Asked) -> bytes | None:
+        kept = self.held.get(one.key)
+        if one.op is Op.GET and kept:
+            return kept.value
+        return kept.expiry.to_bytes(8, "little") if one.op is Op.EXPIRY and kept else None
 
     def _sum(self, one: Asked) -> int | Status:
         found = self._number(one.key)
@@ -151,7 +176,7 @@ class Model:
     def _number(self, key: bytes) -> int | Status:
         if key not in self.held:
             return 0
-        value = self.held[key][0]
+        value = self.held[key].value
         if not self.has_records:
             return int.from_bytes(value, "little", signed=True)
         digits = value.removeprefix(b"-")

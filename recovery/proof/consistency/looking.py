@@ -22,7 +22,7 @@ import numpy as np
 from gpkvs.batch import BatchPart, BatchResult, Condition, Op, RequestResult
 from gpkvs.errors import ConflictError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.recovery.proof.model import Asked, Held, Model, batch_of, number
+from gpkvs.recovery.proof.model import Asked, Held, Kept, Model, batch_of, number
 
 _CALL_SECONDS_MAX = 30.0
 _KEYS = tuple(b"look-%d" % at for at in range(24))
@@ -129,11 +129,11 @@ class LookingClients:
                 asked, got.status.tolist(), got.value_list(), got.versions.tolist(), strict=True
             ):
                 if status == 0:
-                    found[one.key] = value, version
+                    found[one.key] = Kept(value, version)
         for looked in unknown:
-            value, version = found.get(looked.request[looked.at].key, (b"", 0))
-            if value == looked.request[looked.at].value:
-                looked.base = version - looked.at
+            kept = found.get(looked.request[looked.at].key, Kept(b"", 0))
+            if kept.value == looked.request[looked.at].value:
+                looked.base = kept.version - looked.at
         self._final = {key: found[key] for key in _KEYS if key in found}
 
     def _new_marker(self) -> bytes:
@@ -285,7 +285,8 @@ class _Timeline:
     def explains(self, looked: Looked, moment: int) -> bool:
         """Whether the state after so many requests has the first failing check fail as the client was told."""
         state = {one.key: self.told(one.key, moment) for one in looked.request if one.op is Op.CHECK}
-        model = Model({key: (b"", version) for key, version in state.items() if version is not None}, has_records=True)
+        held = {key: Kept(b"", version) for key, version in state.items() if version is not None}
+        model = Model(held, has_records=True)
         failed = next((at for at, one in enumerate(looked.request) if model.refuses(one)), None)
         conflict = looked.conflict
         assert conflict

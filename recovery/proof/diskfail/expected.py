@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark
+from gpkvs.recovery.proof.model import Held, Kept
 
-Records = dict[bytes, tuple[bytes, int]]  # by key: value and version
+Records = Held  # of one table
 
 
 class TableName(NamedTuple):
@@ -127,5 +128,7 @@ def _one_difference(found: Contents, wanted: Contents) -> str:
     return ", ".join(parts)
 
 
-def _short(held: tuple[bytes, int] | None) -> str:
-    return "absent" if held is None else f"{held[0][:12]!r} version {held[1]}"
+def _short(kept: Kept | None) -> str:
+    if kept is None:
+        return "absent"
+    return f"{kept.value[:12]!r} version {kept.version}" + f" expires {kept.expiry}" * bool(kept.expiry)

@@ -17,11 +17,14 @@ from gpkvs.recovery.proof.diskfail.disk import State
 from gpkvs.recovery.proof.diskfail.expected import Contents, difference
 from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, PlainOperation, Shape, contents_of, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED
+from gpkvs.recovery.proof.expiring import AFTER_MS, at_time
+from gpkvs.recovery.proof.model import Kept
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
 
 # What a crash between the two root copies leaves: an opening repairs it.
 _CHECKED_SHARE = 0.3  # of the states: `check` replays the journal as an opening does, which takes as long
+_EXPIRED_SHARE = 0.2  # of the states: all keys expire that have a time
 _REPAIRED = frozenset({"root-copy", "roots-equal"})
 
 
@@ -82,6 +85,8 @@ class Judge:
                 found = self._one_more(store, found, random)
             if wrong := difference(contents_of(store), [found]):
                 return f"after more batches: {wrong}"
+            if random.random() < _EXPIRED_SHARE:
+                found = self._let_expire(store, found)
         if random.random() < _CHECKED_SHARE:
             self._check("after more batches")
         if random.random() < 0.15:
@@ -95,6 +100,22 @@ class Judge:
         wrong = [violation for violation in report.violations if violation.invariant not in repaired]
         if wrong or report.needs_recovery:
             raise LifeError(f"gpkvs check, {when}: {wrong[:3] or 'needs recovery'}")
+
+    def _let_expire(self, store: Store, before: Contents) -> Contents:
+        """Let all keys expire that ever do; return what must be there then, also when the clock is put back."""
+        left = {
+            table: {key: kept for key, kept in records.items() if not kept.expiry}
+            for table, records in before.tables.items()
+        }
+        at_time(store, lambda: AFTER_MS)
+        for table, records in left.items():
+            found = store.execute(Batch.of([(Op.EXISTS, key) for key in KEYS[table.layout]]), table=table.name)
+            if (found.status == Status.OK).sum() != len(records):
+                raise LifeError("keys that have expired are there")
+        after = contents_of(store)
+        if after.tables != left:
+            raise LifeError("a key that was seen as gone is there again")
+        return after
 
     def _one_more(self, store: Store, before: Contents, random: Random) -> Contents:
         """Change keys in each table; return what must be there then. No version may be given twice."""
@@ -118,7 +139,7 @@ class Judge:
                 if len(operation) == 3:
                     if table.layout != U64_LAYOUT.name and version < next_version:
                         raise LifeError(f"version {version} is given again")
-                    held[key] = operation[2], version
+                    held[key] = Kept(operation[2], version)
                 elif (status == Status.OK) != (held.pop(key, None) is not None):
                     raise LifeError(f"a DELETE of {key!r} says {status}")
             tables[table] = held

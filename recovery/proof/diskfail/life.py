@@ -26,7 +26,8 @@ from gpkvs.errors import ConflictError
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
-from gpkvs.recovery.proof.model import Asked, Model, asked_of, batch_of
+from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of, on_removal
+from gpkvs.recovery.proof.model import Asked, Kept, Model, asked_of, batch_of
 from gpkvs.recovery.proof.model import number as number_value
 from gpkvs.store import Store
 
@@ -45,6 +46,7 @@ KEYS = {
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
 _EXTENTS_MAX = 6  # of a journal, with which lives let it grow further
+_LIFE_MS = 10_000  # keys expire within about so long
 _GROWN_BLOCKS_MAX = 16  # of a table, whose growth does not begin with more
 
 
@@ -76,6 +78,7 @@ class Shape:
     heap_bytes_max: int = 0  # 0: the heap does not grow
     heap_step_bytes: int = 64 * _KIB
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
+    expiry_share: float = 0.0  # of the SETs, those after which a key expires
 
     @property
     def heap_bytes_all(self) -> int:
@@ -85,7 +88,11 @@ class Shape:
     @staticmethod
     def of(random: Random) -> Shape:
         """Draw a shape."""
-        shape = replace(Shape._of_fixed_heap(random), journal_share=random.choice((0.0, 0.0, 0.05, 0.5)))
+        shape = replace(
+            Shape._of_fixed_heap(random),
+            journal_share=random.choice((0.0, 0.0, 0.05, 0.5)),
+            expiry_share=random.choice((0.0, 0.05, 0.5)),
+        )
         if random.random() < 0.5:
             return shape
         step_bytes = random.choice((64, 128, 256)) * _KIB
@@ -144,18 +151,32 @@ def open_store(path: Path, shape: Shape) -> Store:
 
 
 def contents_of(store: Store) -> Contents:
-    """Read everything that a store holds; raises `LifeError` if a record is damaged or unknown keys are there."""
+    """Read everything that a store holds, what has expired and was not removed too.
+
+    Raises
+    ------
+    LifeError
+        If a record is damaged or unknown keys are there.
+    """
+    with as_stored(store):
+        return _contents_of(store)
+
+
+def _contents_of(store: Store) -> Contents:
     info, tables = store.info(), {}
     for table in info.tables:
         keys = KEYS[table.layout]
         result = store.execute(_READ_ALL[table.layout], table=table.name)
-        columns = zip(keys, result.status.tolist(), result.value_list(), result.versions.tolist(), strict=True)
+        expiries = expiries_of(store, table.name, keys)
+        columns = zip(
+            keys, result.status.tolist(), result.value_list(), result.versions.tolist(), expiries, strict=True
+        )
         records: Records = {}
-        for key, status, value, version in columns:
+        for key, status, value, version, expiry in columns:
             if status == Status.CORRUPT:
                 raise LifeError(f"the record of {key!r} in {table.name} is damaged")
             if status == Status.OK:
-                records[key] = value, version
+                records[key] = Kept(value, version, expiry)
         if len(records) != table.records:
             raise LifeError(f"table {table.name} has {table.records} records, {len(records)} of them known")
         tables[TableName(store.table(table.name).id, table.name, table.layout)] = records
@@ -221,6 +242,11 @@ class Life:
         Gets the marks.
     random
         Of every choice.
+
+    Attributes
+    ----------
+    now : int
+        By the clock of the store, in milliseconds; changed with the mutex.
     """
 
     def __init__(self, store: Store, shape: Shape, expected: Expected, recorder: Recorder, random: Random) -> None:
@@ -235,6 +261,26 @@ class Life:
         self._errors: list[BaseException] = []
         self._left = shape.batches
         self._stops = threading.Event()
+        # The clock of another life may have been ahead.
+        self.now = BEGIN_MS + self._random.randrange(_LIFE_MS)
+        at_time(store, lambda: self.now)
+        on_removal(store, self._remove)
+
+    def _remove(self, table: int, keys: list[bytes], run: Callable[[], None]) -> None:
+        """Have keys removed that have expired; called with the mutex. It is a batch of its own."""
+        expected, number = self._expected, len(self._expected.batches)
+        self._recorder.mark(Mark.BEGUN, number)
+        run()
+        records = dict(expected.batches[-1][1])
+        held = dict(records.get(table, {}))
+        if len(expired(held, keys, self._store._engine.expiry.now())) != len(keys):
+            raise LifeError("a key that lives is removed")
+        for key in keys:
+            del held[key]
+            self._changed[table, key] = number
+        records[table] = held
+        expected.batches.append((self._store._engine.next_sequence, records))
+        self._recorder.mark(Mark.BEGUN, number + 1)  # the batch that met them
 
     def run(self) -> None:
         """Run all batches; raises the first error of a caller."""
@@ -298,10 +344,10 @@ class Life:
     def _execute(self, requests: list[Request]) -> Sent:
         """Run a batch; called with the mutex."""
         expected, engine = self._expected, self._store._engine
-        number = len(expected.batches)
         batch = batch_of([(table.id, [asked_of(operation) for operation in request]) for table, request in requests])
-        self._recorder.mark(Mark.BEGUN, number)
+        self._recorder.mark(Mark.BEGUN, len(expected.batches))
         result, gate = engine.execute(batch)
+        number = len(expected.batches)  # removals came before
         next_version, records = expected.batches[-1]
         records = dict(records)
         needed = 0
@@ -324,6 +370,8 @@ class Life:
         """Compare the results of a request with the model, and change that; return which batch they rely on."""
         request = [asked_of(operation) for operation in operations]
         before = dict(held)
+        if at not in result.rejected:
+            self._require_removed(table, request)
         model = Model(held, has_records=table.layout == BYTES_LAYOUT.name)
         for difference_found in model.differences(request, result, at):
             raise LifeError(f"request {at} on {table.name}, {difference_found}")
@@ -334,14 +382,39 @@ class Life:
                 self._changed[table.id, one.key] = number
         return needed
 
+    def _require_removed(self, table: TableName, request: list[Asked]) -> None:
+        """Raise `LifeError` if the batch that was executed just now met keys that had expired, and left them."""
+        found = self._expected.batches[-1][1].get(table.id, {})
+        if left := expired(found, [one.key for one in request], self._store._engine.expiry.now()):
+            raise LifeError(f"{left[0]!r} of {table.name} has expired, was asked for, and is not removed")
+
     def _requests(self, random: Random) -> list[Request]:
         tables = [table for table in self._expected.schemas[-1] if table.id in self._store._engine.tables]
         if random.random() < 0.08:
             return [self._nothing(random, random.choice(tables))]
+        self.now += random.choice((0, 0, 1, 20, 300, -100))
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
         chosen = random.choices(tables, weights, k=count)
-        return [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
+        requests = [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
+        return [(table, self._expiring(random, table, operations)) for table, operations in requests]
+
+    def _expiring(self, random: Random, table: TableName, operations: list[Operation]) -> list[Operation]:
+        """Have keys expire after some of a request's operations, and ask some keys when they expire."""
+        share = self._shape.expiry_share
+        if table.layout == U64_LAYOUT.name or not share or random.random() < 0.3:
+            return operations
+        return [self._that_expires(random, one) if random.random() < share else one for one in operations]
+
+    def _that_expires(self, random: Random, operation: Operation) -> Asked:
+        one = asked_of(operation)
+        if one.op is Op.GET:
+            one = replace(one, op=random.choice((Op.EXPIRY, Op.EXPIRE)))
+        elif one.op is Op.DELETE and random.random() < 0.5:
+            one = replace(one, op=Op.EXPIRE)
+        if one.op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE):
+            one = replace(one, expiry=self.now + random.choice((-1, 1, 50, 1000, _LIFE_MS)))
+        return one
 
     def _nothing(self, random: Random, table: TableName) -> Request:
         """Return a request that changes nothing in the end."""
@@ -396,7 +469,7 @@ class Life:
     @staticmethod
     def _on_condition(random: Random, table: TableName, one: Asked, held: Records) -> Asked:
         """Return an operation with a condition; what it expects is mostly what the key holds before the batch."""
-        value, version = held.get(one.key, (b"", random.randrange(100)))
+        value, version, _ = held.get(one.key, Kept(b"", random.randrange(100)))
         expected = int.from_bytes(value[:8], "little") if table.layout == U64_LAYOUT.name else version
         condition = random.choice((Condition.ABSENT, Condition.PRESENT, Condition.EQUALS))
         return replace(one, condition=condition, expected=expected)

@@ -53,6 +53,19 @@ MUTANTS = (
         "        if result.parts:",
         "W1: a result is seen before its batch is durable",
     ),
+    Mutant(
+        "removal-not-awaited",
+        _ENGINE,
+        (
+            (
+                "            self._grow_log(batch)\n        planned = self._plan(batch)\n",
+                "            self._grow_log(batch)\n        before = self.committer.read_gate()\n"
+                "        planned = self._plan(batch)\n",
+            ),
+            ("return planned.result, self._read_gate(batch)", "return planned.result, before"),
+        ),
+        "E2: a key is seen as gone before its removal is durable, and is there again after a crash",
+    ),
     _one(
         "page-before-durable",
         _CHECKPOINT,
@@ -440,6 +453,7 @@ SHOWN_BY = {
     "growth-not-in-checkpoint": "growth",
     "growth-not-in-frames": "growth",
     "targets-not-emptied": "growth",
+    "removal-not-awaited": "gone-too-early",
     "changed-nothing-gate-0": "told-too-early",
     "read-gate-0": "told-too-early",
     "result-before-gate": "told-too-early",

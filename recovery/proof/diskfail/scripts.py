@@ -19,6 +19,7 @@ from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
 from gpkvs.recovery.proof.diskfail.expected import TableName
 from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Request, Shape
 from gpkvs.recovery.proof.diskfail.stage import DEFAULT, LARGE_BYTES, Stage
+from gpkvs.recovery.proof.model import Asked
 
 _KIB = 1 << 10
 _SEGMENTS = 7
@@ -71,6 +72,24 @@ def told_too_early(stage: Stage) -> None:
     stage.release()
     for each in sent:
         stage.life.wait(each)
+
+
+# E2: who is told that a key is gone which had expired.
+
+
+def gone_too_early(stage: Stage) -> None:
+    """Have a caller ask for a key that has expired, while its removal is not durable; ask again after a crash."""
+    stage.open()
+    key = KEYS[DEFAULT.layout][1]
+    stage.run((DEFAULT, [Asked(Op.SET, key, b"expires", expiry=stage.life.now + 10)]), stage.sets(2))
+    stage.life.now += 10
+    stage.hold()
+    sent = stage.execute((DEFAULT, [(Op.GET, key)]))
+    stage.attempt(partial(stage.life.wait, sent))
+    stage.look()
+    stage.release()
+    stage.life.wait(sent)
+    stage.look()
 
 
 # W6, W4: who uses the space of a dead record that an uncovered frame names.

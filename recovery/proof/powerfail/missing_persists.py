@@ -16,7 +16,19 @@ from gpkvs.recovery.proof.powerfail.trace import HOST_STORE, ORDERING, Event, Ki
 from gpkvs.recovery.proof.powerfail.workloads import Workload
 
 # Together they run every persist; the short ones come first.
-WORKLOADS = ("bytes:N", "u64:N", "bytes:O", "u64:C", "bytes:X", "bytes:I", "bytes:L", "bytes:Z", "u64:P", "bytes:K")
+WORKLOADS = (
+    "bytes:N",
+    "u64:N",
+    "bytes:E",
+    "bytes:O",
+    "u64:C",
+    "bytes:X",
+    "bytes:I",
+    "bytes:L",
+    "bytes:Z",
+    "u64:P",
+    "bytes:K",
+)
 # Which models can see that an event of a kind is missing. The others ignore such events, or see no more than these.
 _SEEN_BY = {
     Kind.FENCE: (Model.ADR8, Model.GPU),

@@ -14,6 +14,7 @@ from gpkvs.batch import Batch, Op, Status
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.recovery.proof.expiring import AFTER_MS, as_stored, at_time, expiries_of
 from gpkvs.recovery.proof.powerfail.base_store import Keys, open_tiny
 from gpkvs.recovery.proof.powerfail.readable_state import canonical_digest
 from gpkvs.recovery.proof.powerfail.recorder import IGNORED
@@ -24,10 +25,10 @@ from gpkvs.store import Store
 
 @dataclass(frozen=True)
 class Dump:
-    """Everything that a client can see of a store: tables, keys, values, versions, and the next version."""
+    """Everything that a client can see of a store: tables; keys, values, versions, expiries; and the next version."""
 
     next_version: int
-    tables: tuple[tuple[str, str, tuple[tuple[bytes, bytes, int], ...]], ...]
+    tables: tuple[tuple[str, str, tuple[tuple[bytes, bytes, int, int], ...]], ...]
 
 
 class StateError(Exception):
@@ -98,13 +99,18 @@ class Disk:
 
 
 def dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
-    """Read everything that a store holds.
+    """Read everything that a store holds, what has expired and was not removed too.
 
     Raises
     ------
     StateError
         If the store holds other keys too, or a record is damaged.
     """
+    with as_stored(store):
+        return _dump(store, keys)
+
+
+def _dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
     info = store.info()
     tables = []
     batch = Batch.of([(Op.GET, key) for key in keys])
@@ -112,13 +118,11 @@ def dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
         result = store.execute(batch, table=table.name)
         if (result.status == Status.CORRUPT).any():
             raise StateError(f"a record of table {table.name!r} is damaged")
-        there = tuple(
-            (key, value, version)
-            for key, value, version, status in zip(
-                keys, result.value_list(), result.versions.tolist(), result.status.tolist(), strict=True
-            )
-            if status == Status.OK
+        expiries = expiries_of(store, table.name, keys)
+        columns = zip(
+            keys, result.value_list(), result.versions.tolist(), expiries, result.status.tolist(), strict=True
         )
+        there = tuple((*record, expiry) for *record, expiry, status in columns if status == Status.OK)
         if len(there) != table.records:
             raise StateError(f"table {table.name!r} has {table.records} records, {len(there)} of them known")
         tables.append((table.name, table.layout, there))
@@ -189,7 +193,27 @@ class StateJudge:
                 raise StateError("a second recovery has another outcome")
             self._one_more(store, first)
         self._check("after one more batch")
+        if any(expiry for _, _, records in first.tables for *_, expiry in records):
+            self._let_expire()
         return first
+
+    def _let_expire(self) -> None:
+        """Let all keys expire that ever do: they are gone, and stay so when the clock is put back."""
+        with open_tiny(self.disk.path) as store:
+            wanted = tuple(
+                (name, layout, tuple(record for record in records if not record[3]))
+                for name, layout, records in dump(store, self._keys.all).tables
+            )
+            at_time(store, lambda: AFTER_MS)
+            for name, _, records in wanted:
+                batch = Batch.of([(Op.EXISTS, key) for key in self._keys.all])
+                found = store.execute(batch, table=name).status == Status.OK
+                if found.sum() != len(records):
+                    raise StateError("keys that have expired are there")
+        with open_tiny(self.disk.path) as store:
+            if dump(store, self._keys.all).tables != wanted:
+                raise StateError("a key that was seen as gone is there again")
+        self._check("after keys have expired")
 
     def _check(self, when: str) -> None:
         report = check(self.disk.path)
@@ -201,12 +225,12 @@ class StateJudge:
         expected = []
         next_version = before.next_version
         for name, layout, records in before.tables:
-            there = {key: (value, version) for key, value, version in records}
+            there = {key: (value, version, expiry) for key, value, version, expiry in records}
             present, absent = list(there), [key for key in self._keys.all if key not in there]
             operations: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]] = []
             for key in (*present[:1], *absent[:1]):
                 version = 0 if layout == U64_LAYOUT.name else next_version + len(operations)
-                there[key] = b"one more", version
+                there[key] = b"one more", version, 0
                 operations.append((Op.SET, key, b"one more"))
             for key in present[1:2]:
                 del there[key]
@@ -225,7 +249,10 @@ def difference(outcome: Dump, allowed: tuple[Dump, ...]) -> str:
         found = {f"next version {of.next_version}"}
         for name, layout, records in of.tables:
             found.add(f"table {name} ({layout})")
-            found |= {f"{name}: {key.hex()} = {value!r}, version {version}" for key, value, version in records}
+            found |= {
+                f"{name}: {key.hex()} = {value!r}, version {version}, expires {expiry}"
+                for key, value, version, expiry in records
+            }
         return found
 
     nearest = min((facts(dump) for dump in allowed), key=lambda wanted: len(wanted ^ facts(outcome)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 from gpkvs.batch import Batch, Op
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.recovery.proof.expiring import on_removal
 from gpkvs.recovery.proof.powerfail.base_store import (
     OTHER_TABLE,
     Keys,
@@ -119,12 +121,22 @@ class WorkloadRunner:
         dumps = [dump(store, keys.all)]
         script = Script(workload, keys, _contents(dumps[0]))
         with self._recorder(disk, before, str(workload)) as recorder:
+
+            def removing(table: int, gone: list[bytes], run: Callable[[], None]) -> None:
+                run()
+                script.remove(table, gone, store)
+                recorder.mark()  # it is a transaction of its own, and durable before the batch that met these keys
+                dumps.append(_without(dumps[-1], script.table, gone, script.now))
+
+            on_removal(store, removing)
+            script.take_time(store)
             for step in workload.steps:
+                earlier = len(dumps) - 1
                 script.step(step, store)
                 recorder.mark()
                 dumps.append(dump(store, keys.all))
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
-        return self._finished(disk, recorder, dumps)
+        return self._finished(disk, recorder, dumps, earlier)
 
     def _grown(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Have a table with some keys grow; every step of that is explored."""
@@ -230,12 +242,16 @@ class WorkloadRunner:
         store.close()
         return recorder.trace().mutated(self._mutation)
 
-    def _finished(self, disk: Disk, recorder: TraceRecorder, dumps: list[Dump]) -> WorkloadRun:
+    def _finished(
+        self, disk: Disk, recorder: TraceRecorder, dumps: list[Dump], earlier: int | None = None
+    ) -> WorkloadRun:
+        """Return a run; the first `earlier` batches are not explored, by default all but the last."""
         trace = recorder.trace()
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         marks = [place for place, event in enumerate(trace.events) if event.kind is Kind.MARK]
-        last = marks[-2] + 1 if len(marks) > 1 else 0
+        earlier = len(marks) - 1 if earlier is None else earlier
+        last = marks[earlier - 1] + 1 if earlier else 0
         return WorkloadRun(trace, tuple(dumps), last, last)
 
     def _recorder(self, disk: Disk, before: Image, name: str) -> TraceRecorder:
@@ -250,7 +266,19 @@ class WorkloadRunner:
 
 
 def _contents(found: Dump) -> dict[str, dict[bytes, bytes]]:
-    return {name: {key: value for key, value, _ in records} for name, _, records in found.tables}
+    return {name: {key: value for key, value, *_ in records} for name, _, records in found.tables}
+
+
+def _without(before: Dump, table: str, gone: list[bytes], now: int) -> Dump:
+    """Return what a store holds when a transaction has removed keys that have expired."""
+    tables = []
+    for name, layout, records in before.tables:
+        removed = [expiry for key, _, _, expiry in records if name == table and key in gone]
+        assert len(removed) == (len(gone) if name == table else 0)
+        assert all(0 < expiry <= now for expiry in removed), "a key that lives is removed"
+        left = tuple(record for record in records if name != table or record[0] not in gone)
+        tables.append((name, layout, left))
+    return Dump(before.next_version + len(gone), tuple(tables))
 
 
 def _assert_complete(trace: Trace, after: Image) -> None:

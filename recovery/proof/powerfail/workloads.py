@@ -18,6 +18,15 @@ Three more letters are batches of operations that look first. They run alone, an
     Q  conditions     SETs and DELETEs on conditions of which some hold, some on what the batch wrote before
     G  guards         a request whose checks hold; one whose check fails on what the first one wrote; an increment
 
+Three letters are of keys that expire (bytes only). They too run alone, and in pairs with all others. The script sets
+the clock of the store. The clock of whoever judges a state is behind it, as after a restart with an earlier time:
+
+    E  expiries       keys with an expiry: SET, INCREMENT, APPEND and EXPIRE give one; the first ones of the store
+    A  afterwards     a batch meets some of these keys when they have expired: their removal, then the batch
+    Y  the sweep      a step removes all keys that have expired, and nobody asked for
+
+Before an A or a Y comes an E. A removal is a transaction of its own, so it is judged like a batch.
+
 `EXTRA` has more workloads, of one letter each:
 
     J  a joined batch: six requests that insert, update, delete, repeat and displace, in one transaction
@@ -42,6 +51,7 @@ In the last two, power fails only after the store was opened in msync: before, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,18 +64,22 @@ from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
-from gpkvs.recovery.proof.model import Asked, Held, Model, batch_of, number
+from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of
+from gpkvs.recovery.proof.model import Asked, Held, Kept, Model, batch_of, number
 from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
 from gpkvs.store import Store
 
 LETTERS = "NUDMTF"
 LOOKING = "SQG"
+EXPIRING = "EAY"
 GROWTH = "1235"
 EXTRA = "JWLVBCXOIZPK" + GROWTH
 TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
 _BEGIN, _MOVE, _FINISH = "begin", "move", "finish"
-_OF_ONE_LAYOUT = dict.fromkeys("LVIZ", BYTES_LAYOUT.name) | {"B": U64_LAYOUT.name}
+_OF_ONE_LAYOUT = dict.fromkeys("LVIZ" + EXPIRING, BYTES_LAYOUT.name) | {"B": U64_LAYOUT.name}
 LENGTH_MAX = 3
+_SOON_MS, _LATER_MS = 1000, 10**9
+_SLACK_MS = 1000  # the sweep comes so long after a key has expired
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 Contents = dict[bytes, bytes]
 
@@ -85,7 +99,11 @@ class Workload:
         """The batches: a letter each, or letters joined by a plus; of growth, its steps and batches between them."""
         if self.letters in GROWTH:
             return [_BEGIN, "U", *[_MOVE, "N"] * int(self.letters), _FINISH, "U"]
-        return [self.letters] if "+" in self.letters else list(self.letters)
+        if "+" in self.letters:
+            return [self.letters]
+        at = next((at for at, letter in enumerate(self.letters) if letter in "AY"), len(self.letters))
+        gives = [] if at == len(self.letters) or "E" in self.letters[:at] else ["E"]
+        return [*self.letters[:at], *gives, *self.letters[at:]]
 
     @staticmethod
     def parse(text: str) -> Workload:
@@ -94,13 +112,15 @@ class Workload:
         single = len(letters) == 1 and letters in EXTRA
         single &= _OF_ONE_LAYOUT.get(letters, layout) == layout
         usual = all(
-            letter and letter in (LETTERS if "+" in letters else LETTERS + LOOKING)
+            letter
+            and letter in (LETTERS if "+" in letters else LETTERS + LOOKING + EXPIRING)
+            and _OF_ONE_LAYOUT.get(letter, layout) == layout
             for letter in (letters.split("+") if "+" in letters else letters)
         )
         if layout not in LAYOUTS or not letters or not (single or usual):
             raise ValueError(
-                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}{LOOKING}, or two of {LETTERS} with a "
-                f"plus between them, or one of {EXTRA}"
+                f"{text!r}: a workload is bytes: or u64: and letters of {LETTERS}{LOOKING} (bytes: {EXPIRING} too), "
+                f"or two of {LETTERS} with a plus between them, or one of {EXTRA}"
             )
         return Workload(layout, letters)
 
@@ -109,13 +129,19 @@ def all_workloads(depth: int = 1) -> list[Workload]:
     """Return every workload but those of growth; at depth 2 only sequences of at most two letters, no joined ones."""
     longest = LENGTH_MAX if depth == 1 else LENGTH_MAX - 1
     sequences = ["".join(letters) for length in range(1, longest + 1) for letters in product(LETTERS, repeat=length)]
-    sequences += LOOKING
-    sequences += ["".join(two) for two in product(LETTERS + LOOKING, repeat=2) if set(two) & set(LOOKING)]
+    new = LOOKING + EXPIRING
+    sequences += new
+    sequences += ["".join(two) for two in product(LETTERS + new, repeat=2) if set(two) & set(new)]
     sequences += ["+".join(letters) for letters in product(LETTERS, repeat=2)] if depth == 1 else []
     usual = EXTRA.removesuffix(GROWTH)
     extra = [(letter, layout) for letter in usual for layout in LAYOUTS if _OF_ONE_LAYOUT.get(letter, layout) == layout]
     return [
-        *(Workload(layout, letters) for letters in sequences for layout in LAYOUTS),
+        *(
+            Workload(layout, letters)
+            for letters in sequences
+            for layout in LAYOUTS
+            if all(_OF_ONE_LAYOUT.get(letter, layout) == layout for letter in letters)
+        ),
         *(Workload(layout, letter) for letter, layout in extra),
     ]
 
@@ -143,6 +169,9 @@ class Script:
         self._recent = list(keys.present)
         self._values = 1000
         self._sum: bytes | None = None  # the key that was incremented last
+        self.now = BEGIN_MS  # by the clock of the store
+        self._expiring: tuple[bytes, ...] = ()  # what the batch of an A meets, and what lives longer
+        self._written: set[bytes] = set()  # by the batch that runs
         self._operations: dict[str, Callable[[], list[Operation]]] = {
             "N": lambda: self._new(2),
             "U": lambda: [self._set(self._recent[-1]), self._set(self._recent[0])],
@@ -157,6 +186,9 @@ class Script:
             "S": lambda store: self._look(store, self._sums()),
             "Q": lambda store: self._look(store, self._conditions(store)),
             "G": lambda store: self._look(store, self._guards()),
+            "E": lambda store: self._look(store, self._expiries()),
+            "A": self._afterwards,
+            "Y": self._sweep,
             "J": self._join,
             "B": self._both,
             "C": self._create,
@@ -176,7 +208,27 @@ class Script:
         for letter in letters.split("+"):
             requests.append((self._table, self._operations[letter]()))
             self._note(*requests[-1])
+        self._written = {operation[1] for _, operations in requests for operation in operations}
         self._requests(store, requests)
+        self._written = set()
+
+    @property
+    def table(self) -> str:
+        """The table to which the batches go."""
+        return self._table
+
+    def take_time(self, store: Store) -> None:
+        """Have a store ask this script for the time, and sweep only when a letter says so."""
+        at_time(store, lambda: self.now)
+        store._engine.expiry._look_at = math.inf
+
+    def remove(self, table: int, keys: list[bytes], store: Store) -> None:
+        """Take note that the store has removed keys that have expired."""
+        assert table == store.table(self._table).id
+        for key in keys:
+            if key not in self._written:  # else it is noted what the batch does with it
+                del self.tables[self._table][key]
+                self._recent = [other for other in self._recent if other != key]
 
     def _set(self, key: bytes, size: int = 0) -> Operation:
         self._values += 1
@@ -216,7 +268,7 @@ class Script:
         self._values += 4
         values = [value_of(self._layout, self._values - at) for at in range(4)]
         equals, held = Condition.EQUALS, self._held(store)
-        expected = int.from_bytes(held[updated][0], "little") if self._is_numbers else held[updated][1]
+        expected = int.from_bytes(held[updated].value, "little") if self._is_numbers else held[updated].version
         return [
             [
                 Asked(Op.SET, new, values[0], Condition.ABSENT),
@@ -241,11 +293,43 @@ class Script:
         refused = [Asked(Op.SET, untouched, values[2]), Asked(Op.DELETE, updated), absent]
         return [done, refused, [Asked(Op.INCREMENT, self._sum or untouched, number(1))]]
 
+    def _expiries(self) -> list[list[Asked]]:
+        """Return requests after which two keys expire soon, and one later."""
+        met, later, older = self._absent.pop(0), self._absent.pop(0), self._recent[-1]
+        soon = self.now + _SOON_MS
+        self._values += 1
+        self._expiring = met, later
+        return [
+            [
+                Asked(Op.SET, met, value_of(self._layout, self._values), Condition.ABSENT, expiry=soon),
+                Asked(Op.EXPIRE, older, expiry=soon),
+            ],
+            [Asked(Op.INCREMENT, later, number(5), expiry=self.now + _LATER_MS), Asked(Op.EXPIRY, older)],
+        ]
+
+    def _afterwards(self, store: Store) -> None:
+        """Have a batch meet a key that has expired; the other one stays, until the sweep."""
+        self.now += _SOON_MS
+        met, later = self._expiring
+        counts = Asked(Op.INCREMENT, met, number(2))  # from nothing: what it held is no number
+        self._look(store, [[Asked(Op.GET, met), Asked(Op.EXPIRE, later)], [counts, Asked(Op.APPEND, later, b"6")]])
+
+    def _sweep(self, store: Store) -> None:
+        """Sweep until nothing is due."""
+        self.now += _SOON_MS + _SLACK_MS
+        expiry = store._engine.expiry
+        while expiry.idle_step():
+            pass
+        assert not expired(self._held(store), [*self.tables[self._table]], self.now), "the sweep left a key"
+
     def _held(self, store: Store) -> Held:
-        """Return what the table holds, with versions."""
-        contents = self.tables[self._table]
-        found = store.execute(Batch.of([(Op.GET, key) for key in contents]), table=self._table)
-        return dict(zip(contents, zip(found.value_list(), found.versions.tolist(), strict=True), strict=True))
+        """Return what the table holds, what has expired too."""
+        contents = [*self.tables[self._table]]
+        with as_stored(store):
+            found = store.execute(Batch.of([(Op.GET, key) for key in contents]), table=self._table)
+            expiries = expiries_of(store, self._table, contents)
+        columns = zip(contents, found.value_list(), found.versions.tolist(), expiries, strict=True)
+        return {key: Kept(value, version, expiry) for key, value, version, expiry in columns}
 
     def _look(self, store: Store, requests: list[list[Asked]]) -> None:
         """Run requests as one batch, and compare their results with the model."""
@@ -253,6 +337,10 @@ class Script:
         table = store.table(self._table).id
         result = store.execute_requests(batch_of([(table, request) for request in requests]))
         assert result.requests == len(requests)
+        for key in [key for key in model.held if key not in self.tables[self._table]]:  # it had expired
+            del model.held[key]
+        asked = [one.key for request in requests for one in request]
+        assert not expired(model.held, asked, self.now), "a batch met keys that have expired, and left them"
         for at, request in enumerate(requests):
             before = dict(model.held)
             assert not [*model.differences(request, result, at)]
@@ -260,7 +348,8 @@ class Script:
                 if model.held.get(one.key) != before.get(one.key):
                     self._recent = [other for other in self._recent if other != one.key]
                     self._recent += [one.key] * (one.key in model.held)
-        self.tables[self._table] = {key: value for key, (value, _) in model.held.items()}
+        self.tables[self._table] = {key: kept.value for key, kept in model.held.items()}
+        assert self._held(store) == model.held
 
     def _join(self, store: Store) -> None:
         updated, deleted = self._recent[-1], self._recent[0]
