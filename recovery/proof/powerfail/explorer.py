@@ -351,7 +351,9 @@ class Explorer:
         trace = stored.then(recovery.events)
         if place < scene.first:  # the domain promised less until then: the next opening decides what counts
             return Scene(scene.model, trace, place, len(trace.events) - 1, (outcome,), scene.before, outcome)
-        return Scene(scene.model, trace, place, place, scene.dumps[-2:], scene.before, outcome)
+        # A step may be several transactions: removals, then the batch.
+        done = min(sum(event.kind is Kind.MARK for event in stored.events), len(scene.dumps) - 2)
+        return Scene(scene.model, trace, place, place, scene.dumps[done : done + 2], scene.before, outcome)
 
     def _random(self, name: StateName, use: str = "") -> Random:
         return Random(f"{self.options.seed} {name} {use}")
