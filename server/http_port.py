@@ -119,6 +119,8 @@ class HttpPort:
                     await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went, was too slow, or had to make room
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the event loop ends; a task that ends as cancelled is logged as a failure
 
     @contextmanager
     def _place(self, writer: asyncio.StreamWriter) -> Iterator[None]:
