@@ -12,9 +12,9 @@ import numpy as np
 
 from gpkvs.client.errors import DeadlineError, ServerError
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import number_of
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.scan import ScanPiece
+from gpkvs.scan import LIMIT_MAX, ScanPiece
 
 
 class ScanProgress:
@@ -52,8 +52,8 @@ class ScanProgress:
         *,
         keys_only: bool,
     ) -> None:
-        if limit is not None and limit < 1:
-            raise InvalidArgumentError(f"{limit}, at least 1 is needed", field="limit")
+        if limit is not None:
+            limit = number_of("limit", limit, 1, LIMIT_MAX)
         self._message = kv_pb2.ScanRequest(
             table=table, prefix=prefix, cursor=cursor, keys_only=keys_only, limit=limit or 0
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from math import inf, isnan
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -123,7 +123,7 @@ def ttl_ms(ttl: Ttl) -> int:
         raise TypeError(f"a ttl is a number of seconds or a timedelta, not {type(ttl).__name__}")
     if seconds == inf:
         return 0
-    if isnan(seconds) or seconds <= 0:
+    if not seconds > 0:  # or no number
         raise InvalidArgumentError(f"{seconds} seconds: it must be positive (to remove a key, delete it)", field="ttl")
     if seconds * 1000 > _TTL_MS_MAX:
         raise InvalidArgumentError(f"{seconds:,} seconds are too many: None means for ever", field="ttl")

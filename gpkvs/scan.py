@@ -11,6 +11,9 @@ import numpy as np
 from gpkvs.batch import U8, U32, U64
 from gpkvs.errors import CorruptRecordError
 
+LIMIT_MAX = (1 << 64) - 1
+"""Of a scan: keys, in all."""
+
 Item = TypeVar("Item")
 
 PIECE_KEYS_MAX = 16_384

@@ -42,12 +42,12 @@ from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import column_of, values_of
-from gpkvs.operations import Bytes, OperationList, Result, as_bytes
+from gpkvs.operations import Bytes, OperationList, Result, as_bytes, number_of
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
-from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.text import no_such, quoted
 
 _log = logging.getLogger("gpkvs")
@@ -285,10 +285,10 @@ class Store(KeyValues):
     ) -> Iterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces (`scan_step`); batches run between them."""
         _require_no_timeout(timeout)
-        if limit is not None and limit < 1:
-            raise InvalidArgumentError(f"{limit}, at least 1 is needed", field="limit")
+        if limit is not None:
+            limit = number_of("limit", limit, 1, LIMIT_MAX)
         self._require_open()
-        return self._pieces(table or DEFAULT_TABLE, cursor, prefix, keys_only, limit)
+        return self._pieces(table or DEFAULT_TABLE, cursor, as_bytes("prefix", prefix), keys_only, limit)
 
     def _pieces(
         self, table: str, cursor: bytes, prefix: bytes, keys_only: bool, limit: int | None

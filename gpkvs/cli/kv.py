@@ -13,7 +13,8 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
-from gpkvs.errors import CorruptRecordError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.operations import ttl_ms
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
 
@@ -31,6 +32,7 @@ IfVersion = Annotated[
         "has none, only if it is this number.",
         metavar="N",
         min=0,
+        max=(1 << 64) - 1,
     ),
 ]
 Ttl = Annotated[
@@ -174,14 +176,17 @@ def require_condition(key: str, response: kv_pb2.SetResponse | kv_pb2.DeleteResp
     if response.status == kv_pb2.STATUS_OK:
         return
     is_there = response.status == kv_pb2.STATUS_CONDITION_FAILED
-    what = f"has {response.version}" if is_there else "is not there"
+    what = f"has the version (or number) {response.version}" if is_there else "is not there"
     typer.echo(f"gpkvs: the condition does not hold: key {quoted(key)} {what}; nothing was done", err=True)
     raise typer.Exit(EXIT_CONDITION)
 
 
 def milliseconds(ttl: float | None) -> int:
     """Return a time to live as the wire has it; 0: for ever."""
-    return 0 if ttl is None else max(round(ttl * 1000), 1)
+    try:
+        return ttl_ms(ttl)
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(str(error), param_hint="SECONDS") from error
 
 
 def _value(value: bytes | int | None) -> dict[str, str | int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpkvs.batch import Batch, Condition, Op, RequestResult, Status
+from gpkvs.export.file_format import ExportError
 from gpkvs.export.parquet import Numbers
 from gpkvs.export.reader import Record
 
@@ -58,8 +59,11 @@ def _run(batches: Iterable[Batch], execute: Execute, *, if_absent: bool) -> Impo
         conditions = np.full(len(batch), Condition.ABSENT, np.uint8) if if_absent else None
         status = execute(replace(batch, conditions=conditions)).status
         stored = int(np.count_nonzero(status == Status.OK.value))
+        there_already = int(np.count_nonzero(status == Status.CONDITION_FAILED.value))
+        if stored + there_already < len(batch):
+            raise ExportError(f"records were not stored, their statuses are {sorted(set(status.tolist()))}")
         imported.stored += stored
-        imported.there_already += len(batch) - stored
+        imported.there_already += there_already
     return imported
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpkvs
 from gpkvs import Op
 from gpkvs.client import (
     AsyncClient,
@@ -683,3 +684,14 @@ def test_it_is_like_a_dictionary_without_iteration(kind: str, tmp_path: Path, se
         with pytest.raises(TypeError, match="len"):
             len(db)
         assert db
+
+
+@pytest.mark.parametrize("limit", [1.5, 0, -1, 1 << 70])
+def test_a_wrong_limit_of_a_scan_harms_nobody(limit: float, tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "store", index_bytes=64 << 10) as store:
+        with pytest.raises((TypeError, InvalidArgumentError), match="limit"):
+            list(store.scan(limit=limit))  # type: ignore[call-overload]
+        assert store.incr(b"sum") == 1
+        assert list(store.scan()) == [(b"sum", b"1")]
+        with pytest.raises(InvalidArgumentError, match="too many"):
+            store.set(b"key", b"value", ttl=10**400)

@@ -39,6 +39,7 @@ class Workspace:
 
     def recycle(self) -> None:
         """Take back all columns; nobody may use them any more."""
-        if len(self._block) < self._wanted and len(self._block) < _KEPT_BYTES_MAX:
-            self._block = np.empty(min(2 * self._wanted, _KEPT_BYTES_MAX), np.uint8)
-        self._used = self._wanted = 0
+        wanted = self._wanted
+        self._used = self._wanted = 0  # before the allocation, which may fail: the next transaction begins anew
+        if len(self._block) < wanted and len(self._block) < _KEPT_BYTES_MAX:
+            self._block = np.empty(min(2 * wanted, _KEPT_BYTES_MAX), np.uint8)
