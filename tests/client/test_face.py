@@ -371,7 +371,7 @@ def test_keys_expire(db: Any) -> None:
 
 
 def test_a_transaction_that_read_a_key_which_expires_meanwhile_conflicts(db: Any) -> None:
-    db.set(b"k", b"v", ttl=0.2)
+    db.set(b"k", b"v", ttl=2)
     with pytest.raises(ConflictError) as caught, db.transaction() as t:
         assert t.get(b"k") == b"v"
         wait_until_gone(db, b"k")
