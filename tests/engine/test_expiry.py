@@ -6,7 +6,7 @@ import random
 import secrets
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -569,3 +569,29 @@ def test_the_sweep_finds_the_keys_of_a_table_that_grows(opened: Opened, clock: C
         assert store.info().tables[0].growing_blocks, "it still grows"
         assert store.info().tables[0].records == 0
         assert store.meter.expired_keys == number
+
+
+def on_both_tables(store: gpkvs.Store, asked: Asked) -> BatchResult:
+    batch = batch_of([[asked], [asked]])
+    return store.execute_requests(replace(batch, request_tables=np.array([0, store.table("other").id], np.uint32)))
+
+
+def test_a_batch_meets_expired_keys_of_several_tables(opened: Opened, clock: Clock) -> None:
+    store = opened.store
+    store.create_table("other", index_bytes=64 << 10)
+    on_both_tables(store, Asked(Op.SET, b"key", b"value", expiry=clock.now + 10))
+    clock.now += 10
+    read = on_both_tables(store, Asked(Op.GET, b"key"))
+    assert [read.request(number).status.tolist() for number in range(2)] == [[Status.NOT_FOUND]] * 2
+    assert [table.records for table in store.info().tables] == [0, 0]
+
+
+def test_the_sweep_forgets_a_dropped_table(opened: Opened, clock: Clock) -> None:
+    store = opened.store
+    store.create_table("other", index_bytes=64 << 10)
+    on_both_tables(store, Asked(Op.SET, b"key", b"value", expiry=clock.now + 10))
+    store.drop_table("other")
+    clock.now += HOUR
+    while store.maintain():
+        pass
+    assert [table.records for table in store.info().tables] == [0]

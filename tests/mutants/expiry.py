@@ -30,6 +30,22 @@ MUTANTS = (
         _tests("test_a_key_expires_when_its_time_has_come"),
     ),
     Mutant(
+        "expired-keys-of-one-table",
+        "gpkvs/engine/expiry.py",
+        "        for number in ids:\n",
+        "        for number in ids[:1]:\n",
+        "a batch on several tables is told a key that has expired",
+        _tests("test_a_batch_meets_expired_keys_of_several_tables"),
+    ),
+    Mutant(
+        "dropped-tables-are-swept",
+        "gpkvs/engine/expiry.py",
+        "            del self._ranges[number]\n        self.is_used",
+        "            pass\n        self.is_used",
+        "maintenance fails after a table with expiring keys is dropped",
+        _tests("test_the_sweep_forgets_a_dropped_table"),
+    ),
+    Mutant(
         "conditions-see-expired-keys",
         "gpkvs/engine/resolve.py",
         "        if met[0]:\n            raise ExpiredKeysError\n",
