@@ -305,7 +305,8 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         check_table(name)
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
-        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
+        of_client = (timeout_s, self._retry, self.target, self._require_open)
+        progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
         return pieces_async(self._stub.Scan, progress, asyncio.sleep)
 
     async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
@@ -409,6 +410,7 @@ class AsyncClient(AsyncKeyValues):
             if is_late or not outcome.may_repeat(is_write=changes):
                 raise outcome.raised(is_write=changes)
             await asyncio.sleep(delay_s)
+            self._require_open()
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
@@ -33,6 +34,8 @@ class ScanProgress:
         How often and how far apart a stream is begun anew without a piece in between.
     target
         The server's address, for errors.
+    require_open
+        Raises if the client is closed.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class ScanProgress:
         timeout_s: float | None,
         retry: RetryPolicy,
         target: str,
+        require_open: Callable[[], None],
         *,
         keys_only: bool,
     ) -> None:
@@ -58,6 +62,7 @@ class ScanProgress:
             table=table, prefix=prefix, cursor=cursor, keys_only=keys_only, limit=limit or 0
         )
         self.timeout_s = timeout_s
+        self.require_open = require_open
         self._retry = retry
         self._target = target
         self._has_limit = limit is not None
@@ -67,6 +72,7 @@ class ScanProgress:
 
     def request(self) -> kv_pb2.ScanRequest:
         """Return the message of the next stream."""
+        self.require_open()
         self._attempts += 1
         return self._message
 
@@ -131,6 +137,7 @@ def pieces(open_stream: Callable[..., Any], progress: ScanProgress) -> Generator
             progress.end()
         except grpc.RpcError as error:
             if not progress.is_done:
+                progress.require_open()
                 time.sleep(progress.delay_s(error))
         finally:
             stream.cancel()
@@ -148,7 +155,13 @@ async def pieces_async(
             progress.end()
         except grpc.RpcError as error:
             if not progress.is_done:
+                progress.require_open()
                 await sleep(progress.delay_s(error))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # nobody has cancelled it: its channel was closed
+                progress.require_open()
+            raise
         finally:
             with suppress(grpc.RpcError):
                 stream.cancel()

@@ -77,9 +77,12 @@ class RequestGatherer:
         self._queue: deque[_Request] = deque()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._flush_is_due = False
+        self._is_closed = False
 
     async def send(self, message: kv_pb2.BatchRequest, deadline: float) -> Outcome:
         """Send one request, once."""
+        if self._is_closed:
+            return Failure(ClientClosedError("the client is closed"), executed=False, transient=False)
         request = _Request(message, deadline, self._loop.create_future())
         self._queue.append(request)
         self._flush_soon()
@@ -142,6 +145,7 @@ class RequestGatherer:
 
     async def close(self, grace_s: float) -> None:
         """Refuse the requests that were not sent, wait some time for the others, then give them up."""
+        self._is_closed = True
         closed = ClientClosedError("the client was closed before the call was sent")
         while self._queue:
             _settle(self._queue.popleft(), Failure(closed, executed=False, transient=False))

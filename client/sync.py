@@ -149,7 +149,8 @@ class Client(KeyValues):
         name = self._table if table is None else table
         check_table(name)
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
-        progress = ScanProgress(name, prefix, cursor, limit, timeout_s, self._retry, self.target, keys_only=keys_only)
+        of_client = (timeout_s, self._retry, self.target, self._require_open)
+        progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
         return pieces(self._stub.Scan, progress)
 
     def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:

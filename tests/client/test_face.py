@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from gpkvs import Op
 from gpkvs.client import (
     AsyncClient,
     AsyncTransaction,
+    Client,
     ClientClosedError,
     DeadlineError,
     OutcomeUnknownError,
+    RetryPolicy,
     UnavailableError,
 )
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,
     CorruptRecordError,
+    GpkvsError,
     InvalidArgumentError,
     NotANumberError,
     NumberOverflowError,
@@ -695,3 +699,57 @@ def test_a_wrong_limit_of_a_scan_harms_nobody(limit: float, tmp_path: Path) -> N
         assert list(store.scan()) == [(b"sum", b"1")]
         with pytest.raises(InvalidArgumentError, match="too many"):
             store.set(b"key", b"value", ttl=10**400)
+
+
+def test_scans_of_a_closed_client_say_so(serve: Callable[[], Server]) -> None:
+    """Those that were not begun, and those in the middle."""
+    target = serve().target
+    with Client(target) as client:
+        client.create_table("large", exist_ok=True)
+        for number in range(8):
+            client.set(b"%d" % number, bytes(1_000_000), table="large")
+        not_begun, begun = client.scan(table="large"), client.scan(table="large")
+        next(begun)
+        client.close()
+        with pytest.raises(ClientClosedError):
+            list(not_begun)
+        with suppress(ClientClosedError):  # the rest may have come before
+            assert len(list(begun)) == 7
+
+    async def main() -> None:
+        client = AsyncClient(target, table="large")
+        not_begun, begun = client.scan(), client.scan()
+        await anext(begun)
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await anext(not_begun)
+        with suppress(ClientClosedError):
+            assert len([item async for item in begun]) == 7
+
+    asyncio.run(main())
+
+
+def test_a_client_that_is_closed_between_two_attempts_says_so() -> None:
+    async def main() -> None:
+        client = AsyncClient("127.0.0.1:1", retry=RetryPolicy(attempts_max=1000, delay_ms_max=50.0))
+        async with asyncio.TaskGroup() as group:
+            batch = client.batch()
+            batch.set(b"k", b"v")
+            batch.set(b"l", b"v")
+            guarded = client.batch()
+            guarded.check(b"k", absent=True)
+            guarded.set(b"k", b"v")
+            calls = [group.create_task(outcome_of(call)) for call in (batch, guarded)]
+            calls.append(group.create_task(outcome_of(anext(client.scan()))))
+            await asyncio.sleep(0.3)
+            await client.close()
+        assert [type(call.result()) for call in calls] == [ClientClosedError] * 3
+
+    asyncio.run(main())
+
+
+async def outcome_of(call: Awaitable[object]) -> object:
+    try:
+        return await call
+    except GpkvsError as error:
+        return error
