@@ -110,8 +110,8 @@ def set_command(
 
 @exits(
     {
-        0: "the key is gone (it says if it was not there)",
-        EXIT_CONDITION: "the key has another version and is still there",
+        0: "the key is gone (without a condition also if it was not there: it says so)",
+        EXIT_CONDITION: "the condition does not hold, nothing was deleted",
         2: "failed",
     }
 )
