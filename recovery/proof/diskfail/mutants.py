@@ -62,7 +62,7 @@ MUTANTS = (
                 "            self._grow_log(batch)\n        before = self.committer.read_gate()\n"
                 "        planned = self._plan(batch)\n",
             ),
-            ("return planned.result, self._read_gate(batch)", "return planned.result, before"),
+            ("return planned.result, self._read_gate(planned.result)", "return planned.result, before"),
         ),
         "E2: a key is seen as gone before its removal is durable, and is there again after a crash",
     ),
@@ -356,7 +356,7 @@ MUTANTS = (
     _one(
         "read-gate-0",
         _ENGINE,
-        "return planned.result, self._read_gate(batch)",
+        "return planned.result, self._read_gate(planned.result)",
         "return planned.result, 0",
         "a reader sees what a crash takes back",
     ),
