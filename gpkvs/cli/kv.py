@@ -13,8 +13,7 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.operations import ttl_ms
+from gpkvs.errors import CorruptRecordError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
 
@@ -25,6 +24,7 @@ Key = Annotated[
     str, typer.Argument(help="The key: text in UTF-8, or a number in a table of the layout u64.", metavar="KEY")
 ]
 Table = Annotated[str, typer.Option(help="The table; without it, the default table.")]
+_TTL_SECONDS_MAX = 1 << 52
 IfVersion = Annotated[
     int | None,
     typer.Option(
@@ -183,10 +183,11 @@ def require_condition(key: str, response: kv_pb2.SetResponse | kv_pb2.DeleteResp
 
 def milliseconds(ttl: float | None) -> int:
     """Return a time to live as the wire has it; 0: for ever."""
-    try:
-        return ttl_ms(ttl)
-    except InvalidArgumentError as error:
-        raise typer.BadParameter(str(error), param_hint="SECONDS") from error
+    if ttl is None:
+        return 0
+    if not ttl < _TTL_SECONDS_MAX:  # or no number
+        raise typer.BadParameter(f"{ttl:g} seconds are too many: without a time the key stays", param_hint="SECONDS")
+    return max(round(ttl * 1000), 1)
 
 
 def _value(value: bytes | int | None) -> dict[str, str | int | None]:
