@@ -36,11 +36,11 @@ def test_conditions_say_what_is_there(server: Server) -> None:
     environment = {"GPKVS_TARGET": server.target}
     version = json.loads(run_gpkvs("set", "k", "one", "--if-absent", "--json", env=environment).stdout)["version"]
     for arguments, there in (
-        (("set", "k", "two", "--if-absent"), f"'k' has {version}"),
-        (("set", "none", "two", "--if-present"), "'none' is not there"),
-        (("set", "k", "two", "--if-version", "999"), f"'k' has {version}"),
-        (("set", "none", "two", "--if-version", "1"), "'none' is not there"),
-        (("delete", "k", "--if-version", "999"), f"'k' has {version}"),
+        (("set", "k", "two", "--if-absent"), f"key 'k' has the version (or number) {version};"),
+        (("set", "none", "two", "--if-present"), "key 'none' is not there"),
+        (("set", "k", "two", "--if-version", "999"), f"key 'k' has the version (or number) {version};"),
+        (("set", "none", "two", "--if-version", "1"), "key 'none' is not there"),
+        (("delete", "k", "--if-version", "999"), f"key 'k' has the version (or number) {version};"),
     ):
         assert there in error_line(run_gpkvs(*arguments, env=environment), 1)
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"one"
