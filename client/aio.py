@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
-from gpkvs.client.codec import decode, encode
+from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces_async
@@ -191,7 +191,7 @@ class AsyncClient(AsyncKeyValues):
         return operations.take(await self._execute(message, changes=operations.changes, timeout=timeout))
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return await self.execute(batch, table=table, timeout=timeout)
+        return await self._execute_columns(batch, None, table, timeout, numbers=True)
 
     def _numbers_max(self) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
@@ -224,11 +224,15 @@ class AsyncClient(AsyncKeyValues):
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`, of the request as a whole.
         """
+        return await self._execute_columns(batch, ttls, table, timeout)
+
+    async def _execute_columns(
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+    ) -> RequestResult:
+        """Execute columns; `numbers` has the server refuse a table of another layout than u64."""
         name = self._table if table is None else table
-        check_table(name)
-        batch.validate(self._limits)
-        message = encode(batch, name, ttls)
-        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
+        message.numbers = numbers
         return await self._execute(message, changes=batch.changes, timeout=timeout)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:

@@ -14,9 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gpkvs.batch import U64, Batch, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
-from gpkvs.client.codec import decode, encode
+from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
-from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
@@ -116,11 +116,15 @@ class Client(KeyValues):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> RequestResult:
         """Execute columns as one atomic, durable request; as `AsyncClient.execute`."""
+        return self._execute_columns(batch, ttls, table, timeout)
+
+    def _execute_columns(
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+    ) -> RequestResult:
+        """Execute columns; `numbers` has the server refuse a table of another layout than u64."""
         name = self._table if table is None else table
-        check_table(name)
-        batch.validate(self._limits)
-        message = encode(batch, name, ttls)
-        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
+        message.numbers = numbers
         return self._execute(message, changes=batch.changes, timeout=timeout)
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
@@ -129,7 +133,7 @@ class Client(KeyValues):
         return operations.take(self._execute(message, changes=operations.changes, timeout=timeout))
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return self.execute(batch, table=table, timeout=timeout)
+        return self._execute_columns(batch, None, table, timeout, numbers=True)
 
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)

@@ -282,9 +282,23 @@ def test_numbers(db: Any) -> None:
     failed(10, lambda: numbers.set(key, bytes(8), if_version=7))
     numbers.set(key, bytes(8), if_version=10)
     assert numbers.delete_many([9, 11]).tolist() == [True, False]
-    db.set(bytes(8), b"no number")
-    with pytest.raises(InvalidArgumentError, match="u64"):
-        db.get_many([0])
+    for nothing in ([], np.array([]), np.empty(0, np.uint64)):  # the second one is of floats
+        numbers.set_many(nothing, nothing)
+        values, found = numbers.get_many(nothing, atomic=False)
+        assert (values.tolist(), values.dtype, found.tolist(), found.dtype) == ([], np.uint64, [], np.bool_)
+        sums, done = numbers.incr_many(nothing, nothing)
+        assert (sums.tolist(), sums.dtype, done.tolist(), done.dtype) == ([], np.int64, [], np.bool_)
+        found = numbers.delete_many(nothing)
+        assert (found.tolist(), found.dtype) == ([], np.bool_)
+    for call in (  # of bytes: nothing is done
+        lambda: db.set_many([0], [1]),
+        lambda: db.get_many([0]),
+        lambda: db.delete_many([0]),
+        lambda: db.incr_many([0]),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"table: table '.*' has the layout bytes: only one of .* u64"):
+            call()
+        assert db.count() == 0
     for wrong in ([-1], np.array([-1]), [0.5], np.zeros(2), [2**64], ["1"], [[1]], [True], np.zeros((1, 1), np.uint64)):
         with pytest.raises(InvalidArgumentError, match=r"out of range|whole number"):
             numbers.get_many(wrong)
@@ -580,6 +594,8 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             "get_many": lambda face: face.get_many([1]),
             "delete_many": lambda face: face.delete_many([1]),
             "incr_many": lambda face: face.incr_many([1]),
+            "set_many of nothing": lambda face: face.set_many([], []),
+            "get_many of nothing": lambda face: face.get_many([]),
         }
         own: dict[str, Callable[[Any], object]] = {
             "create_table": lambda face: face.create_table("t"),
@@ -667,8 +683,19 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
                 os.kill(shared.process.pid, signal.SIGCONT)
             db.wait_ready()
             assert db.get(b"none", timeout=None) is None
-    with opened("store", tmp_path, serve) as db, pytest.raises(TypeError, match="no timeout"):
-        db.get(b"k", timeout=1)
+    with opened("store", tmp_path, serve) as db:
+        for call in (
+            lambda: db.get(b"k", timeout=1),
+            lambda: db.get_all([], timeout=1),
+            lambda: db.batch([], timeout=1),
+            lambda: db.batch(timeout=1),
+            lambda: db.get_many([], timeout=1),
+            lambda: db.transaction(timeout=1),
+            lambda: db.transact(lambda _: None, timeout=1),
+            lambda: db.table("default").transact(lambda _: None, timeout=None),
+        ):
+            with pytest.raises(TypeError, match="no timeout"):
+                call()
 
 
 @pytest.mark.parametrize("kind", ["store", "client"])
