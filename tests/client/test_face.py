@@ -6,9 +6,11 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -773,6 +775,50 @@ def test_a_client_that_is_closed_between_two_attempts_says_so() -> None:
         assert [type(call.result()) for call in calls] == [ClientClosedError] * 3
 
     asyncio.run(main())
+
+
+def test_calls_in_flight_when_the_client_is_closed_say_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and says nothing
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        async def main() -> None:
+            client = AsyncClient(target)
+            batches = client.batch([(Op.GET, b"k"), (Op.GET, b"l")]), client.batch([(Op.SET, b"k", b"v")])
+            async with asyncio.TaskGroup() as group:
+                reads = (client.wait_ready(), client.info(), batches[0])
+                calls = [group.create_task(outcome_of(call)) for call in (*reads, batches[1])]
+                await asyncio.sleep(0.1)
+                await client.close()
+            assert [type(call.result()) for call in calls] == [ClientClosedError] * 3 + [OutcomeUnknownError]
+
+        asyncio.run(main())
+        client = Client(target)
+        with ThreadPoolExecutor() as pool:
+            done = [pool.submit(call) for call in (client.wait_ready, client.info, lambda: client.get(b"k"))]
+            write = pool.submit(client.set, b"k", b"v")
+            time.sleep(0.1)
+            client.close()
+        assert [type(call.exception()) for call in done] == [ClientClosedError] * 3
+        assert isinstance(write.exception(), OutcomeUnknownError | ClientClosedError)  # it may not have begun
+
+
+def test_a_wait_of_no_seconds_asks_once(shared: Server) -> None:
+    refused = r"not ready after 0 s; last heard: .*cannot connect"
+
+    async def main() -> None:
+        async with AsyncClient(shared.target) as client:
+            await client.get(b"none")  # it is connected
+            await client.wait_ready(0)
+        async with AsyncClient("127.0.0.1:1") as client:
+            with pytest.raises(UnavailableError, match=refused):
+                await client.wait_ready(0)
+
+    asyncio.run(main())
+    with Client(shared.target) as client:
+        client.get(b"none")
+        client.wait_ready(0)
+    with Client("127.0.0.1:1") as client, pytest.raises(UnavailableError, match=refused):
+        client.wait_ready(0)
 
 
 async def outcome_of(call: Awaitable[object]) -> object:
