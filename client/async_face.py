@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from types import TracebackType
@@ -370,12 +371,13 @@ class AsyncKeyValues(ABC):
         """
         check_attempts(attempts)
         for attempt in range(1, attempts + 1):
+            began = time.perf_counter()
             try:
                 return await AsyncTransaction(self, table, timeout).run(work)
             except ConflictError:
                 if attempt == attempts:
                     raise
-            await asyncio.sleep(delay_s(attempt))
+            await asyncio.sleep(delay_s(attempt, time.perf_counter() - began))
         raise AssertionError
 
     async def set_many(

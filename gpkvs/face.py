@@ -466,7 +466,7 @@ class KeyValues(ABC):
             Called with a `Transaction`; it may be called several times, so it should do nothing but read and write
             through it.
         attempts
-            After so many the `ConflictError` is raised.
+            After so many the `ConflictError` is raised. The pauses between them are random, and grow up to a second.
 
         Raises
         ------

@@ -44,6 +44,7 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.scan import Scan, ScanPiece
+from gpkvs.transaction import delay_s
 from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
 from tests.conftest import assert_clean
@@ -506,6 +507,12 @@ def test_transact_runs_again_up_to_a_bound(db: Any) -> None:
     assert runs == [102, 103, 104, 105]
     with pytest.raises(InvalidArgumentError, match="attempts"):
         db.transact(beaten, attempts=0)
+
+
+def test_pauses_between_attempts_grow_from_what_one_took_up_to_a_second() -> None:
+    for attempt, longest in ((1, 0.002), (2, 0.004), (9, 0.512), (10, 1.0), (10_000, 1.0)):
+        pauses = [delay_s(attempt, 0.001) for _ in range(200)]
+        assert 0.5 * longest < max(pauses) <= longest  # by chance once in 2**200
 
 
 def test_an_exception_of_what_does_not_fit_together_is_not_raised(db: Any) -> None:
