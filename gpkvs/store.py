@@ -497,8 +497,8 @@ class Store(KeyValues):
     def info(self) -> StoreInfo:
         """Describe the store as it is now.
 
-        A client's `info` returns the message of its server, `gpkvs.proto.v1.admin_pb2.InfoResponse`. Most fields of both
-        have the same names; `AsyncClient.info` names the others.
+        A client's `info` returns the message of its server, ``InfoResponse``. Most fields of both have the same names;
+        `AsyncClient.info` names the others.
         """
         self._require_open()
         described = self._describe_now()
