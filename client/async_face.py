@@ -620,8 +620,12 @@ class AsyncTransaction(TransactionState):
         await self._send(self._fill_checks(self._db._operations()))
 
     async def _send(self, operations: OperationList) -> None:
-        if len(operations):
+        if not len(operations):
+            return
+        try:
             await self._db._commit(operations, self._table, self._timeout)
+        except ConflictError as error:
+            raise self._conflict(error) from None
 
     async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""
