@@ -50,13 +50,10 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 
 test: suite docs phases undo  ## the whole test suite
 
-# In two processes, each as long as the other: what mostly runs servers, and the rest. The first one's output comes last.
-SERVING := tests/server tests/client tests/cli tests/examples tests/deploy tests/bench tests/faults
+# In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
+# together, since they share servers.
 suite: install-test
-	@mkdir -p build
-	@$(BIN)/python -m pytest -q $(SERVING) >build/suite-serving.txt 2>&1 & serving=$$!; \
-	$(BIN)/python -m pytest -q tests --ignore tests/docs $(addprefix --ignore ,$(SERVING)); rest=$$?; \
-	wait $$serving; serving=$$?; cat build/suite-serving.txt; exit $$((rest || serving))
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
