@@ -17,7 +17,9 @@ import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
 from gpkvs.engine.expiry import _Ranges
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
+from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
@@ -596,3 +598,39 @@ def test_the_sweep_forgets_a_dropped_table(opened: Opened, clock: Clock) -> None
     while store.maintain():
         pass
     assert [table.records for table in store.info().tables] == [0]
+
+
+def test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable(
+    store_path: Path, clock: Clock, host_ops_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2: with a journal, the gate of what says so covers the removal, also where it changes nothing itself."""
+    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", str(host_ops_max))
+    says_so = [
+        Asked(Op.GET, b"0"),
+        Asked(Op.EXISTS, b"1"),
+        Asked(Op.EXPIRY, b"2"),
+        Asked(Op.EXPIRE, b"3"),
+        Asked(Op.SET, b"4", b"value", condition=Condition.PRESENT),
+        Asked(Op.DELETE, b"5"),
+    ]
+    with gpkvs.open(store_path, commit="journal", **SMALL) as store:
+        committer = store._engine.committer
+        assert isinstance(committer, JournalCommitter)
+        run(store, *(Asked(Op.SET, asked.key, b"value", clock.now + 10) for asked in says_so))
+        store._engine.settle()
+        clock.now += 10
+        before = committer.begun
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "durable", property(lambda _: before))  # as if the disk took its time
+            for number, asked in enumerate(says_so, 1):
+                begun = store.begin_requests(batch_of([[asked]]))
+                assert committer.begun == before + number, "each removes its key"
+                assert begun.gate == committer.begun
+                assert not begun.is_durable
+                again = store.begin_requests(batch_of([[asked]]))
+                assert again.gate >= begun.gate, "others are not told either"
+        waited: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(committer, "wait", waited.append)
+            assert begun.finish().request(0).status.tolist() == [Status.NOT_FOUND]
+        assert waited == [begun.gate]

@@ -30,6 +30,14 @@ MUTANTS = (
         _tests("test_a_key_expires_when_its_time_has_come"),
     ),
     Mutant(
+        "gone-before-it-is-durable",
+        "gpkvs/engine/engine.py",
+        "return planned.result, self._read_gate(planned.result)",
+        "return planned.result, 0",
+        "a key is told to be gone, and is there again after a crash",
+        _tests("test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable"),
+    ),
+    Mutant(
         "expired-keys-of-one-table",
         "gpkvs/engine/expiry.py",
         "        for number in ids:\n",
