@@ -40,7 +40,8 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 
 # What runs transactions, again with small batches phase by phase, as large ones always are.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \
-	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
+	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py \
+	tests/engine/test_resolve.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
 
 # The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. Tests of growth and of
 # compaction name both.
