@@ -319,10 +319,27 @@ def test_tables_of_numbers_have_no_expiry(opened: Opened, clock: Clock) -> None:
     store = opened.store
     store.create_table("numbers", layout="u64", index_bytes=64 << 10)
     word = bytes(8)
-    for asked in (Asked(Op.SET, word, word, clock.now + 1), Asked(Op.EXPIRE, word, expiry=7), Asked(Op.EXPIRY, word)):
+    for asked in (
+        Asked(Op.SET, word, word, clock.now + 1),
+        Asked(Op.INCREMENT, word, word, clock.now + 1),
+        Asked(Op.EXPIRE, word, expiry=7),
+        Asked(Op.EXPIRY, word),
+    ):
         with pytest.raises(InvalidArgumentError, match="u64 has no expiry"):
             store.execute(batch_of([[asked]]), table="numbers")
     assert store.execute(batch_of([[Asked(Op.SET, word, word)]]), table="numbers").status[0] == Status.OK
+    assert not store._files.root.may_expire, "nothing can expire in this store"
+
+
+def test_operations_that_give_no_expiry_do_not_look_at_theirs(opened: Opened, clock: Clock) -> None:
+    store, word, at = opened.store, bytes(8), clock.now + 1
+    store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+    others = [Asked(Op.EXISTS, word, expiry=at), Asked(Op.GET, word, expiry=at), Asked(Op.DELETE, word, expiry=at)]
+    check = Asked(Op.CHECK, word, expiry=at, condition=Condition.PRESENT)
+    for table in ("default", "numbers"):
+        for asked in (others, [check, *others]):
+            store.execute(batch_of([[Asked(Op.SET, word, word)]]), table=table)
+            assert set(store.execute(batch_of([asked]), table=table).status.tolist()) == {Status.OK}
     assert not store._files.root.may_expire, "nothing can expire in this store"
 
 
@@ -598,6 +615,7 @@ def test_the_sweep_forgets_a_dropped_table(opened: Opened, clock: Clock) -> None
     while store.maintain():
         pass
     assert [table.records for table in store.info().tables] == [0]
+    assert not store._engine.expiry.is_used, "nothing can expire any more"
 
 
 def test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable(

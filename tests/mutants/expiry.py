@@ -46,6 +46,14 @@ MUTANTS = (
         _tests("test_a_batch_meets_expired_keys_of_several_tables"),
     ),
     Mutant(
+        "reads-give-expiries",
+        "gpkvs/batch.py",
+        "_GIVES_EXPIRY[self.ops] & (self.expiries != 0)",
+        "self.expiries != 0",
+        "a GET that comes with an expiry is refused in a table of numbers, and else older versions refuse the store",
+        _tests("test_operations_that_give_no_expiry_do_not_look_at_theirs"),
+    ),
+    Mutant(
         "dropped-tables-are-swept",
         "gpkvs/engine/expiry.py",
         "            del self._ranges[number]\n        self.is_used",
