@@ -269,7 +269,9 @@ class Scanner:
         if not wanted.keys_only:
             lengths += peeked.value_lengths
         is_found = peeked.scanned == _FOUND
-        keys_max = max(int(np.searchsorted(np.cumsum(is_found), wanted.keys_max, side="right")), 1)
+        keys_max = wanted.keys_max
+        if wanted.prefix:  # else no more were looked at
+            keys_max = max(int(np.searchsorted(np.cumsum(is_found), keys_max, side="right")), 1)
         count = cut(gathered.fingerprint0, keys_max, np.where(is_found, lengths, 0), wanted.bytes_max)
         end = self._end(gathered.fingerprint0[:count], gathered.fingerprint0, end)
         damaged = int(np.count_nonzero(peeked.scanned[:count] == _DAMAGED))
@@ -296,9 +298,11 @@ class Scanner:
         self, index: Index, slot: U64, peeked: _Peeked, chosen: NDArray[np.int64], wanted: Wanted
     ) -> tuple[U8, U8, U8]:
         """Copy keys and values; return them, and of each record whether it is sound."""
-        key_lengths, value_lengths = peeked.key_lengths[chosen], peeked.value_lengths[chosen]
-        keys = np.empty(int(key_lengths.sum(dtype=np.uint64)), np.uint8)
-        values = np.empty(0 if wanted.keys_only else int(value_lengths.sum(dtype=np.uint64)), np.uint8)
+        key_lengths = peeked.key_lengths[chosen]
+        value_lengths = np.empty(0, np.uint32) if wanted.keys_only else peeked.value_lengths[chosen]
+        keys, values = (
+            np.empty(int(lengths.sum(dtype=np.uint64)), np.uint8) for lengths in (key_lengths, value_lengths)
+        )
         scanned = np.empty(len(chosen), np.uint8)
         self._launch_on_records(
             "take_records",
@@ -350,7 +354,7 @@ def cut(fingerprint0: U64, keys_max: int, weights: U64 | None, bytes_max: int) -
         Of their sum.
     """
     count = min(len(fingerprint0), keys_max)
-    if count and weights is not None:
+    if weights is not None and weights[:count].sum(dtype=np.uint64) > bytes_max:  # as a rule they fit
         fitting = int(np.searchsorted(np.cumsum(weights[:count], dtype=np.uint64), bytes_max, side="right"))
         count = max(fitting, 1)
     while 0 < count < len(fingerprint0) and fingerprint0[count] == fingerprint0[count - 1]:

@@ -19,7 +19,7 @@ GPKVS_DEVICE bool looks_expired(const RecordHeader* header, u64 now) {
 }
 
 // meet_expired: sets `met` if some record looks expired. One item a reference. `meta` of the slots; missing (0) in a batch
-// that only reads: it reads all records.
+// that only reads: its GETs read all records anyway.
 #define MEET_EXPIRED_ARGS(F)                                                                \
     F(const u64*, reference) F(const u64*, meta) F(const u8*, heap) F(u64, heap_bytes) F(u64, now) F(u64*, met)
 

@@ -68,10 +68,10 @@ enum Planned {
     } while (0)
 #define PLANNER_RUN(kernel, LIST, items) PLANNER_RUN_BLOCKS(kernel, LIST, items, 1)
 
-// Writes every column out, and counts the operations of each kind.
+// Writes every column out, and counts the operations of each kind; returns whether all of them only read.
 template <class Args>
-static void write_columns(const Args& a) {
-    u64 sets = 0, gets = 0, key_at = 0, value_at = 0, read_bytes = 0;
+static bool write_columns(const Args& a) {
+    u64 sets = 0, gets = 0, reads = 0, key_at = 0, value_at = 0, read_bytes = 0;
     for (u64 i = 0; i < a.n; i++) {
         const u8 op = a.given_ops[i * a.op_step];
         a.ops[i] = op;
@@ -81,12 +81,14 @@ static void write_columns(const Args& a) {
         a.value_offsets[i] = value_at;
         a.value_lengths[i] = has_value(op) ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
         value_at += a.value_lengths[i];
+        reads += !is_write(op);
         if (!is_write(op)) read_bytes += a.key_lengths[i];
         if (op == OP_GET) a.get_op[gets++] = (u32)i;
     }
     a.planned[PLANNED_SETS] = sets;
     a.planned[PLANNED_GETS] = gets;
     a.writes->user_bytes = key_at + value_at - read_bytes;
+    return reads == a.n;
 }
 
 // The fingerprints of all keys.
@@ -117,9 +119,9 @@ static void find_last_writes(const Args& a) {
 
 // Finds every key, and what each operation sees; returns the number of chains, 0 in a batch that only reads.
 template <class Args>
-static u64 read_index(const Args& a) {
+static u64 read_index(const Args& a, bool only_reads) {
     if (!a.is_located) route_keys(a);
-    if (a.planned[PLANNED_GETS] == a.n) {
+    if (only_reads) {
         if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(look_bytes, LOOK_BYTES_ARGS, a.n);
         else PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
         for (u64 i = 0; i < a.n; i++) a.source_op[i] = NO_OP;
@@ -137,7 +139,7 @@ template <class Args>
 static bool meets_expired(const Args& a, u64 chains) {
     if constexpr (has_records<typename Args::Slot>) {
         u64 met = 0;
-        // In a batch that only reads, words are of operations, and the records are read anyway.
+        // In a batch that only reads, words are of operations, and GETs read the records anyway.
         const meet_expired_args taken = {chains ? a.old_word : a.source_word, chains ? a.old_meta : nullptr,
                                          a.heap, a.heap_bytes, a.now, &met};
         a.pool->run(&gpkvs_kernel_meet_expired, &taken, chains ? chains : a.n, 1);
@@ -153,7 +155,7 @@ static bool may_measure(const Args& a) {
     if constexpr (has_records<typename Args::Slot>) {
         if (!a.planned[PLANNED_GETS]) return true;
         u64 units = 0;
-        for (u64 i = 0; i < a.n; i++) units += reference_length(a.source_word[i]);
+        for (u64 i = 0; i < a.planned[PLANNED_GETS]; i++) units += reference_length(a.source_word[a.get_op[i]]);
         return units * UNIT_BYTES <= a.result_bytes_max;
     }
     return true;
@@ -277,8 +279,8 @@ static bool plan_batch(const Args& a) {
     w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
-    write_columns(a);
-    const u64 chains = read_index(a);
+    const bool only_reads = write_columns(a);
+    const u64 chains = read_index(a, only_reads);
     if (a.now && meets_expired(a, chains)) {
         a.planned[PLANNED_EXPIRED] = 1;
         return false;

@@ -40,14 +40,16 @@ def twins(tmp_path: Path) -> Iterator[tuple[gpkvs.Store, gpkvs.Store]]:
 
 
 def random_batch(rng: np.random.Generator, store: gpkvs.Store, table: str, keys: int) -> Batch:
-    """Return some requests of random operations on so many different keys."""
+    """Return some requests of random operations on so many different keys; a part of the batches only reads."""
     requests = []
+    reads = [Op.GET, Op.EXISTS]
+    kinds = reads if rng.random() < 0.2 else [*reads, Op.SET, Op.SET, Op.SET, Op.DELETE]
     for _ in range(int(rng.integers(1, 6))):
         operations: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]] = []
         for _ in range(int(rng.integers(1, 40))):
             number = int(rng.integers(0, keys))
             key = number.to_bytes(8, "little") + (b"k" * (number % 7) if table == "default" else b"")
-            kind = rng.choice([Op.GET, Op.SET, Op.SET, Op.SET, Op.DELETE])
+            kind = rng.choice(kinds)
             if kind == Op.SET:
                 size = 8 if table == "numbers" else int(rng.integers(0, 50))
                 operations.append((Op.SET, key, rng.bytes(size)))

@@ -87,6 +87,14 @@ MUTANTS = (
         ("engine/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
     ),
     Mutant(
+        "writes-taken-as-reads",
+        _NATIVE,
+        "return reads == a.n;",
+        "return reads + 3 >= a.n;",
+        "SETs that were acknowledged are not done",
+        ("engine/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
+    ),
+    Mutant(
         "native-planner-forgets-removed-keys",
         _NATIVE,
         "        a.writes->removed_keys += a.change[chain] == CHANGE_REMOVE;\n",
