@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakSet
 
 import grpc
@@ -21,18 +21,20 @@ from gpkvs.client.operations import check_message_bytes, check_table, message_of
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error
 from gpkvs.client.scan import ScanProgress, pieces_async
-from gpkvs.client.several import RequestGatherer, may_share
+from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import Bytes, OperationList, Options, Result, as_bytes
+from gpkvs.operations import Bytes, OperationList, Options, Result, ResultLists, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.request_checks import check_request_ops
 from gpkvs.scan import ScanPiece
 
 DEFAULT_TARGET = ServerConfig.listen
+Returned = TypeVar("Returned", RequestResult, RequestResult | ResultLists)
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # checked before, with a clearer error
@@ -187,8 +189,27 @@ class AsyncClient(AsyncKeyValues):
 
     async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
         name = self._table if table is None else table
-        message = message_of(operations, name, self._limits, self._message_bytes_max)
-        return operations.take(await self._execute(message, changes=operations.changes, timeout=timeout))
+        check_request_ops(len(operations), self._limits)
+        deadline = self._deadline(timeout)
+        gatherer = self._request_gatherer_of(name)
+
+        def send() -> Awaitable[ResultLists | RequestResult | Failure]:
+            return gatherer.submit(operations, deadline) or self._send_operations(operations, name, deadline)
+
+        return operations.take(await self._repeat(send, deadline, changes=operations.changes))
+
+    def _request_gatherer_of(self, table: str) -> RequestGatherer:
+        """Return what gathers small requests on a table."""
+        if table not in self._request_gatherers:
+            check_table(table)
+            self._request_gatherers[table] = RequestGatherer(
+                self._send_once, self.target, table, self._limits, self._message_bytes_max
+            )
+        return self._request_gatherers[table]
+
+    async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> RequestResult | Failure:
+        """Send a request that is too large to share a message, once."""
+        return await self._send_alone(message_of(operations, table, self._limits, self._message_bytes_max), deadline)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self.execute(batch, table=table, timeout=timeout)
@@ -229,7 +250,8 @@ class AsyncClient(AsyncKeyValues):
         batch.validate(self._limits)
         message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
-        return await self._execute(message, changes=batch.changes, timeout=timeout)
+        deadline = self._deadline(timeout)
+        return await self._repeat(lambda: self._send_alone(message, deadline), deadline, changes=batch.changes)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
         """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.
@@ -396,14 +418,15 @@ class AsyncClient(AsyncKeyValues):
             failure = classify_error(error, self.target)
         raise failure.raised(is_write=is_write)
 
-    async def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
+    async def _repeat(
+        self, send: Callable[[], Awaitable[Returned | Failure]], deadline: float, *, changes: bool
+    ) -> Returned:
         """Send a request of several operations; repeat it whole where that is safe and may help."""
-        deadline = self._deadline(timeout)
         attempt = 0
         while True:
             attempt += 1
-            outcome = await self._send(message, deadline)
-            if isinstance(outcome, RequestResult):
+            outcome = await send()
+            if not isinstance(outcome, Failure):
                 return outcome
             delay_s = self._retry.delay_s(attempt)
             is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
@@ -449,31 +472,21 @@ class AsyncClient(AsyncKeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         return inf if timeout_s is None else self._loop.time() + timeout_s
 
-    async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send one request, once; requests with checks that run at the same time share messages."""
-        if may_share(message):
-            gatherer = self._request_gatherers.get(message.table)
-            if gatherer is None:
-                gatherer = RequestGatherer(self._send_alone, self._send_several, self.target)
-                self._request_gatherers[message.table] = gatherer
-            return await gatherer.send(message, deadline)
-        return await self._send_alone(message, deadline)
+    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send a message that is one request, once."""
+        response = await self._send_once(message, deadline)
+        if isinstance(response, Failure):
+            return response
+        try:
+            return decode(response, message.ops)
+        except ServerError as error:
+            return Failure(error, executed=True, transient=False)
 
-    async def _send_several(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
-        """Send a message of several requests, once."""
+    async def _send_once(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
+        """Send a message, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
             response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
         except grpc.RpcError as error:
             return classify_error(error, self.target)
         return response
-
-    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send a message that is one request, once."""
-        timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
-        try:
-            return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)
-        except grpc.RpcError as error:
-            return classify_error(error, self.target)
-        except ServerError as error:
-            return Failure(error, executed=True, transient=False)

@@ -66,6 +66,27 @@ class Options(NamedTuple):
 _NO_OPTIONS = Options()
 
 
+class ResultLists(NamedTuple):
+    """What became of the operations of a request, as Python objects.
+
+    Parameters
+    ----------
+    statuses, versions
+        Of each operation.
+    values
+        Of those that return one.
+    """
+
+    statuses: list[int]
+    versions: list[int]
+    values: list[bytes]
+
+    @classmethod
+    def of(cls, result: RequestResult) -> ResultLists:
+        """Return what columns hold."""
+        return cls(result.status.tolist(), result.versions.tolist(), result.value_list())
+
+
 def as_bytes(noun: str, given: Bytes) -> bytes:
     """Return a key or a value, `noun`, as `bytes`.
 
@@ -374,7 +395,7 @@ class OperationList:
             for value, version in zip(self.results, self.versions, strict=True)
         ]
 
-    def take(self, result: RequestResult, now_ms: Callable[[], int] = wall_clock_ms) -> list[Result]:
+    def take(self, result: RequestResult | ResultLists, now_ms: Callable[[], int] = wall_clock_ms) -> list[Result]:
         """Keep what became of the operations, and return it.
 
         Parameters
@@ -389,17 +410,17 @@ class OperationList:
         CorruptRecordError
             If an operation met a record that fails its checksum. The others of the request are done all the same.
         """
-        statuses = result.status.tolist()
+        statuses, versions, values = result if isinstance(result, ResultLists) else ResultLists.of(result)
         if _CORRUPT in statuses:
             raise CorruptRecordError(
                 f"operation {statuses.index(_CORRUPT)}: the record fails its checksum, so no value is returned; "
                 "the writes of the request, if any, are done"
             )
-        values = iter(result.value_list())
-        self.versions = result.versions.tolist()
+        self.versions = versions
+        returned = iter(values)
         results: list[Result] = []
-        for index, (op, status, version) in enumerate(zip(self._ops, statuses, self.versions, strict=True)):
-            value = next(values) if op in _RETURNS_VALUE else b""
+        for index, (op, status, version) in enumerate(zip(self._ops, statuses, versions, strict=True)):
+            value = next(returned) if op in _RETURNS_VALUE else b""
             has_condition = bool(self._options and self._options.get(index, _NO_OPTIONS).condition)
             outcome = outcome_of(op, status, version, value, has_condition=has_condition)
             is_expiry = op == _EXPIRY and isinstance(outcome, int)
