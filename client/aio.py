@@ -28,13 +28,12 @@ from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, Un
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import Bytes, OperationList, Options, Result, ResultLists, as_bytes
+from gpkvs.operations import Bytes, OperationList, Options, ResultLists, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
-from gpkvs.request_checks import check_request_ops
 from gpkvs.scan import ScanPiece
 
 DEFAULT_TARGET = ServerConfig.listen
-Returned = TypeVar("Returned", RequestResult, RequestResult | ResultLists)
+Returned = TypeVar("Returned", RequestResult, ResultLists)
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # checked before, with a clearer error
@@ -187,16 +186,18 @@ class AsyncClient(AsyncKeyValues):
             self._gatherers[table] = Gatherer(self._send_alone, self.target, table, self._gather, self._retry)
         return self._gatherers[table]
 
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+    async def _execute(self, operations: OperationList, table: str | None, timeout: Timeout) -> ResultLists:
         name = self._table if table is None else table
-        check_request_ops(len(operations), self._limits)
         deadline = self._deadline(timeout)
-        gatherer = self._request_gatherer_of(name)
+        gatherer = self._request_gatherers.get(name) or self._request_gatherer_of(name)
 
-        def send() -> Awaitable[ResultLists | RequestResult | Failure]:
+        def send() -> Awaitable[ResultLists | Failure]:
             return gatherer.submit(operations, deadline) or self._send_operations(operations, name, deadline)
 
-        return operations.take(await self._repeat(send, deadline, changes=operations.changes))
+        outcome = await send()
+        if isinstance(outcome, Failure):
+            return await self._repeat(outcome, send, deadline, changes=operations.changes)
+        return outcome
 
     def _request_gatherer_of(self, table: str) -> RequestGatherer:
         """Return what gathers small requests on a table."""
@@ -207,9 +208,11 @@ class AsyncClient(AsyncKeyValues):
             )
         return self._request_gatherers[table]
 
-    async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> RequestResult | Failure:
+    async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> ResultLists | Failure:
         """Send a request that is too large to share a message, once."""
-        return await self._send_alone(message_of(operations, table, self._limits, self._message_bytes_max), deadline)
+        message = message_of(operations, table, self._limits, self._message_bytes_max)
+        outcome = await self._send_alone(message, deadline)
+        return outcome if isinstance(outcome, Failure) else ResultLists.of(outcome)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self.execute(batch, table=table, timeout=timeout)
@@ -251,7 +254,12 @@ class AsyncClient(AsyncKeyValues):
         message = encode(batch, name, ttls)
         check_message_bytes(message.ByteSize(), self._message_bytes_max)
         deadline = self._deadline(timeout)
-        return await self._repeat(lambda: self._send_alone(message, deadline), deadline, changes=batch.changes)
+        outcome = await self._send_alone(message, deadline)
+        if isinstance(outcome, Failure):
+            return await self._repeat(
+                outcome, lambda: self._send_alone(message, deadline), deadline, changes=batch.changes
+            )
+        return outcome
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
         """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.
@@ -419,21 +427,27 @@ class AsyncClient(AsyncKeyValues):
         raise failure.raised(is_write=is_write)
 
     async def _repeat(
-        self, send: Callable[[], Awaitable[Returned | Failure]], deadline: float, *, changes: bool
+        self,
+        failure: Failure,
+        send: Callable[[], Awaitable[Returned | Failure]],
+        deadline: float,
+        *,
+        changes: bool,
     ) -> Returned:
-        """Send a request of several operations; repeat it whole where that is safe and may help."""
-        attempt = 0
+        """Send a request that has failed once again, whole, where that is safe and may help."""
+        attempt = 1
         while True:
+            delay_s = self._retry.delay_s(attempt)
+            is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
+            if is_late or not failure.may_repeat(is_write=changes):
+                raise failure.raised(is_write=changes)
+            await asyncio.sleep(delay_s)
+            self._require_open()
             attempt += 1
             outcome = await send()
             if not isinstance(outcome, Failure):
                 return outcome
-            delay_s = self._retry.delay_s(attempt)
-            is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
-            if is_late or not outcome.may_repeat(is_write=changes):
-                raise outcome.raised(is_write=changes)
-            await asyncio.sleep(delay_s)
-            self._require_open()
+            failure = outcome
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves.

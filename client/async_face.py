@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
@@ -28,7 +28,7 @@ from gpkvs.numbers import (
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, seconds_left
+from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, ResultLists, Ttl, as_bytes, seconds_left
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.text import quoted
@@ -61,8 +61,14 @@ class AsyncKeyValues(ABC):
         """Execute one checked operation, together with those of other calls."""
 
     @abstractmethod
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+    def _execute(
+        self, operations: OperationList, table: str | None, timeout: Timeout
+    ) -> Coroutine[Any, Any, ResultLists]:
         """Execute a request that is not empty."""
+
+    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        """Execute a request that is not empty, and return what became of its operations."""
+        return operations.take(await self._execute(operations, table, timeout))
 
     @abstractmethod
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
@@ -136,8 +142,9 @@ class AsyncKeyValues(ABC):
         operations = self._operations()
         for key in keys:
             operations.get(key)
-        await self._commit(operations, table, timeout)
-        return operations.pairs()
+        results = await self._execute(operations, table, timeout)
+        results.require_sound()
+        return results.pairs()
 
     async def get_all(
         self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
@@ -498,8 +505,10 @@ class AsyncTable(AsyncKeyValues):
     ) -> Awaitable[Any]:
         return self._db._submit(op, key, value, options, self.name if table is None else table, timeout)
 
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
-        return await self._db._commit(operations, self.name if table is None else table, timeout)
+    def _execute(
+        self, operations: OperationList, table: str | None, timeout: Timeout
+    ) -> Coroutine[Any, Any, ResultLists]:
+        return self._db._execute(operations, self.name if table is None else table, timeout)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._db._commit_numbers(batch, self.name if table is None else table, timeout)
@@ -557,7 +566,7 @@ class AsyncBatch(OperationList):
         self._db, self._table, self._timeout = db, table, timeout
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
-        return self._execute().__await__()
+        return self._send().__await__()
 
     async def __aenter__(self) -> Self:
         return self
@@ -566,9 +575,9 @@ class AsyncBatch(OperationList):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            await self._execute()
+            await self._send()
 
-    async def _execute(self) -> list[Result]:
+    async def _send(self) -> list[Result]:
         self._db._require_open()
         return await self._db._commit(self, self._table, self._timeout) if len(self) else []
 
@@ -612,7 +621,7 @@ class AsyncTransaction(TransactionState):
 
     async def _send(self, operations: OperationList) -> None:
         if len(operations):
-            await self._db._commit(operations, self._table, self._timeout)
+            (await self._db._execute(operations, self._table, self._timeout)).require_sound()
 
     async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""

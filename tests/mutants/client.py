@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "reads-of-any-size",
         _SEVERAL,
-        "self._value_bytes * request.ops.count(Op.GET)",
+        "self._value_bytes * request.ops.count(_GET)",
         "0",
         "requests that read much are joined to one whose response is refused",
         ("client/test_several.py::test_reads_that_bring_much_go_in_several_messages",),
