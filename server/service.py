@@ -118,7 +118,7 @@ class KVService:
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        table = serving.store.open_table(message.table)
+        table = codec.table_of(message, serving.store)
         request_id = message.id
         of_call = table.limits, table.id, call.message_bytes
         if message.request_ops:

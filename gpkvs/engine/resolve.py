@@ -190,7 +190,7 @@ class Resolver:
         for wrong, text, field in (
             (batch.ops == Op.APPEND.value, "append", "ops"),
             (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "expiry", "ops"),
-            (batch.expiries is not None and batch.expiries != 0, "expiry", "expiries"),
+            (batch.expiries is not None and batch.gives_expiry, "expiry", "expiries"),
         ):
             refused = of_numbers & wrong
             if refused.any():
@@ -200,7 +200,7 @@ class Resolver:
 
     def refuses_expiries(self, batch: Batch) -> bool:
         """Whether a batch gives expiries to keys of tables that have none: then it must be planned here."""
-        if batch.expiries is None or not batch.expiries.any():
+        if batch.expiries is None or not batch.gives_expiry.any():
             return False
         tables = (self._tables.get(number) for number in np.unique(batch.request_tables).tolist())
         return any(table is not None and not table.index.has_records for table in tables)
