@@ -402,7 +402,17 @@ class AsyncClient(AsyncKeyValues):
         return [table_info(table) for table in response.tables]
 
     async def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
-        """Return the server's description of itself and its store; raises NotExecutedError if no response came."""
+        """Return the server's description of itself and its store, as the message of the wire.
+
+        Most fields have the names of those of `gpkvs.info.StoreInfo`, which an embedded store returns. Others are the
+        limits (`key_bytes_max`, not ``limits.key_bytes_max``), the last recovery (`last_recovery`), what the heap has
+        given back (`heap_given_back_bytes`) and what the process wrote (`process_written_bytes`). `path` is `str`.
+
+        Raises
+        ------
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
         request = admin_pb2.InfoRequest()
         return cast(admin_pb2.InfoResponse, await self._call(self._admin.Info, request, timeout, is_write=False))
 

@@ -629,8 +629,13 @@ class AsyncTransaction(TransactionState):
         await self._send(self._fill_checks(self._db._operations()))
 
     async def _send(self, operations: OperationList) -> None:
-        if len(operations):
-            (await self._db._execute(operations, self._table, self._timeout)).require_sound()
+        if not len(operations):
+            return
+        try:
+            results = await self._db._execute(operations, self._table, self._timeout)
+        except ConflictError as error:
+            raise self._conflict(error) from None
+        results.require_sound()
 
     async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""

@@ -203,13 +203,7 @@ class Client(KeyValues):
                 raise
 
     def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
-        """Return the server's description of itself and its store.
-
-        Raises
-        ------
-        NotExecutedError
-            If no response came: its subclasses say why.
-        """
+        """Return the server's description of itself and its store, a message; as `AsyncClient.info`."""
         request = admin_pb2.InfoRequest()
         return cast(admin_pb2.InfoResponse, self._call(self._admin.Info, request, timeout, is_write=False))
 

@@ -495,7 +495,11 @@ class Store(KeyValues):
         return self._engine.kept_bytes
 
     def info(self) -> StoreInfo:
-        """Describe the store as it is now."""
+        """Describe the store as it is now.
+
+        A client's `info` returns the message of its server, ``InfoResponse``. Most fields of both have the same names;
+        `AsyncClient.info` names the others.
+        """
         self._require_open()
         described = self._describe_now()
         self._engine.settle()  # what it counts may be of a batch that a crash could take back

@@ -62,7 +62,7 @@ class TransactionState:
 
     def _require_open(self) -> None:
         if self._is_over:
-            raise InvalidArgumentError("the transaction is over: it reads and writes no more", field="transaction")
+            raise InvalidArgumentError("it is over: begin another one", field="transaction")
 
     def _missing(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those keys that must be asked for."""
@@ -102,6 +102,10 @@ class TransactionState:
             else:
                 operations.set(key, written[0], ttl=written[1])
         return operations
+
+    def _conflict(self, error: ConflictError) -> ConflictError:
+        """Return the same error with the key that it is about: the checks come first, in the order of the reads."""
+        return ConflictError(error.index, error.found, list(self._read)[error.index])
 
     def _fill_checks(self, operations: OperationList) -> OperationList:
         """Add what tells whether all that was read is still so; the transaction is over then."""
@@ -160,8 +164,12 @@ class Transaction(TransactionState):
         self._send(self._fill_checks(self._db._operations()))
 
     def _send(self, operations: OperationList) -> None:
-        if len(operations):
+        if not len(operations):
+            return
+        try:
             self._db._commit(operations, self._table, self._timeout)
+        except ConflictError as error:
+            raise self._conflict(error) from None
 
     def run(self, work: Callable[[Transaction], Returned]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""

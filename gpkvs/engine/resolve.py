@@ -188,13 +188,13 @@ class Resolver:
         of_numbers = self._has_record(batch) == 0
         unfit: dict[int, GpkvsError] = {}
         for wrong, text, field in (
-            (batch.ops == Op.APPEND.value, "append", "ops"),
-            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "expiry", "ops"),
-            (batch.expiries is not None and batch.gives_expiry, "expiry", "expiries"),
+            (batch.ops == Op.APPEND.value, "values of 8 bytes: nothing can be appended to them", "ops"),
+            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "no expiry: its keys stay until they are deleted", "ops"),
+            (batch.expiries is not None and batch.gives_expiry, "no expiry: leave out the ttl", "expiries"),
         ):
             refused = of_numbers & wrong
             if refused.any():
-                reason = InvalidArgumentError(f"a table of the layout u64 has no {text}", field=field)
+                reason = InvalidArgumentError(f"a table of the layout u64 has {text}", field=field)
                 unfit.update(dict.fromkeys(np.unique(request_of_op(batch)[refused]).tolist(), reason))
         return unfit
 

@@ -31,6 +31,7 @@ from gpkvs.scan import ScanPiece
 END = 1 << 64  # behind the last fingerprint
 
 _FOUND, _DAMAGED, _EXPIRED = 1, 2, 3  # `Scanned` in kernels/scan.hpp
+_GROUP = 16  # `SCAN_GROUP` there
 _LENGTH_MASK = np.uint64((1 << 24) - 1)  # of a reference: its units
 
 _CURSOR = struct.Struct("<B16sIQ")  # version, store, table, the next fingerprint
@@ -252,10 +253,11 @@ class Scanner:
         heap = self._files.heap
         self._host.launch(
             kernel,
-            len(slot),
-            keys_per_item=1,
+            -(-len(slot) // _GROUP),
+            keys_per_item=_GROUP,
             index=index,
             slot=np.ascontiguousarray(slot),
+            slots=len(slot),
             heap=heap.address,
             heap_bytes=heap.bytes,
             **arguments,

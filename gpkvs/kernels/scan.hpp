@@ -6,6 +6,8 @@
 //
 // Only the host's threads run these, whatever the backend: they read records.
 #pragma once
+#include <algorithm>
+
 #include "probe.cuh"
 #include "record.cuh"
 
@@ -107,9 +109,9 @@ static inline const RecordHeader* record_header(const u8* heap, u64 heap_bytes, 
 
 // peek: of each slot whether its key is to be returned (`Scanned`), and what is known without the value. The key's own
 // fingerprint, 128 bits under a key, says as much as a checksum. An expiry is only believed with the record's CRC. One
-// item a slot.
+// item a group of slots.
 #define PEEK_ARGS(F)                                                                        \
-    F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id) \
+    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id) \
     F(u64, hash_key0) F(u64, hash_key1) F(const u8*, prefix) F(u64, prefix_bytes) F(u64, now_ms) \
     F(u8*, scanned) F(u32*, key_lengths) F(u32*, value_lengths) F(u64*, versions) F(u64*, expiries)
 
@@ -118,12 +120,20 @@ GPKVS_DEVICE const BytesSlot& slot_of(const Args& a, u64 i) {
     return a.index[a.slot[i] / WAYS].ways[a.slot[i] % WAYS];
 }
 
-template <class Args>
-GPKVS_DEVICE void scanned_soon(const Args& a, u64 i) {
-    const u8* record = a.heap + reference_offset(slot_of(a, i).reference) * UNIT_BYTES;
-    prefetch(record);
-    prefetch(record + 64);
+// Runs a function on each slot of a group, whose records have all been asked for before: so many bytes of each. A
+// processor looks up the pages of several records at once only if little stands between them, and a hash is long.
+static const u64 SCAN_GROUP = 16;  // `_GROUP` in engine/scan.py
+template <class Args, class Function>
+static inline void scan_group(const Args& a, u64 group, u64 bytes, Function function) {
+    const u64 first = group * SCAN_GROUP, last = std::min(first + SCAN_GROUP, a.slots);
+    for (u64 i = first; i < last; i++) {
+        const u8* record = a.heap + reference_offset(slot_of(a, i).reference) * UNIT_BYTES;
+        for (u64 at = 0; at < bytes; at += 64) prefetch(record + at);
+        prefetch(record + bytes - 1);
+    }
+    for (u64 i = first; i < last; i++) function(i);
 }
+static const u64 HEAD_BYTES = sizeof(RecordHeader) + 16, RECORD_BYTES = 192;  // of a record with a short key, and value
 
 template <class Args>
 static inline u8 peek_at(const Args& a, u64 i) {
@@ -143,12 +153,14 @@ static inline u8 peek_at(const Args& a, u64 i) {
     return same_bytes(record_key(header), a.prefix, a.prefix_bytes) ? SCANNED_FOUND : SCANNED_OTHER;
 }
 
-GPKVS_KERNEL_SOON(peek, PEEK_ARGS, scanned_soon) { a.scanned[i] = peek_at(a, i); }
+GPKVS_KERNEL(peek, PEEK_ARGS) {
+    scan_group(a, i, HEAD_BYTES, [&](u64 slot) { a.scanned[slot] = peek_at(a, slot); });
+}
 
 // take_records: the keys, and the values if `with_values` is 1, of slots that were found; a record whose CRC is wrong
-// is damaged, and nothing of it is stored. One item a slot.
+// is damaged, and nothing of it is stored. One item a group of slots.
 #define TAKE_RECORDS_ARGS(F)                                                                \
-    F(const BytesBucket*, index) F(const u64*, slot) F(const u8*, heap) F(u64, heap_bytes) F(u64, with_values) \
+    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, with_values) \
     F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
 
 template <class Args>
@@ -162,7 +174,9 @@ static inline u8 take_record(const Args& a, u64 i) {
     return SCANNED_FOUND;
 }
 
-GPKVS_KERNEL_SOON(take_records, TAKE_RECORDS_ARGS, scanned_soon) { a.scanned[i] = take_record(a, i); }
+GPKVS_KERNEL(take_records, TAKE_RECORDS_ARGS) {
+    scan_group(a, i, a.with_values ? RECORD_BYTES : HEAD_BYTES, [&](u64 slot) { a.scanned[slot] = take_record(a, slot); });
+}
 
 // take_numbers: the keys of slots of numbers. One item a slot.
 #define TAKE_NUMBERS_ARGS(F) F(const U64Bucket*, index) F(const u64*, slot) F(u64*, keys)

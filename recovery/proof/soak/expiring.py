@@ -57,9 +57,9 @@ class ExpiringKeys:
         self._written = 0
 
     async def turn(self, kv: kv_pb2_grpc.KVStub) -> None:
-        """Write or read a key."""
+        """Write or read a key; the first turns write one for each time to live."""
         key = b"expiring-%d" % self._random.randrange(_KEYS)
-        if self._random.random() < _SET_SHARE:
+        if self._written < len(_TTLS_S) or self._random.random() < _SET_SHARE:
             await self._write(kv, key)
         else:
             await self._read(kv, key)
@@ -71,7 +71,7 @@ class ExpiringKeys:
         return len(self._leases)
 
     async def _write(self, kv: kv_pb2_grpc.KVStub, key: bytes) -> None:
-        ttl_s = self._random.choice(_TTLS_S)
+        ttl_s = _TTLS_S[self._written % len(_TTLS_S)]
         self._written += 1
         value = b"%d-" % self._written + b"v" * self._random.randrange(200)
         self._leases.pop(key, None)  # not known, if the response is lost
