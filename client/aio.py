@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakSet
 
 import grpc
@@ -22,18 +22,19 @@ from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
 from gpkvs.client.scan import ScanProgress, pieces_async
-from gpkvs.client.several import RequestGatherer, may_share
+from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
-from gpkvs.operations import Bytes, OperationList, Options, Result, as_bytes
+from gpkvs.operations import Bytes, OperationList, Options, ResultLists, as_bytes
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
 DEFAULT_TARGET = ServerConfig.listen
+Returned = TypeVar("Returned", RequestResult, ResultLists)
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # checked before, with a clearer error
@@ -187,10 +188,33 @@ class AsyncClient(AsyncKeyValues):
             self._gatherers[table] = Gatherer(self._send_alone, self.target, table, self._gather, self._retry)
         return self._gatherers[table]
 
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+    async def _execute(self, operations: OperationList, table: str | None, timeout: Timeout) -> ResultLists:
         name = self._table if table is None else table
-        message = message_of(operations, name, self._limits, self._message_bytes_max)
-        return operations.take(await self._execute(message, changes=operations.changes, timeout=timeout))
+        deadline = self._deadline(timeout)
+        gatherer = self._request_gatherers.get(name) or self._request_gatherer_of(name)
+
+        def send() -> Awaitable[ResultLists | Failure]:
+            return gatherer.submit(operations, deadline) or self._send_operations(operations, name, deadline)
+
+        outcome = await send()
+        if isinstance(outcome, Failure):
+            return await self._repeat(outcome, send, deadline, changes=operations.changes)
+        return outcome
+
+    def _request_gatherer_of(self, table: str) -> RequestGatherer:
+        """Return what gathers small requests on a table."""
+        if table not in self._request_gatherers:
+            check_table(table)
+            self._request_gatherers[table] = RequestGatherer(
+                self._send_once, self.target, table, self._limits, self._message_bytes_max
+            )
+        return self._request_gatherers[table]
+
+    async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> ResultLists | Failure:
+        """Send a request that is too large to share a message, once."""
+        message = message_of(operations, table, self._limits, self._message_bytes_max)
+        outcome = await self._send_alone(message, deadline)
+        return outcome if isinstance(outcome, Failure) else ResultLists.of(outcome)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._execute_columns(batch, None, table, timeout, numbers=True)
@@ -235,7 +259,13 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
         message.numbers = numbers
-        return await self._execute(message, changes=batch.changes, timeout=timeout)
+        deadline = self._deadline(timeout)
+        outcome = await self._send_alone(message, deadline)
+        if isinstance(outcome, Failure):
+            return await self._repeat(
+                outcome, lambda: self._send_alone(message, deadline), deadline, changes=batch.changes
+            )
+        return outcome
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
         """Open a stream of columns: it sends requests without waiting for responses; use it in ``async with``.
@@ -425,21 +455,28 @@ class AsyncClient(AsyncKeyValues):
             raise error
         return closed_in_flight()
 
-    async def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
-        """Send a request of several operations; repeat it whole where that is safe and may help."""
-        deadline = self._deadline(timeout)
-        attempt = 0
+    async def _repeat(
+        self,
+        failure: Failure,
+        send: Callable[[], Awaitable[Returned | Failure]],
+        deadline: float,
+        *,
+        changes: bool,
+    ) -> Returned:
+        """Send a request that has failed once again, whole, where that is safe and may help."""
+        attempt = 1
         while True:
-            attempt += 1
-            outcome = await self._send(message, deadline)
-            if isinstance(outcome, RequestResult):
-                return outcome
             delay_s = self._retry.delay_s(attempt)
             is_late = attempt >= self._retry.attempts_max or self._loop.time() + delay_s >= deadline
-            if is_late or not outcome.may_repeat(is_write=changes):
-                raise outcome.raised(is_write=changes)
+            if is_late or not failure.may_repeat(is_write=changes):
+                raise failure.raised(is_write=changes)
             await asyncio.sleep(delay_s)
             self._require_open()
+            attempt += 1
+            outcome = await send()
+            if not isinstance(outcome, Failure):
+                return outcome
+            failure = outcome
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves.
@@ -480,18 +517,18 @@ class AsyncClient(AsyncKeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         return inf if timeout_s is None else self._loop.time() + timeout_s
 
-    async def _send(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send one request, once; requests with checks that run at the same time share messages."""
-        if may_share(message):
-            gatherer = self._request_gatherers.get(message.table)
-            if gatherer is None:
-                gatherer = RequestGatherer(self._send_alone, self._send_several, self.target)
-                self._request_gatherers[message.table] = gatherer
-            return await gatherer.send(message, deadline)
-        return await self._send_alone(message, deadline)
+    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
+        """Send a message that is one request, once."""
+        response = await self._send_once(message, deadline)
+        if isinstance(response, Failure):
+            return response
+        try:
+            return decode(response, message.ops)
+        except ServerError as error:
+            return Failure(error, executed=True, transient=False)
 
-    async def _send_several(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
-        """Send a message of several requests, once."""
+    async def _send_once(self, message: kv_pb2.BatchRequest, deadline: float) -> kv_pb2.BatchResponse | Failure:
+        """Send a message, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
             response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
@@ -500,15 +537,3 @@ class AsyncClient(AsyncKeyValues):
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             return self._closed_meanwhile(error)
         return response
-
-    async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
-        """Send a message that is one request, once."""
-        timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
-        try:
-            return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)
-        except grpc.RpcError as error:
-            return classify_error(error, self.target)
-        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
-            return self._closed_meanwhile(error)
-        except ServerError as error:
-            return Failure(error, executed=True, transient=False)

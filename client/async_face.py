@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
@@ -30,7 +30,7 @@ from gpkvs.numbers import (
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, Ttl, as_bytes, seconds_left
+from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, ResultLists, Ttl, as_bytes, seconds_left
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.text import quoted
@@ -63,8 +63,14 @@ class AsyncKeyValues(ABC):
         """Execute one checked operation, together with those of other calls."""
 
     @abstractmethod
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+    def _execute(
+        self, operations: OperationList, table: str | None, timeout: Timeout
+    ) -> Coroutine[Any, Any, ResultLists]:
         """Execute a request that is not empty."""
+
+    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
+        """Execute a request that is not empty, and return what became of its operations."""
+        return operations.take(await self._execute(operations, table, timeout))
 
     @abstractmethod
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
@@ -138,8 +144,9 @@ class AsyncKeyValues(ABC):
         operations = self._operations()
         for key in keys:
             operations.get(key)
-        await self._commit(operations, table, timeout)
-        return operations.pairs()
+        results = await self._execute(operations, table, timeout)
+        results.require_sound()
+        return results.pairs()
 
     async def get_all(
         self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
@@ -507,8 +514,10 @@ class AsyncTable(AsyncKeyValues):
     ) -> Awaitable[Any]:
         return self._db._submit(op, key, value, options, self.name if table is None else table, timeout)
 
-    async def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
-        return await self._db._commit(operations, self.name if table is None else table, timeout)
+    def _execute(
+        self, operations: OperationList, table: str | None, timeout: Timeout
+    ) -> Coroutine[Any, Any, ResultLists]:
+        return self._db._execute(operations, self.name if table is None else table, timeout)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._db._commit_numbers(batch, self.name if table is None else table, timeout)
@@ -566,7 +575,7 @@ class AsyncBatch(OperationList):
         self._db, self._table, self._timeout = db, table, timeout
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
-        return self._execute().__await__()
+        return self._send().__await__()
 
     async def __aenter__(self) -> Self:
         return self
@@ -575,9 +584,9 @@ class AsyncBatch(OperationList):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            await self._execute()
+            await self._send()
 
-    async def _execute(self) -> list[Result]:
+    async def _send(self) -> list[Result]:
         self._db._require_open()
         return await self._db._commit(self, self._table, self._timeout) if len(self) else []
 
@@ -623,9 +632,10 @@ class AsyncTransaction(TransactionState):
         if not len(operations):
             return
         try:
-            await self._db._commit(operations, self._table, self._timeout)
+            results = await self._db._execute(operations, self._table, self._timeout)
         except ConflictError as error:
             raise self._conflict(error) from None
+        results.require_sound()
 
     async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""

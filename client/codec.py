@@ -16,8 +16,8 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import Options
 from gpkvs.proto.v1 import kv_pb2
 
-# Operations whose responses have a value.
-_RETURNS_VALUE = (Op.GET, Op.INCREMENT, Op.EXPIRY)
+RETURNS_VALUE = (Op.GET, Op.INCREMENT, Op.EXPIRY)
+"""Operations whose responses have a value."""
 
 
 def encode(batch: Batch, table: str, ttls: U64 | None = None) -> kv_pb2.BatchRequest:
@@ -156,7 +156,7 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     status, versions, value_lengths = response.status, response.versions, response.value_lengths
     n, values = len(ops), ops.count(Op.GET)
     if len(value_lengths) != 4 * values:
-        values = sum(map(ops.count, _RETURNS_VALUE))
+        values = sum(map(ops.count, RETURNS_VALUE))
     if len(status) != n or len(versions) not in (0, 8 * n) or len(value_lengths) != 4 * values:
         raise ServerError(
             f"a response of {len(status)} statuses, {len(versions)} bytes of versions and {len(value_lengths)} bytes "

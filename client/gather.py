@@ -1,8 +1,7 @@
 """Concurrent calls, gathered into messages.
 
-The calls of one turn of the event loop, or those that come while messages are in flight, make the next message. So no
-timer adds delay when there is little to do, and messages grow when there is much. Each call keeps its own deadline and
-its own error: if the server refuses a message because of one operation, the client sends it again without that one.
+Each call keeps its own deadline and its own error: if the server refuses a message because of one operation, the client
+sends it again without that one.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
-from itertools import chain
-from math import inf
 from typing import Any
 
 from gpkvs.batch import READS, Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
-from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
+from gpkvs.client.errors import DeadlineError
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
+from gpkvs.client.sending import Sending
 from gpkvs.config import DEFAULT_TABLE, MIB
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.operations import Options
@@ -97,7 +95,7 @@ class _Call:
         self.fail(outcome_unknown(reason) if is_write and self.may_be_executed else reason)
 
 
-class Gatherer:
+class Gatherer(Sending[_Call]):
     """Gathers calls on one table into messages.
 
     Parameters
@@ -111,17 +109,13 @@ class Gatherer:
     """
 
     def __init__(self, send: Send, target: str, table: str, config: GatherConfig, retry: RetryPolicy) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(config.messages_in_flight_max)
         self._send = send
         self._table = table
         self._where = f"{target}, table {table or DEFAULT_TABLE!r}"
         self._config = config
         self._retry = retry
         self._queue: deque[_Call] = deque()
-        self._in_flight: dict[asyncio.Task[None], list[_Call]] = {}
-        self._flush_is_due = False
-        self._sweep_at = inf
-        self._sweep_timer: asyncio.TimerHandle | None = None
         self._had_options = False  # ever
         self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
 
@@ -141,33 +135,6 @@ class Gatherer:
             self._sweep_by(deadline)
         self._flush_soon()
         return future
-
-    def _flush_soon(self) -> None:
-        """Send after all tasks that are ready now have run, so that their calls are gathered too."""
-        if not self._flush_is_due and len(self._in_flight) < self._config.messages_in_flight_max:
-            self._flush_is_due = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_is_due = False
-        while self._queue and len(self._in_flight) < self._config.messages_in_flight_max:
-            calls = self._take()
-            if calls:
-                task = self._loop.create_task(self._deliver(calls))
-                self._in_flight[task] = calls
-                task.add_done_callback(self._landed)
-
-    def _landed(self, task: asyncio.Task[None]) -> None:
-        calls = self._in_flight.pop(task)
-        if task.cancelled():
-            _give_up(calls, ClientClosedError("the client was closed while the call was in flight"))
-        elif (error := task.exception()) is not None:
-            # This is a bug of the client; but nobody must wait for ever.
-            reason = ServerError(f"the client failed: {error!r}")
-            self._loop.call_exception_handler({"message": str(reason), "exception": error, "task": task})
-            _give_up(calls, reason)
-        if self._queue:
-            self._flush_soon()
 
     def _take(self) -> list[_Call]:
         """Take the next message's calls from the queue, in order."""
@@ -266,45 +233,20 @@ class Gatherer:
                 again.append(call)
         return again
 
-    def _sweep_by(self, deadline: float) -> None:
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-        self._sweep_at = deadline
-        self._sweep_timer = None if deadline == inf else self._loop.call_at(deadline, self._sweep)
+    def _waiting(self) -> Iterable[_Call]:
+        return self._queue
 
-    def _sweep(self) -> None:
-        """End the calls whose deadline has passed.
+    def _has_waiting(self) -> bool:
+        return bool(self._queue)
 
-        One timer serves all of them, at the earliest deadline: a timer for each call would cost more than the call.
-        """
-        now = max(self._loop.time(), self._sweep_at)
-        next_deadline = inf
-        for call in self._live():
-            if call.deadline > now:
-                next_deadline = min(next_deadline, call.deadline)
-                continue
-            tried = f"; the last attempt: {call.failure.error}" if call.failure is not None else ""
-            call.give_up(DeadlineError(f"{self._where}: the deadline of the call has passed{tried}"))
-        self._sweep_by(next_deadline)
+    def _clear(self) -> list[_Call]:
+        calls = list(self._queue)
+        self._queue.clear()
+        return calls
 
-    def _live(self) -> Iterable[_Call]:
-        return (call for call in chain(self._queue, *self._in_flight.values()) if not call.future.done())
-
-    async def close(self, grace_s: float) -> None:
-        """Refuse the calls that were not sent, wait some time for the others, then give them up."""
-        while self._queue:
-            self._queue.popleft().give_up(ClientClosedError("the client was closed before the call was sent"))
-        if tasks := list(self._in_flight):
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        self._sweep_by(inf)
-
-
-def _give_up(calls: Iterable[_Call], reason: GpkvsError) -> None:
-    for call in calls:
-        call.give_up(reason)
+    def _late(self, call: _Call) -> DeadlineError:
+        tried = f"; the last attempt: {call.failure.error}" if call.failure is not None else ""
+        return DeadlineError(f"{self._where}: the deadline of the call has passed{tried}")
 
 
 def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:

@@ -1,228 +1,227 @@
-"""Requests with checks that run at the same time share messages: each stays a request of its own.
+"""Small requests that run at the same time share messages: each stays atomic by itself, and fails by itself.
 
-A check that fails takes its whole request back, so such requests cannot be joined with others; but a message may hold
-several (`request_ops`). Those of one turn of the event loop, or those that come while messages are in flight, make the
-next message. A server that is too old for such messages knows no checks either, and refuses them.
+Requests that only read are sent as one request: its results are as of one moment, so those of each part are too. A
+check that fails takes its whole request back, so requests with checks cannot be joined; but a message may hold several
+(`request_ops`). A server that is too old for such messages knows no checks either, and refuses them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from math import inf
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TypeAlias
 
 import grpc
 import numpy as np
 
-from gpkvs.batch import Op, RequestResult
-from gpkvs.client.codec import decode
+from gpkvs.batch import Op
+from gpkvs.client.codec import RETURNS_VALUE, decode, encode_lists
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.retry import CODES, Failure, classify, trailing_of
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.client.sending import Sending
+from gpkvs.config import MIB, Limits
+from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.operations import OperationList, Options, ResultLists
 from gpkvs.proto.v1 import kv_pb2
 
-Outcome = RequestResult | Failure
-SendAlone = Callable[[kv_pb2.BatchRequest, float], Awaitable[Outcome]]
-SendSeveral = Callable[[kv_pb2.BatchRequest, float], Awaitable[kv_pb2.BatchResponse | Failure]]
+Outcome: TypeAlias = ResultLists | Failure
+Send = Callable[[kv_pb2.BatchRequest, float], Awaitable[kv_pb2.BatchResponse | Failure]]
 
 _MESSAGES_IN_FLIGHT_MAX = 2
 # A larger request is worth a message of its own.
 _OPS_MAX, _BYTES_MAX = 256, 64 << 10
+# A server that takes only the smallest messages takes so many requests in one.
 _REQUESTS_MAX = 64
+_MESSAGE_OPS_MAX, _MESSAGE_BYTES_MAX = 4096, 4 * MIB
+_BYTES_PER_OP = 32  # at most, of all columns but keys and values
+_READS = bytes([Op.GET, Op.EXISTS, Op.EXPIRY])
+_GET, _CHECK = int(Op.GET), int(Op.CHECK)  # found faster than through their class
+_RETURNS_VALUE = tuple(map(int, RETURNS_VALUE))
+_NO_OPTIONS = Options()
 
 
 class _Request:
     """One request that somebody waits for."""
 
-    __slots__ = ("deadline", "future", "is_sent", "message")
+    __slots__ = ("deadline", "future", "is_sent", "operations", "ops", "size_bytes")
 
-    def __init__(self, message: kv_pb2.BatchRequest, deadline: float, future: asyncio.Future[Outcome]) -> None:
-        self.message = message
+    def __init__(
+        self,
+        operations: OperationList,
+        ops: bytes,
+        size_bytes: int,
+        deadline: float,
+        future: asyncio.Future[Outcome],
+    ) -> None:
+        self.operations = operations
+        self.ops = ops
+        self.size_bytes = size_bytes
         self.deadline = deadline
         self.future = future
         self.is_sent = False
 
+    def settle(self, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(outcome)
 
-def may_share(message: kv_pb2.BatchRequest) -> bool:
-    """Whether a request may share a message with others."""
-    ops = message.ops
-    return (
-        Op.CHECK in ops
-        and Op.GET not in ops
-        and len(ops) <= _OPS_MAX
-        and len(message.keys) + len(message.values) <= _BYTES_MAX
-        and not message.expiries  # a message has these or times to live
-    )
+    def give_up(self, reason: GpkvsError) -> None:
+        """End the request, if it has no result yet."""
+        self.settle(Failure(reason, executed=self.is_sent, transient=False))
 
 
-class RequestGatherer:
+def _only_reads(ops: bytes) -> bool:
+    return not ops.translate(None, _READS)
+
+
+class RequestGatherer(Sending[_Request]):
     """Gathers requests on one table into messages; each is sent once.
 
     Parameters
     ----------
-    send_alone
-        Sends a message that is one request.
-    send_several
-        Sends one that is several.
-    target
-        The server's address.
+    send
+        Sends one message, once.
+    target, table
+        The server's address and the table's name.
+    limits, message_bytes_max
+        Of the server.
     """
 
-    def __init__(self, send_alone: SendAlone, send_several: SendSeveral, target: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._send_alone = send_alone
-        self._send_several = send_several
-        self._target = target
-        self._queue: deque[_Request] = deque()
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._flush_is_due = False
+    def __init__(self, send: Send, target: str, table: str, limits: Limits, message_bytes_max: int) -> None:
+        super().__init__(_MESSAGES_IN_FLIGHT_MAX)
+        self._send = send
+        self._target, self._table = target, table
+        self._ops_max = min(_MESSAGE_OPS_MAX, limits.request_ops_max)
+        self._bytes_max = min(_MESSAGE_BYTES_MAX, message_bytes_max // 2)
+        self._reading: deque[_Request] = deque()
+        self._checking: deque[_Request] = deque()
+        # Messages of both in turn. Those who read and those who commit then share the few messages in flight.
+        self._queues = deque((self._reading, self._checking))
+        self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
         self._is_closed = False
 
-    async def send(self, message: kv_pb2.BatchRequest, deadline: float) -> Outcome:
-        """Send one request, once."""
-        if self._is_closed:
-            return Failure(ClientClosedError("the client is closed"), executed=False, transient=False)
-        request = _Request(message, deadline, self._loop.create_future())
-        self._queue.append(request)
-        self._flush_soon()
-        try:
-            async with asyncio.timeout_at(None if deadline == inf else deadline):
-                return await request.future
-        except TimeoutError:
-            late = DeadlineError(f"{self._target}: the deadline of the call has passed")
-            return Failure(late, executed=request.is_sent, transient=False)
-
-    def _flush_soon(self) -> None:
-        """Send after all tasks that are ready now have run, so that their requests are gathered too."""
-        if not self._flush_is_due and len(self._in_flight) < _MESSAGES_IN_FLIGHT_MAX:
-            self._flush_is_due = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_is_due = False
-        while self._queue and len(self._in_flight) < _MESSAGES_IN_FLIGHT_MAX:
-            taken = [self._queue.popleft() for _ in range(min(len(self._queue), _REQUESTS_MAX))]
-            requests = [request for request in taken if not request.future.done()]
-            if requests:
-                task = self._loop.create_task(self._deliver(requests))
-                self._in_flight.add(task)
-                task.add_done_callback(lambda task, requests=requests: self._landed(task, requests))  # type: ignore[misc]
-
-    def _landed(self, task: asyncio.Task[None], requests: Sequence[_Request]) -> None:
-        self._in_flight.discard(task)
-        error: ClientClosedError | ServerError | None = None
-        if task.cancelled():
-            error = ClientClosedError("the client was closed while the call was in flight")
-        elif (bug := task.exception()) is not None:
-            error = ServerError(f"the client failed: {bug!r}")
-            self._loop.call_exception_handler({"message": str(error), "exception": bug, "task": task})
-        if error is not None:
-            for request in requests:
-                _settle(request, Failure(error, executed=True, transient=False))
-        if self._queue:
-            self._flush_soon()
-
-    async def _deliver(self, requests: Sequence[_Request]) -> None:
-        """Send requests, and give each its outcome."""
-        for request in requests:
-            request.is_sent = True
-        if len(requests) == 1:
-            _settle(requests[0], await self._send_alone(requests[0].message, requests[0].deadline))
-            return
-        deadline = max(request.deadline for request in requests)
-        response = await self._send_several(_joined([request.message for request in requests]), deadline)
-        if isinstance(response, Failure):
-            if isinstance(response.error, InvalidArgumentError) and not response.executed:
-                # One of them is wrong, and nothing was executed: each hears what is wrong with it.
-                await asyncio.gather(*(self._deliver([request]) for request in requests))
-                return
-            outcomes: Sequence[Outcome] = [response] * len(requests)
+    def submit(self, operations: OperationList, deadline: float) -> asyncio.Future[Outcome] | None:
+        """Queue a request; the future gets its results, or why there are none. None: it must be sent alone."""
+        ops = operations.ops
+        if len(ops) > min(_OPS_MAX, self._ops_max):
+            return None
+        if _only_reads(ops):
+            queue = self._reading
+        elif _CHECK in ops and _GET not in ops:
+            queue = self._checking
         else:
-            outcomes = _outcomes(response, [request.message.ops for request in requests], self._target)
-        for request, outcome in zip(requests, outcomes, strict=True):
-            _settle(request, outcome)
+            return None
+        size_bytes = sum(map(len, operations.keys)) + sum(map(len, operations.values)) + _BYTES_PER_OP * len(ops)
+        if size_bytes > min(_BYTES_MAX, self._bytes_max):
+            return None
+        request = _Request(operations, ops, size_bytes, deadline, self._loop.create_future())
+        if self._is_closed:
+            request.give_up(ClientClosedError("the client is closed"))
+            return request.future
+        queue.append(request)
+        if deadline < self._sweep_at:
+            self._sweep_by(deadline)
+        self._flush_soon()
+        return request.future
 
-    async def close(self, grace_s: float) -> None:
-        """Refuse the requests that were not sent, wait some time for the others, then give them up."""
+    def _waiting(self) -> Iterable[_Request]:
+        return chain(*self._queues)
+
+    def _has_waiting(self) -> bool:
+        return any(self._queues)
+
+    def _clear(self) -> list[_Request]:
         self._is_closed = True
-        closed = ClientClosedError("the client was closed before the call was sent")
-        while self._queue:
-            _settle(self._queue.popleft(), Failure(closed, executed=False, transient=False))
-        if self._in_flight:
-            _, late = await asyncio.wait(list(self._in_flight), timeout=grace_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        requests = list(self._waiting())
+        for queue in self._queues:
+            queue.clear()
+        return requests
 
+    def _late(self, _request: _Request) -> DeadlineError:
+        return DeadlineError(f"{self._target}: the deadline of the call has passed")
 
-def _settle(request: _Request, outcome: Outcome) -> None:
-    if not request.future.done():
-        request.future.set_result(outcome)
+    def _take(self) -> list[_Request]:
+        """Take the next message's requests, all of one kind."""
+        self._queues.rotate()
+        queue = next(filter(None, self._queues))
+        requests: list[_Request] = []
+        ops = size_bytes = 0
+        while queue and len(requests) < _REQUESTS_MAX:
+            request = queue[0]
+            ops += len(request.ops)
+            size_bytes += request.size_bytes + self._value_bytes * request.ops.count(_GET)
+            if requests and (ops > self._ops_max or size_bytes > self._bytes_max):
+                break
+            queue.popleft()
+            if not request.future.done():  # cancelled, or its deadline has passed
+                requests.append(request)
+        return requests
 
+    async def _deliver(self, calls: list[_Request]) -> None:
+        """Send requests, and give each its outcome."""
+        for request in calls:
+            request.is_sent = True
+        response = await self._send(self._message(calls), max(request.deadline for request in calls))
+        outcomes: Iterable[Outcome]
+        if not isinstance(response, Failure):
+            outcomes = self._outcomes(response, [request.ops for request in calls])
+        elif isinstance(response.error, InvalidArgumentError) and not response.executed and len(calls) > 1:
+            # One of them is wrong, and nothing was executed: each hears what is wrong with it.
+            await asyncio.gather(*(self._deliver([request]) for request in calls))
+            return
+        else:
+            outcomes = [response] * len(calls)
+        for request, outcome in zip(calls, outcomes, strict=True):
+            request.settle(outcome)
 
-def _joined(messages: Sequence[kv_pb2.BatchRequest]) -> kv_pb2.BatchRequest:
-    """Join requests on one table to one message; columns that only some of them have are filled up."""
-    counts = [len(message.ops) for message in messages]
-    joined = kv_pb2.BatchRequest(
-        table=messages[0].table,
-        ops=b"".join([message.ops for message in messages]),
-        keys=b"".join([message.keys for message in messages]),
-        key_lengths=b"".join([message.key_lengths or _equal(message.key_size, message.keys) for message in messages]),
-        values=b"".join([message.values for message in messages]),
-        value_lengths=b"".join(
-            [message.value_lengths or _equal(message.value_size, message.values) for message in messages]
-        ),
-        request_ops=b"".join(map(_u32, counts)),
-    )
-    for name, size in (("conditions", 1), ("expected", 8), ("ttls", 8)):
-        columns = [getattr(message, name) for message in messages]
-        if any(columns):
-            filled = [column or bytes(size * count) for column, count in zip(columns, counts, strict=True)]
-            setattr(joined, name, b"".join(filled))
-    return joined
-
-
-def _equal(size: int, column: bytes) -> bytes:
-    """Return the lengths of strings that are all equally long, and not empty; b"" where there are none."""
-    return _u32(size) * (len(column) // size) if size else b""
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")
-
-
-def _outcomes(response: kv_pb2.BatchResponse, requests: Sequence[bytes], target: str) -> list[Outcome]:
-    """Cut a response into those of its requests, given by their operations."""
-    failures = {failure.request: failure for failure in response.failures}
-    done = [ops for number, ops in enumerate(requests) if number not in failures]
-    try:
-        whole = decode(
-            kv_pb2.BatchResponse(
-                status=response.status,
-                values=response.values,
-                value_lengths=response.value_lengths,
-                versions=response.versions,
-                code=response.code,
-            ),
-            b"".join(done),
+    def _message(self, requests: Sequence[_Request]) -> kv_pb2.BatchRequest:
+        """Return the message of requests of one kind."""
+        ops = b"".join([request.ops for request in requests])
+        options = [request.operations.options for request in requests]
+        message = encode_lists(
+            ops,
+            list(chain.from_iterable([request.operations.keys for request in requests])),
+            list(chain.from_iterable([request.operations.values for request in requests])),
+            self._table,
+            list(_filled(options, requests)) if any(options) else (),
         )
-    except ServerError as error:
-        return [Failure(error, executed=True, transient=False)] * len(requests)
-    outcomes: list[Outcome] = []
-    op = value = data = 0
-    for number, ops in enumerate(requests):
-        if number in failures:
-            outcomes.append(_failure(failures[number], target))
-            continue
+        if len(requests) > 1 and not _only_reads(ops):
+            message.request_ops = np.array([len(request.ops) for request in requests], "<u4").tobytes()
+        return message
+
+    def _outcomes(self, response: kv_pb2.BatchResponse, requests: Sequence[bytes]) -> Iterable[Outcome]:
+        """Cut a response into those of its requests, given by their operations."""
+        failures = {failure.request: failure for failure in response.failures}
+        done = [ops for number, ops in enumerate(requests) if number not in failures]
+        try:
+            result = decode(response, b"".join(done))
+        except ServerError as error:
+            return [Failure(error, executed=True, transient=False)] * len(requests)
+        self._value_bytes = max(int(result.value_lengths.max(initial=0)), self._value_bytes // 2)
+        cut = _cut(ResultLists.of(result), done)
+        if not failures:
+            return cut
+        return [
+            _failure(failures[number], self._target) if number in failures else next(cut)
+            for number in range(len(requests))
+        ]
+
+
+def _filled(options: Sequence[Sequence[Options]], requests: Sequence[_Request]) -> Iterator[Options]:
+    """Return the options of all operations of some requests."""
+    for own, request in zip(options, requests, strict=True):
+        yield from own or [_NO_OPTIONS] * len(request.ops)
+
+
+def _cut(whole: ResultLists, requests: Sequence[bytes]) -> Iterator[ResultLists]:
+    """Cut results into those of requests, given by their operations."""
+    op = value = 0
+    for ops in requests:
         op_end = op + len(ops)
-        value_end = value + ops.count(Op.INCREMENT) + ops.count(Op.EXPIRY)
-        lengths = whole.value_lengths[value:value_end]
-        data_end = data + int(lengths.sum(dtype=np.uint64))
-        values = whole.values[data:data_end]
-        outcomes.append(RequestResult(whole.status[op:op_end], whole.versions[op:op_end], lengths, values))
-        op, value, data = op_end, value_end, data_end
-    return outcomes
+        value_end = value + sum(map(ops.count, _RETURNS_VALUE))
+        yield ResultLists(whole.statuses[op:op_end], whole.versions[op:op_end], whole.values[value:value_end])
+        op, value = op_end, value_end
 
 
 def _failure(failure: kv_pb2.RequestFailure, target: str) -> Failure:

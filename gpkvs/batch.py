@@ -498,12 +498,20 @@ class BatchPart:
     batch: Batch
     result: RequestResult
 
-    def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
-        """Cut the results at the ends of requests: of each its operations, its GETs and the bytes of its values."""
+    def cuts(self, requests: NDArray[np.intp] | None = None) -> Iterator[tuple[slice, slice, slice]]:
+        """Cut the results at the ends of requests: of each its operations, its GETs and the bytes of its values.
+
+        Parameters
+        ----------
+        requests
+            How many requests lie before each cut, and in all, from 0 on; by default each is cut off by itself.
+        """
         result = self.result
-        if len(self.numbers) == 1:
+        if requests is None and len(self.numbers) == 1:
             return iter([(slice(len(result.status)), slice(len(result.value_lengths)), slice(len(result.values)))])
         op_bounds = _bounds(self.batch.request_ops)
+        if requests is not None:
+            op_bounds = op_bounds[requests]
         get_bounds = self._get_bounds(op_bounds)
         byte_bounds = _bounds(result.value_lengths)[get_bounds]
         return zip(_slices(op_bounds), _slices(get_bounds), _slices(byte_bounds), strict=True)

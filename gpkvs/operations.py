@@ -38,7 +38,7 @@ _FORMS = (
 _TTL_MS_MAX = 1 << 50  # 35,000 years: with any clock the sum is a number of 64 bits
 _GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY = map(int, Op)
 _HAS_VALUE = frozenset({_SET, _INCREMENT, _APPEND})
-_CORRUPT = int(Status.CORRUPT)
+_OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 _RETURNS_VALUE = frozenset({_GET, _INCREMENT, _EXPIRY})
 
 
@@ -64,6 +64,45 @@ class Options(NamedTuple):
 
 
 _NO_OPTIONS = Options()
+
+
+class ResultLists(NamedTuple):
+    """What became of the operations of a request, as Python objects.
+
+    Parameters
+    ----------
+    statuses, versions
+        Of each operation.
+    values
+        Of those that return one.
+    """
+
+    statuses: list[int]
+    versions: list[int]
+    values: list[bytes]
+
+    @classmethod
+    def of(cls, result: RequestResult) -> ResultLists:
+        """Return what columns hold."""
+        return cls(result.status.tolist(), result.versions.tolist(), result.value_list())
+
+    def require_sound(self) -> None:
+        """Raise CorruptRecordError if an operation met a record that fails its checksum; the others are done."""
+        if _CORRUPT in self.statuses:
+            raise CorruptRecordError(
+                f"operation {self.statuses.index(_CORRUPT)}: the record fails its checksum, so no value is returned; "
+                "the writes of the request, if any, are done"
+            )
+
+    def pairs(self) -> list[tuple[bytes, int] | None]:
+        """Return, of operations that were all GETs, each value with what conditions compare; None for a miss.
+
+        They compare the version. A table of numbers has none, there it is the number.
+        """
+        return [
+            (value, version or int.from_bytes(value, "little")) if status == _OK else None
+            for status, version, value in zip(self.statuses, self.versions, self.values, strict=True)
+        ]
 
 
 def as_bytes(noun: str, given: Bytes) -> bytes:
@@ -368,13 +407,10 @@ class OperationList:
         )
 
     def pairs(self) -> list[tuple[bytes, int] | None]:
-        """Return, of operations that were all GETs, each value with what conditions compare; None for a miss."""
-        return [
-            (value, _version_of(value, version)) if isinstance(value, bytes) else None
-            for value, version in zip(self.results, self.versions, strict=True)
-        ]
+        """Return what GETs read: `ResultLists.pairs`."""
+        return self._taken.pairs()
 
-    def take(self, result: RequestResult, now_ms: Callable[[], int] = wall_clock_ms) -> list[Result]:
+    def take(self, result: RequestResult | ResultLists, now_ms: Callable[[], int] = wall_clock_ms) -> list[Result]:
         """Keep what became of the operations, and return it.
 
         Parameters
@@ -389,28 +425,20 @@ class OperationList:
         CorruptRecordError
             If an operation met a record that fails its checksum. The others of the request are done all the same.
         """
-        statuses = result.status.tolist()
-        if _CORRUPT in statuses:
-            raise CorruptRecordError(
-                f"operation {statuses.index(_CORRUPT)}: the record fails its checksum, so no value is returned; "
-                "the writes of the request, if any, are done"
-            )
-        values = iter(result.value_list())
-        self.versions = result.versions.tolist()
+        lists = result if isinstance(result, ResultLists) else ResultLists.of(result)
+        lists.require_sound()
+        statuses, versions, values = lists
+        self._taken, self.versions = lists, versions
+        returned = iter(values)
         results: list[Result] = []
-        for index, (op, status, version) in enumerate(zip(self._ops, statuses, self.versions, strict=True)):
-            value = next(values) if op in _RETURNS_VALUE else b""
+        for index, (op, status, version) in enumerate(zip(self._ops, statuses, versions, strict=True)):
+            value = next(returned) if op in _RETURNS_VALUE else b""
             has_condition = bool(self._options and self._options.get(index, _NO_OPTIONS).condition)
             outcome = outcome_of(op, status, version, value, has_condition=has_condition)
             is_expiry = op == _EXPIRY and isinstance(outcome, int)
             results.append(seconds_left(outcome, now_ms) if is_expiry else outcome)
         self.results = results
         return results
-
-
-def _version_of(value: bytes, version: int) -> int:
-    """Return what conditions compare: the version. A table of numbers has none, there it is the number."""
-    return version or int.from_bytes(value, "little")
 
 
 def seconds_left(expiry_ms: Any, now_ms: Callable[[], int] = wall_clock_ms) -> float | None:

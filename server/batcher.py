@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.bounds import Bounds
-from gpkvs.server.codec import Request, Response, batch_of, responses_of
+from gpkvs.server.codec import Request, Response, batch_of, behind, joined_responses, responses_of
 from gpkvs.server.fair_queue import FairQueue
 from gpkvs.server.memory import Account, Memory
 
@@ -61,11 +61,31 @@ class _Waiting:
     account: Account
     response: asyncio.Future[Response]
     deadline: float  # seconds, of the monotonic clock
+    held_bytes: int  # counted for the request until its end
+    planned_bytes: int  # counted for its response
+    # If it is several requests of which the engine could not do all at once: the responses to those that are done and
+    # durable, and how many they are. `request` has the rest.
+    done: list[Response] = field(default_factory=list)
+    requests_done: list[int] = field(default_factory=list)
 
     @property
     def operations(self) -> int:
         """Of its request."""
         return self.request.operations
+
+    def keep(self, response: Response, requests: int) -> None:
+        """Keep the response to the first few requests; the others are still to be done."""
+        self.done.append(response)
+        self.requests_done.append(requests)
+        self.request = behind(self.request, requests)
+
+    def whole(self, response: Response | BaseException) -> Response:
+        """Return the response to all requests, given what became of the rest."""
+        if isinstance(response, BaseException):
+            reason = response if isinstance(response, Exception) else GpkvsError(repr(response))
+            failures = tuple((number, reason) for number in range(self.request.requests))
+            response = Response(b"", b"", b"", b"", failures)
+        return joined_responses([*self.done, response], self.requests_done)
 
 
 class _Stored(NamedTuple):
@@ -189,9 +209,10 @@ class Batcher:
                 f"{queued_max:,} requests wait, as many as queue_requests_max allows: try again later, or send fewer "
                 "and larger batches",
             )
-        account.admit(request.held_bytes, request.response_bytes)
+        held_bytes, planned_bytes = request.held_bytes, request.response_bytes
+        account.admit(held_bytes, planned_bytes)
         deadline = time.monotonic() + seconds_left if seconds_left is not None else float("inf")
-        waiting = _Waiting(request, account, self._loop.create_future(), deadline)
+        waiting = _Waiting(request, account, self._loop.create_future(), deadline, held_bytes, planned_bytes)
         self._queue.append(waiting)
         self._start_soon()
         return waiting.response
@@ -283,7 +304,7 @@ class Batcher:
                 break
             self._queue.popleft()
             if waiting.response.done():
-                waiting.account.release(request.held_bytes)
+                waiting.account.release(waiting.held_bytes)
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
                 _give(waiting, ExpiredRequestError("the deadline passed while the request waited"))
@@ -303,8 +324,8 @@ class Batcher:
         begun = self._begin(batch)
         if begun.is_durable:
             begun.finish()
-            return _Stored(begun, responses_of(begun.result), began, time.perf_counter() - began)
-        return _Stored(begun, responses_of(begun.result), began, None)  # the disk works meanwhile
+            return _Stored(begun, responses_of(begun.result, requests), began, time.perf_counter() - began)
+        return _Stored(begun, responses_of(begun.result, requests), began, None)  # the disk works meanwhile
 
     def _on_stored(self, batch: _Taken, job: asyncio.Future[_Stored]) -> None:
         """Give out the responses of a batch if it is durable, else have its flush waited for; start the next one."""
@@ -314,7 +335,7 @@ class Batcher:
                 self._fail(batch, error)
                 return
             stored = job.result()
-            covered = stored.begun.result.requests
+            covered = len(stored.responses)
             self._queue.put_back(batch.waiting[covered:])
             del batch.waiting[covered:]
             if stored.seconds is None:
@@ -356,11 +377,24 @@ class Batcher:
         the requests that arrive meanwhile make the next batch larger.
         """
         self._count(batch, 0)
+        left = sum(waiting.request.requests for waiting in batch.waiting) - stored.begun.result.requests
+        if left:
+            self._keep_part(batch, stored, left)
         # The batch is durable here, and not before: now its callers may hear of it.
         for waiting, response in zip(batch.waiting, stored.responses, strict=True):
             _give(waiting, response)
         assert stored.seconds is not None
         self._observer.batch_done(stored.begun.result, stored.seconds)
+
+    def _keep_part(self, batch: _Taken, stored: _Stored, left: int) -> None:
+        """Queue the rest of the last requests again, which came together and were done in part only.
+
+        Not before that part is durable: the rest may be durable first, if it only reads.
+        """
+        waiting, response = batch.waiting.pop(), stored.responses.pop()
+        assert isinstance(response, Response)
+        waiting.keep(response, waiting.request.requests - left)
+        self._queue.put_back([waiting])
 
     def abandon(self, error: GpkvsError) -> None:
         """Make all requests that wait fail with an error; transactions in progress end by themselves."""
@@ -376,10 +410,12 @@ def _finish(stored: _Stored) -> _Stored:
 
 def _give(waiting: _Waiting, response: Response | BaseException) -> None:
     """Resolve a future, unless its caller has gone; nobody needs its request any more."""
-    waiting.account.release(waiting.request.held_bytes)
+    waiting.account.release(waiting.held_bytes)
     if waiting.response.done():
         return
-    planned = waiting.request.response_bytes
+    if waiting.done:
+        response = waiting.whole(response)
+    planned = waiting.planned_bytes
     if isinstance(response, BaseException):
         waiting.account.change_responses(-planned)
         waiting.response.set_exception(response)

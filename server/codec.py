@@ -6,11 +6,14 @@ column once. A request that is alone in its batch is not copied at all.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs.batch import (
     HAS_VALUE,
@@ -47,7 +50,7 @@ _OP_BYTES = {op: bytes([op]) for op in Op}
 
 @dataclass(slots=True)
 class Request:
-    """The checked columns of one request.
+    """The checked columns of one request, or of several requests of one message (`gpkvs.server.several`).
 
     Lengths are little-endian u32, or one number for all: then their column is empty.
     """
@@ -65,6 +68,12 @@ class Request:
     table: int = 0  # its id
     message_bytes: int = 0  # of the message it came in: its columns and all the rest
     options: Options | None = None  # None: none has any
+    request_ops: bytes = b""  # if these are several requests: the operations of each, u32
+
+    @property
+    def requests(self) -> int:
+        """How many requests these are for the engine."""
+        return len(self.request_ops) // 4 or 1
 
     @property
     def payload_bytes(self) -> int:
@@ -93,6 +102,7 @@ class Response(NamedTuple):
     versions: bytes
     value_lengths: bytes
     values: bytes
+    failures: tuple[tuple[int, Exception], ...] = ()  # of several requests: those that failed; not in the columns
 
     @property
     def held_bytes(self) -> int:
@@ -282,8 +292,10 @@ def batch_of(requests: Sequence[Request]) -> Batch:
         key_lengths=_joined_lengths([(r.key_lengths, r.key_size, r.operations) for r in requests]),
         values=np.frombuffer(b"".join([request.values for request in requests]), np.uint8),
         value_lengths=_joined_lengths([(r.value_lengths, r.value_size, r.with_value) for r in requests]),
-        request_ops=np.array([request.operations for request in requests], np.uint32),
-        request_tables=np.array([request.table for request in requests], np.uint32),
+        request_ops=np.frombuffer(
+            b"".join([r.request_ops or r.operations.to_bytes(4, "little") for r in requests]), "<u4"
+        ),
+        request_tables=np.array([r.table for r in requests for _ in range(r.requests)], np.uint32),
         **(join_options(options, [request.operations for request in requests]) if any(options) else {}),
     )
 
@@ -298,22 +310,100 @@ def _joined_lengths(parts: Sequence[tuple[bytes, int, int]]) -> U32:
     )
 
 
-def responses_of(result: BatchResult) -> list[Response | GpkvsError]:
-    """Return the response to each request that a result covers, or why the request was rejected."""
+def responses_of(result: BatchResult, requests: Sequence[Request] = ()) -> list[Response | GpkvsError]:
+    """Return the response to each request that a result covers, or why the request was rejected.
+
+    Parameters
+    ----------
+    result
+        Of a batch.
+    requests
+        Of which it was made, if some of them are several: these have one response. The last one that is covered at all
+        may be covered in part.
+    """
+    if any(request.request_ops for request in requests):
+        return _shared_responses(result, requests)
     responses: dict[int, Response | GpkvsError] = dict(result.rejected)
     for part in result.parts:
         responses.update(zip(part.numbers.tolist(), _responses(part), strict=True))
     return [responses[number] for number in range(result.requests)]
 
 
-def _responses(part: BatchPart) -> Iterator[Response]:
+def _shared_responses(result: BatchResult, requests: Sequence[Request]) -> list[Response | GpkvsError]:
+    """Return one response for all the requests that came together."""
+    begins = list(accumulate((request.requests for request in requests), initial=0))
+    covered = bisect_left(begins, result.requests)
+    bounds = np.array([*begins[:covered], result.requests])
+    responses = [Response(b"", b"", b"", b"")] * covered
+    for part in result.parts:
+        ends = np.searchsorted(part.numbers, bounds)
+        for number, response in enumerate(_responses(part, ends)):
+            if response.status:
+                responses[number] = response
+    failures: dict[int, list[tuple[int, GpkvsError]]] = {}
+    for number, error in sorted(result.rejected.items()):
+        of = bisect_right(begins, number) - 1
+        failures.setdefault(of, []).append((number - begins[of], error))
+    shared: list[Response | GpkvsError] = list(responses)
+    for of, failed in failures.items():
+        shared[of] = responses[of]._replace(failures=tuple(failed)) if requests[of].request_ops else failed[0][1]
+    return shared
+
+
+def behind(request: Request, done: int) -> Request:
+    """Return the requests of a message behind the first few."""
+    counts = np.frombuffer(request.request_ops, "<u4")
+    op = int(counts[:done].sum())
+    ops = np.frombuffer(request.ops, np.uint8)
+    with_value = int(np.count_nonzero(HAS_VALUE[ops[:op]]))
+    key_bytes = _bytes_before(request.key_lengths, request.key_size, op)
+    value_bytes = _bytes_before(request.value_lengths, request.value_size, with_value)
+    return replace(
+        request,
+        operations=request.operations - op,
+        returning=request.returning - int(np.count_nonzero(RETURNS_VALUE[ops[:op]])),
+        with_value=request.with_value - with_value,
+        ops=request.ops[op:],
+        keys=request.keys[key_bytes:],
+        key_lengths=request.key_lengths[4 * op :],
+        values=request.values[value_bytes:],
+        value_lengths=request.value_lengths[4 * with_value :],
+        options=request.options and request.options.behind(op),
+        request_ops=request.request_ops[4 * done :],
+    )
+
+
+def _bytes_before(lengths: bytes, size: int, count: int) -> int:
+    """Return how many bytes the first few strings take."""
+    return int(np.frombuffer(lengths, "<u4")[:count].sum()) if lengths else size * count
+
+
+def joined_responses(responses: Sequence[Response], requests: Sequence[int]) -> Response:
+    """Join the responses to requests of one message, of which each covers so many."""
+    has_versions = any(response.versions for response in responses)
+    return Response(
+        b"".join([response.status for response in responses]),
+        b"".join([response.versions or bytes(8 * len(response.status)) for response in responses])
+        if has_versions
+        else b"",
+        b"".join([response.value_lengths for response in responses]),
+        b"".join([response.values for response in responses]),
+        tuple(
+            (first + number, error)
+            for first, response in zip(accumulate(requests, initial=0), responses, strict=False)
+            for number, error in response.failures
+        ),
+    )
+
+
+def _responses(part: BatchPart, ends: NDArray[np.intp] | None = None) -> Iterator[Response]:
     """Copy each request's results: one that waits to be sent must not hold the columns of its whole batch."""
     result = part.result
     status, values = np.ascontiguousarray(result.status).data, result.values.data
     lengths = np.ascontiguousarray(result.value_lengths, "<u4").data
     has_versions = not is_constant(result.versions)
     versions = result.versions.astype("<u8", copy=False).data if has_versions else memoryview(b"")
-    for ops, gets, data in part.cuts():
+    for ops, gets, data in part.cuts(ends):
         own = bytes(status[ops])
         # Where the table has no versions the column is only there to tell what a failed condition found.
         tells = not result.has_numbers or Status.CONDITION_FAILED in own

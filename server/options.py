@@ -25,6 +25,11 @@ class Options(NamedTuple):
     expected: bytes = b""
     expiries: bytes = b""
 
+    def behind(self, operations: int) -> Options | None:
+        """Return what the operations behind the first few ask for, or None if that is nothing."""
+        columns = self.conditions[operations:], self.expected[8 * operations :], self.expiries[8 * operations :]
+        return _options(*columns)
+
 
 Clock = Callable[[], int]
 """Tells the time by which keys expire, in milliseconds since 1970 (`gpkvs.store.Store.now_ms`)."""
@@ -77,7 +82,11 @@ def decode_options(message: kv_pb2.BatchRequest, operations: int, clock: Clock) 
         raise InvalidArgumentError("given beside expiries: fill in one of the two", field="ttls")
     if ttls:
         expiries = _expiries_of(clock(), np.frombuffer(ttls, "<u8"))
-    # Columns of zeros say nothing. Without them the request is executed as any that never had them.
+    return _options(conditions, expected, expiries)
+
+
+def _options(conditions: bytes, expected: bytes, expiries: bytes) -> Options | None:
+    """Return columns, if they say anything: without zeros a request is executed as any that never had them."""
     options = Options(_unless_zeros(conditions), expected, _unless_zeros(expiries))
     return options if options.conditions or options.expiries else None
 

@@ -9,10 +9,10 @@ import grpc
 import numpy as np
 
 from gpkvs.batch import Op, Status
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NotANumberError, NumberOverflowError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NotANumberError, NumberOverflowError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
-from gpkvs.server.codec import Request, Response
+from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
@@ -21,7 +21,7 @@ from gpkvs.server.pipeline import Pipeline
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Call
 from gpkvs.server.scan import Scans
-from gpkvs.server.several import decode_several, response_of
+from gpkvs.server.several import decode_several, encode_several
 from gpkvs.text import quoted
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
@@ -120,13 +120,15 @@ class KVService:
         serving = self._gate.serving()
         table = codec.table_of(message, serving.store)
         request_id = message.id
+        of_call = table.limits, table.id, call.message_bytes
         if message.request_ops:
-            requests = decode_several(message, table.limits, table.id, serving.message_bytes_max, serving.now_ms)
-            del message
-            return await response_of(request_id, [self._admit(request, call) for request in requests], self._metrics)
-        request = codec.decode(message, table.limits, table.id, call.message_bytes, serving.now_ms)
+            request = decode_several(message, *of_call, serving.message_bytes_max, serving.now_ms)
+        else:
+            request = codec.decode(message, *of_call, serving.now_ms)
         del message
         response = await serving.batcher.submit(request, call.account, call.context.time_remaining())
+        if request.request_ops:
+            return encode_several(request_id, response, self._metrics)
         return codec.encode(request_id, response)
 
     async def Pipeline(self, context: grpc.aio.ServicerContext, account: Account) -> None:  # noqa: N802
@@ -141,15 +143,6 @@ class KVService:
     async def Count(self, message: kv_pb2.CountRequest, _call: Call) -> kv_pb2.CountResponse:  # noqa: N802
         """Return how many keys a table has; with a prefix they are scanned for."""
         return kv_pb2.CountResponse(count=await self._scans.count(message))
-
-    def _admit(self, request: Request, call: Call) -> asyncio.Future[Response]:
-        """Queue one of several requests; if it is refused, its response says so."""
-        try:
-            return self._gate.serving().batcher.submit(request, call.account, call.context.time_remaining())
-        except GpkvsError as error:
-            refused: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error.with_traceback(None))
-            return refused
 
     def _submit(
         self, op: Op, table: str, key: bytes, call: Call, value: bytes = b"", options: Options | None = None

@@ -12,16 +12,18 @@ import secrets
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
 import gpkvs
-from gpkvs.batch import Op
+from gpkvs.batch import RETURNS_VALUE, Op
 from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
@@ -153,21 +155,34 @@ def decoded(data: bytes, store: gpkvs.Store) -> list[codec.Request]:
     try:
         table = store.open_table(message.table)
         if message.request_ops:
-            return decode_several(message, table.limits, table.id, MESSAGE_BYTES_MAX, lambda: store.now_ms)
+            size = len(data), MESSAGE_BYTES_MAX
+            return [decode_several(message, table.limits, table.id, *size, lambda: store.now_ms)]
         return [codec.decode(message, table.limits, table.id, len(data), lambda: store.now_ms)]
     except REFUSALS:
         return []
 
 
+def without(request: codec.Request, failed: list[int]) -> codec.Request:
+    """Return a request of several without those that failed."""
+    counts = np.frombuffer(request.request_ops, "<u4")
+    is_done = np.ones(len(counts), np.bool_)
+    is_done[failed] = False
+    if is_done.all():
+        return request
+    ops = np.frombuffer(request.ops, np.uint8)[np.repeat(is_done, counts)]
+    return replace(request, operations=len(ops), returning=int(np.count_nonzero(RETURNS_VALUE[ops])))
+
+
 def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
     """Run requests as one batch, and check the shape of every answer; return how many were executed."""
     executed = 0
-    answers = codec.responses_of(store.execute_requests(codec.batch_of(requests)))
+    answers = codec.responses_of(store.execute_requests(codec.batch_of(requests)), requests)
     assert len(answers) == len(requests)
-    for request, answer in zip(requests, answers, strict=True):
+    for asked, answer in zip(requests, answers, strict=True):
         if not isinstance(answer, codec.Response):
             assert isinstance(answer, REFUSALS), repr(answer)
             continue
+        request = without(asked, [number for number, _ in answer.failures])
         executed += 1
         lengths = [
             int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.returning, 4)

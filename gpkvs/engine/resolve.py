@@ -173,14 +173,18 @@ class Resolver:
 
     def _has_record(self, batch: Batch) -> U8:
         """Return 1 for each operation on a table with records, 0 for one on a table of numbers."""
+        only = _only_table(batch)
+        if only is not None:
+            return np.full(len(batch), self._tables[only].index.has_records, np.uint8)
         tables = batch.request_tables.tolist()
-        if len(tables) == 1:
-            return np.full(len(batch), self._tables[tables[0]].index.has_records, np.uint8)
         of_request = np.array([self._tables[number].index.has_records for number in tables], np.uint8)
         return np.repeat(of_request, batch.request_ops)
 
     def _unfit(self, batch: Batch) -> dict[int, GpkvsError]:
         """Refuse requests that no state of their tables could fit."""
+        only = _only_table(batch)
+        if only in self._tables and self._tables[only].index.has_records:
+            return {}
         known = np.isin(batch.request_tables, list(self._tables))
         if not known.all():
             gone = UnknownTableError("the table was dropped meanwhile", field="table")
@@ -303,6 +307,12 @@ class Resolver:
         )
         result = _restored_result(result, asked, numbers, is_of_numbers=is_constant(planned.result.versions))
         return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
+
+
+def _only_table(batch: Batch) -> int | None:
+    """Return the table of all requests; None if there are several."""
+    tables = batch.request_tables
+    return int(tables[0]) if (tables == tables[0]).all() else None
 
 
 def _restored_result(result: RequestResult, asked: U8, numbers: U64, *, is_of_numbers: bool) -> RequestResult:

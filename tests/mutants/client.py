@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _SYNC, _PIPELINE, _GATHER = "client/sync.py", "client/pipeline.py", "client/gather.py"
+_SENDING, _SEVERAL = "client/sending.py", "client/several.py"
 _TESTS = "client/test_gather.py::"
 
 MUTANTS = (
@@ -58,8 +59,8 @@ MUTANTS = (
     ),
     Mutant(
         "queue-not-woken",
-        _GATHER,
-        "        if self._queue:\n            self._flush_soon()",
+        _SENDING,
+        "        if self._has_waiting():\n            self._flush_soon()",
         "        pass",
         "calls that came while a message was in flight are never sent",
         (f"{_TESTS}test_what_is_called_while_a_message_is_in_flight_makes_the_next_one",),
@@ -114,10 +115,26 @@ MUTANTS = (
     ),
     Mutant(
         "failures-one-off",
-        "client/several.py",
-        "        if number in failures:",
-        "        if number - 1 in failures:",
+        _SEVERAL,
+        " if number in failures else next(cut)",
+        " if number not in failures else next(cut)",
         "a request that failed is told that it was done",
         ("client/test_several.py::test_requests_of_different_shapes_share_messages",),
+    ),
+    Mutant(
+        "reads-of-any-size",
+        _SEVERAL,
+        "self._value_bytes * request.ops.count(_GET)",
+        "0",
+        "requests that read much are joined to one whose response is refused",
+        ("client/test_several.py::test_reads_that_bring_much_go_in_several_messages",),
+    ),
+    Mutant(
+        "results-of-the-neighbour",
+        _SEVERAL,
+        "        op, value = op_end, value_end",
+        "        op = op_end",
+        "a request that reads gets the values of another",
+        ("client/test_several.py::test_requests_that_only_read_are_one_request_and_each_fails_by_itself",),
     ),
 )

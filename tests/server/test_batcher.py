@@ -11,17 +11,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
+import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.batch import Batch, BatchResult, Condition, Op
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.engine import Engine
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import ConflictError, NoSpaceError
 from gpkvs.server import codec
 from gpkvs.server.batcher import Batcher, ExpiredRequestError
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.bounds import CALL_BYTES, bounds_of
 from gpkvs.server.codec import Response
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.memory import Account, Memory
@@ -50,6 +51,7 @@ class Watched:
     flushes: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     held: deque[BegunBatch] = field(default_factory=deque)
     steps: int = 0
+    requests_max: int | None = None  # the store takes no more of them at once
 
     def maintain(self) -> bool:
         self.steps += 1
@@ -62,6 +64,8 @@ class Watched:
         self.batches.append([keys[start:end] for start, end in zip(starts, ends, strict=True)])
         self.entered.release()
         assert self.go.wait(60)
+        if self.requests_max:
+            batch = batch.take(np.arange(len(batch.request_ops)) < self.requests_max)
         begun = self.store.begin_requests(batch)
         if not self.holds_flushes:
             return begun
@@ -310,6 +314,48 @@ async def test_what_the_engine_leaves_over_keeps_the_order_of_arrival(store: gpk
     assert len(watched.batches) == 3, "nothing was left over"
     assert versions == sorted(versions)
     assert store.get(b"k") == b"149"
+
+
+def together(count: int, conflicts: list[int]) -> codec.Request:
+    """Return requests of one message that write and read a key each; some conflict."""
+    operations, conditions, counts = [], bytearray(), []
+    for i in range(count):
+        leave_out = i not in conflicts
+        operations += [(7, b"there"), (2, b"k%d" % i, b"%d" % i), (1, b"k%d" % i)][leave_out:]
+        conditions += bytes([Condition.ABSENT, 0, 0][leave_out:])
+        counts.append(3 - leave_out)
+    request = codec.decode(wire.batch(operations, conditions=bytes(conditions)), LIMITS)
+    request.request_ops = wire.u32(*counts)
+    return request
+
+
+@asynchronous
+async def test_what_came_together_and_was_done_in_part_has_one_response(store: gpkvs.Store) -> None:
+    """The rest is not begun before the first part is durable; if it comes too late, the first part counts."""
+    store.set(b"there", b"")
+    async with running(store) as (batcher, watched):
+        watched.holds_flushes, watched.requests_max = True, 7
+        watched.go.set()
+        for seconds_left in (None, 0.05):
+            begun = len(watched.batches)
+            shared = batcher.submit(together(11, [3, 9]), seconds_left)
+            other = batcher.submit(set_one(b"other"))
+            await until(lambda: batcher.batches_in_flight == 1)
+            await asyncio.sleep(0.06)
+            assert (len(watched.batches), shared.done()) == (begun + 1, False)
+            watched.flushes.release(2)
+            response, last = await asyncio.gather(shared, other)
+            failures = {number: type(error) for number, error in response.failures}
+            late = dict.fromkeys(range(7, 11), ExpiredRequestError)
+            assert failures == {3: ConflictError} | (late if seconds_left else {9: ConflictError})
+            done = [i for i in range(11) if i not in failures]
+            assert (response.status, response.values) == (bytes(2 * len(done)), b"".join(b"%d" % i for i in done))
+            assert response.value_lengths == wire.u32(*[len(b"%d" % i) for i in done])
+            versions = [int.from_bytes(response.versions[16 * n : 16 * n + 8], "little") for n in range(len(done))]
+            read = [store.get_with_version(b"k%d" % i) for i in done]
+            assert read == [(b"%d" % i, version) for i, version in zip(done, versions, strict=True)]
+            batcher.account.change_responses(-response.held_bytes - last.held_bytes)
+        assert batcher.account.connection.bytes == CALL_BYTES
 
 
 @asynchronous
