@@ -40,7 +40,8 @@ demo: install  ## serve, load, kill -9, recover, verify: the whole story in unde
 
 # What runs transactions, again with small batches phase by phase, as large ones always are.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \
-	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
+	tests/engine/test_full_store.py tests/engine/test_native_planner.py tests/engine/test_result_bounds.py \
+	tests/engine/test_resolve.py tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py tests/recovery/startup/test_tables.py
 
 # The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. Tests of growth and of
 # compaction name both.
@@ -50,13 +51,10 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 
 test: suite docs phases undo  ## the whole test suite
 
-# In two processes, each as long as the other: what mostly runs servers, and the rest. The first one's output comes last.
-SERVING := tests/server tests/client tests/cli tests/examples tests/deploy tests/bench tests/faults
+# In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
+# together, since they share servers.
 suite: install-test
-	@mkdir -p build
-	@$(BIN)/python -m pytest -q $(SERVING) >build/suite-serving.txt 2>&1 & serving=$$!; \
-	$(BIN)/python -m pytest -q tests --ignore tests/docs $(addprefix --ignore ,$(SERVING)); rest=$$?; \
-	wait $$serving; serving=$$?; cat build/suite-serving.txt; exit $$((rest || serving))
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)

@@ -10,16 +10,17 @@ from typing import Any, Final, Self, cast
 from weakref import WeakSet
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U64, Batch, Op, RequestResult
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
-from gpkvs.client.codec import decode, encode
-from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
+from gpkvs.client.codec import decode
+from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
 from gpkvs.client.pipeline import AsyncPipeline
-from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.ready import QUESTION, ReadyWait
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
 from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer, may_share
 from gpkvs.client.tables import create_request, found_table, table_info
@@ -130,6 +131,7 @@ class AsyncClient(AsyncKeyValues):
         self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
         self._gather = gather or GatherConfig()
         self._gatherers: dict[str, Gatherer] = {}
         self._gatherer = self._gatherer_of(table)
@@ -191,7 +193,7 @@ class AsyncClient(AsyncKeyValues):
         return operations.take(await self._execute(message, changes=operations.changes, timeout=timeout))
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return await self.execute(batch, table=table, timeout=timeout)
+        return await self._execute_columns(batch, None, table, timeout, numbers=True)
 
     def _numbers_max(self) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
@@ -224,11 +226,15 @@ class AsyncClient(AsyncKeyValues):
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`, of the request as a whole.
         """
+        return await self._execute_columns(batch, ttls, table, timeout)
+
+    async def _execute_columns(
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+    ) -> RequestResult:
+        """Execute columns; `numbers` has the server refuse a table of another layout than u64."""
         name = self._table if table is None else table
-        check_table(name)
-        batch.validate(self._limits)
-        message = encode(batch, name, ttls)
-        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
+        message.numbers = numbers
         return await self._execute(message, changes=batch.changes, timeout=timeout)
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:
@@ -366,7 +372,17 @@ class AsyncClient(AsyncKeyValues):
         return [table_info(table) for table in response.tables]
 
     async def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
-        """Return the server's description of itself and its store; raises NotExecutedError if no response came."""
+        """Return the server's description of itself and its store, as the message of the wire.
+
+        Most fields have the names of those of `gpkvs.info.StoreInfo`, which an embedded store returns. Others are the
+        limits (`key_bytes_max`, not ``limits.key_bytes_max``), the last recovery (`last_recovery`), what the heap has
+        given back (`heap_given_back_bytes`) and what the process wrote (`process_written_bytes`). `path` is `str`.
+
+        Raises
+        ------
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
         request = admin_pb2.InfoRequest()
         return cast(admin_pb2.InfoResponse, await self._call(self._admin.Info, request, timeout, is_write=False))
 
@@ -394,7 +410,20 @@ class AsyncClient(AsyncKeyValues):
             return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            failure = self._closed_meanwhile(error)
         raise failure.raised(is_write=is_write)
+
+    def _closed_meanwhile(self, error: BaseException) -> Failure:
+        """Say what it means that another task has closed the client; raise the error again if that is not the cause."""
+        if not self._is_closed:
+            raise error
+        if isinstance(error, grpc.aio.UsageError):  # the channel was closed before the call
+            return Failure(ClientClosedError("the client is closed"), executed=False, transient=False)
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+        return closed_in_flight()
 
     async def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
         """Send a request of several operations; repeat it whole where that is safe and may help."""
@@ -415,26 +444,28 @@ class AsyncClient(AsyncKeyValues):
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves.
 
+        Parameters
+        ----------
+        timeout
+            Seconds; None waits for ever. 0 asks once, and waits for the response for a second at most.
+
         Raises
         ------
         UnavailableError
-            If it does not within `timeout` seconds; the text ends with the last thing that the client heard.
+            If it does not say so in time; the text ends with the last thing that the client heard.
         """
         self._require_open()
-        health = health_pb2_grpc.HealthStub(self._channel)
-        deadline = inf if timeout is None else self._loop.time() + timeout
-        heard = "nothing"
-        while (left_s := deadline - self._loop.time()) > 0:
+        waiting = ReadyWait(self.target, timeout)
+        while True:
             try:
-                response = await health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
-            except grpc.aio.AioRpcError as error:
-                heard = str(classify_error(error, self.target).error)
-            else:
-                if response.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
-            await asyncio.sleep(min(0.05, max(left_s, 0)))
-        raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
+                heard = await self._health.Check(QUESTION, timeout=waiting.question_s)
+            except grpc.RpcError as error:
+                heard = error
+            except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+                raise self._closed_meanwhile(error).error from error
+            if waiting.is_over(heard):
+                return
+            await asyncio.sleep(waiting.pause_s())
 
     def _require_here(self) -> None:
         self._origin.require()
@@ -466,6 +497,8 @@ class AsyncClient(AsyncKeyValues):
             response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
         except grpc.RpcError as error:
             return classify_error(error, self.target)
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            return self._closed_meanwhile(error)
         return response
 
     async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
@@ -475,5 +508,7 @@ class AsyncClient(AsyncKeyValues):
             return decode(await self._stub.Batch(message, timeout=timeout_s), message.ops)
         except grpc.RpcError as error:
             return classify_error(error, self.target)
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            return self._closed_meanwhile(error)
         except ServerError as error:
             return Failure(error, executed=True, transient=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from types import TracebackType
@@ -24,6 +25,7 @@ from gpkvs.numbers import (
     gets_of,
     increments_of,
     joined,
+    joined_found,
     parts_of,
     sets_of,
     values_of,
@@ -369,12 +371,13 @@ class AsyncKeyValues(ABC):
         """
         check_attempts(attempts)
         for attempt in range(1, attempts + 1):
+            began = time.perf_counter()
             try:
                 return await AsyncTransaction(self, table, timeout).run(work)
             except ConflictError:
                 if attempt == attempts:
                     raise
-            await asyncio.sleep(delay_s(attempt))
+            await asyncio.sleep(delay_s(attempt, time.perf_counter() - began))
         raise AssertionError
 
     async def set_many(
@@ -391,7 +394,8 @@ class AsyncKeyValues(ABC):
         Parameters
         ----------
         keys, values : (n,) uint64
-            Or other whole numbers that are not negative: lists, signed arrays.
+            Or other whole numbers that are not negative: lists, signed arrays. Empty ones are no request: nothing is
+            sent, and the results are empty.
         table
             By default the client's one.
         atomic
@@ -407,7 +411,7 @@ class AsyncKeyValues(ABC):
         """
         keys, values = column_of("keys", keys), column_of("values", values)
         sets_of(keys, values)  # they must be as many, also where they are cut
-        for part in parts_of(len(keys), self._numbers_max(), atomic=atomic):
+        for part in self._parts(keys, atomic=atomic):
             await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 
     async def get_many(
@@ -428,8 +432,13 @@ class AsyncKeyValues(ABC):
             Which keys are there.
         """
         keys = column_of("keys", keys)
-        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
-        return joined([_numbers(await self._commit_numbers(gets_of(keys[part]), table, timeout)) for part in parts])
+        requests = (gets_of(keys[part]) for part in self._parts(keys, atomic=atomic))
+        return joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys)
+
+    def _parts(self, keys: U64, *, atomic: bool) -> list[slice]:
+        """Return how numbers are cut into requests."""
+        self._require_open()
+        return parts_of(len(keys), self._numbers_max(), atomic=atomic)
 
     async def delete_many(
         self,
@@ -441,9 +450,8 @@ class AsyncKeyValues(ABC):
     ) -> NDArray[np.bool_]:
         """Remove many keys of a u64 table; return which were there; parameters and errors as `set_many`."""
         keys = column_of("keys", keys)
-        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
-        found = [found_of(await self._commit_numbers(deletes_of(keys[part]), table, timeout)) for part in parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        requests = (deletes_of(keys[part]) for part in self._parts(keys, atomic=atomic))
+        return joined_found([found_of(await self._commit_numbers(request, table, timeout)) for request in requests])
 
     async def incr_many(
         self,
@@ -457,9 +465,10 @@ class AsyncKeyValues(ABC):
         """Add to many numbers of a u64 table; return the sums, and where it was done; as `KeyValues.incr_many`."""
         keys = column_of("keys", keys)
         deltas = deltas_of(deltas, len(keys))
-        parts = parts_of(len(keys), self._numbers_max(), atomic=atomic)
-        requests = (increments_of(keys[part], deltas[part]) for part in parts)
-        sums, done = joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests])
+        requests = (increments_of(keys[part], deltas[part]) for part in self._parts(keys, atomic=atomic))
+        sums, done = joined(
+            [_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys
+        )
         return sums.view(np.int64), done
 
 
@@ -611,8 +620,12 @@ class AsyncTransaction(TransactionState):
         await self._send(self._fill_checks(self._db._operations()))
 
     async def _send(self, operations: OperationList) -> None:
-        if len(operations):
+        if not len(operations):
+            return
+        try:
             await self._db._commit(operations, self._table, self._timeout)
+        except ConflictError as error:
+            raise self._conflict(error) from None
 
     async def run(self, work: Callable[[AsyncTransaction], Awaitable[Returned]]) -> Returned:
         """Run a function, and commit; if it raises, what it has read must still be there, else it is a conflict."""

@@ -70,4 +70,7 @@ class AccessDeniedError(NotExecutedError):
 
 
 class ClientClosedError(NotExecutedError):
-    """The client was closed before the call was sent."""
+    """The client was closed before the call was sent, or before the response to a read came.
+
+    A write that was sent raises `OutcomeUnknownError` then.
+    """

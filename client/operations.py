@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpkvs.client.codec import encode_lists
+from gpkvs.batch import U64, Batch
+from gpkvs.client.codec import encode, encode_lists
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import OperationList
@@ -52,5 +53,16 @@ def message_of(operations: OperationList, table: str, limits: Limits, message_by
     check_table(table)
     check_request_ops(len(operations), limits)
     message = encode_lists(operations.ops, operations.keys, operations.values, table, operations.options)
+    check_message_bytes(message.ByteSize(), message_bytes_max)
+    return message
+
+
+def message_of_columns(
+    batch: Batch, ttls: U64 | None, table: str, limits: Limits, message_bytes_max: int
+) -> kv_pb2.BatchRequest:
+    """Return columns as they are sent; raises InvalidArgumentError if they do not add up or are over a limit."""
+    check_table(table)
+    batch.validate(limits)
+    message = encode(batch, table, ttls)
     check_message_bytes(message.ByteSize(), message_bytes_max)
     return message

@@ -17,6 +17,7 @@ from grpc import StatusCode
 
 from gpkvs.client.errors import (
     AccessDeniedError,
+    ClientClosedError,
     DeadlineError,
     OutcomeUnknownError,
     ServerBusyError,
@@ -195,6 +196,12 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case _:
             error = ServerError(f"{target}: {code.name}: {details}")
     return Failure(error, executed, transient)
+
+
+def closed_in_flight() -> Failure:
+    """Return what a call means that was sent, when its client was closed."""
+    error = ClientClosedError("the client was closed while the call was in flight")
+    return Failure(error, executed=True, transient=False)
 
 
 def trailing_of(code: StatusCode, failed: kv_pb2.BatchResponse | kv_pb2.RequestFailure) -> dict[str, str | bytes]:

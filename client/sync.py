@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U64, Batch, RequestResult
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
-from gpkvs.client.codec import decode, encode
-from gpkvs.client.errors import ClientClosedError, ServerError, UnavailableError
-from gpkvs.client.operations import check_message_bytes, check_table, message_of, numbers_max
-from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.codec import decode
+from gpkvs.client.errors import ClientClosedError, ServerError
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
+from gpkvs.client.ready import QUESTION, ReadyWait
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
@@ -116,11 +117,15 @@ class Client(KeyValues):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> RequestResult:
         """Execute columns as one atomic, durable request; as `AsyncClient.execute`."""
+        return self._execute_columns(batch, ttls, table, timeout)
+
+    def _execute_columns(
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+    ) -> RequestResult:
+        """Execute columns; `numbers` has the server refuse a table of another layout than u64."""
         name = self._table if table is None else table
-        check_table(name)
-        batch.validate(self._limits)
-        message = encode(batch, name, ttls)
-        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
+        message.numbers = numbers
         return self._execute(message, changes=batch.changes, timeout=timeout)
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
@@ -129,7 +134,7 @@ class Client(KeyValues):
         return operations.take(self._execute(message, changes=operations.changes, timeout=timeout))
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return self.execute(batch, table=table, timeout=timeout)
+        return self._execute_columns(batch, None, table, timeout, numbers=True)
 
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
@@ -198,32 +203,23 @@ class Client(KeyValues):
                 raise
 
     def info(self, *, timeout: Timeout = OWN_TIMEOUT) -> admin_pb2.InfoResponse:
-        """Return the server's description of itself and its store.
-
-        Raises
-        ------
-        NotExecutedError
-            If no response came: its subclasses say why.
-        """
+        """Return the server's description of itself and its store, a message; as `AsyncClient.info`."""
         request = admin_pb2.InfoRequest()
         return cast(admin_pb2.InfoResponse, self._call(self._admin.Info, request, timeout, is_write=False))
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves; as `AsyncClient.wait_ready`."""
-        deadline = self._deadline(timeout)
-        heard = "nothing"
-        while (left_s := deadline - time.monotonic()) > 0:
+        self._require_open()
+        waiting = ReadyWait(self.target, timeout)
+        while True:
             try:
                 with self._unless_closed():
-                    response = self._health.Check(health_pb2.HealthCheckRequest(), timeout=min(left_s, 1.0))
+                    heard = self._health.Check(QUESTION, timeout=waiting.question_s)
             except grpc.RpcError as error:
-                heard = str(classify_error(error, self.target).error)
-            else:
-                if response.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-                heard = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
-            time.sleep(min(0.05, max(left_s, 0)))
-        raise UnavailableError(f"{self.target} is not ready after {timeout} s; last heard: {heard}")
+                heard = error
+            if waiting.is_over(heard):
+                return
+            time.sleep(waiting.pause_s())
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -242,7 +238,7 @@ class Client(KeyValues):
             with self._unless_closed():
                 return method(request, timeout=_left_s(deadline))
         except grpc.RpcError as error:
-            failure = classify_error(error, self.target)
+            failure = self._failure(error)
         raise failure.raised(is_write=is_write)
 
     def _execute(self, message: kv_pb2.BatchRequest, *, changes: bool, timeout: Timeout) -> RequestResult:
@@ -266,9 +262,14 @@ class Client(KeyValues):
                 response = self._stub.Batch(message, timeout=_left_s(deadline))
             return decode(response, message.ops)
         except grpc.RpcError as error:
-            return classify_error(error, self.target)
+            return self._failure(error)
         except ServerError as error:
             return Failure(error, executed=True, transient=False)
+
+    def _failure(self, error: grpc.RpcError) -> Failure:
+        """Say what an error of gRPC means; another thread may have closed the client during the call."""
+        is_cancelled = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED
+        return closed_in_flight() if is_cancelled and self._is_closed else classify_error(error, self.target)
 
     @contextmanager
     def _unless_closed(self) -> Iterator[None]:

@@ -81,6 +81,8 @@ _OPTIONAL_COLUMN_TYPES = {
 # Operations with a value in the request, and with one in the response.
 HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+# Operations that may leave a key that expires; what the others say of it counts for nothing.
+_GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE])
 READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""
 
@@ -115,7 +117,7 @@ class Batch:
         The version or number that each operation with `Condition.EQUALS` asks for.
     expiries : (n,) uint64, optional
         When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT or APPEND gives
-        it to a new key. By default all are 0.
+        it to a new key. Other operations do not look at theirs. By default all are 0.
     """
 
     ops: U8
@@ -270,6 +272,13 @@ class Batch:
     def has_value(self) -> NDArray[np.bool_]:
         """Of each operation, whether it has a value."""
         return HAS_VALUE[self.ops] if self.looks_first else self.ops == Op.SET.value
+
+    @cached_property
+    def gives_expiry(self) -> NDArray[np.bool_]:
+        """Of each operation, whether it would have its key expire; of a batch with `expiries`."""
+        assert self.expiries is not None
+        gives: NDArray[np.bool_] = _GIVES_EXPIRY[self.ops] & (self.expiries != 0)
+        return gives
 
     @memory_refused()
     def validate(self, limits: Limits, sets: int | None = None) -> None:

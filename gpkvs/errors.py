@@ -30,6 +30,8 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from pathlib import Path
 
+from gpkvs.text import quoted
+
 
 class GpkvsError(Exception):
     """Base of all errors raised by gpkvs."""
@@ -96,13 +98,20 @@ class ConflictError(GpkvsError):
         The number of the first check that failed, in its request.
     found
         The version of its key, or in a table of numbers its number; None if the key is not there.
+    key
+        Of a transaction, the key that it had read and that has changed since; else None.
     """
 
-    def __init__(self, index: int, found: int | None) -> None:
-        what = "its key is not there" if found is None else f"its key has the version (or number) {found}"
-        super().__init__(f"the check of operation {index} failed, {what}; nothing of the request was done")
+    def __init__(self, index: int, found: int | None, key: bytes | None = None) -> None:
+        now = "is not there" if found is None else f"has the version (or number) {found}"
+        if key is None:
+            text = f"the check of operation {index} does not hold: its key {now}; nothing of the request was done"
+        else:
+            text = f"key {quoted(key)} has changed since the transaction read it: it {now} now; nothing was written"
+        super().__init__(text)
         self.index = index
         self.found = found
+        self.key = key
 
 
 class ConditionFailedError(GpkvsError):
@@ -115,8 +124,8 @@ class ConditionFailedError(GpkvsError):
     """
 
     def __init__(self, version: int | None) -> None:
-        what = "the key is not there" if version is None else f"the key has the version (or number) {version}"
-        super().__init__(f"the condition failed, {what}; the operation was not done")
+        what = "is not there" if version is None else f"has the version (or number) {version}"
+        super().__init__(f"the condition does not hold: the key {what}; the operation was not done")
         self.version = version
 
 

@@ -25,6 +25,7 @@ from gpkvs.numbers import (
     gets_of,
     increments_of,
     joined,
+    joined_found,
     parts_of,
     sets_of,
     values_of,
@@ -64,7 +65,8 @@ class KeyValues(ABC):
 
     Keys and values are `bytes`; `bytearray`, `memoryview` and contiguous arrays of uint8 are taken alike. What a method
     writes is durable when it returns. Each method takes `table`, the name of another table than this one's own. Those
-    of a client take `timeout` too: seconds until the call fails, None to wait for ever.
+    of a client take `timeout` too: seconds until the call fails, None to wait for ever. A store in this process waits
+    for no network: its methods have the parameter too, since the face is one, and raise TypeError if it is given.
 
     One cannot iterate over it, and it has no length: `scan` reads all keys, `count` counts them.
     """
@@ -76,6 +78,9 @@ class KeyValues(ABC):
     @abstractmethod
     def _require_open(self) -> None:
         """Refuse to go on where it was closed."""
+
+    def _require_timeout(self, timeout: Timeout) -> None:  # noqa: B027 - a client takes any
+        """Refuse a timeout where nothing is waited for; for calls that may end without a request."""
 
     def _operations(self) -> OperationList:
         """Return an empty request."""
@@ -157,6 +162,7 @@ class KeyValues(ABC):
         for key in keys:
             operations.get(key)
         if not len(operations):
+            self._require_timeout(timeout)
             return {}
         values = self._commit(operations, table, timeout)
         return {key: value for key, value in zip(operations.keys, values, strict=True) if isinstance(value, bytes)}
@@ -332,6 +338,7 @@ class KeyValues(ABC):
             If a CHECK failed; nothing was done.
         """
         self._require_open()
+        self._require_timeout(timeout)
         if operations is None:
             return SyncBatch(self, table, timeout)
         request = OperationList(operations, self._known_limits)
@@ -440,6 +447,7 @@ class KeyValues(ABC):
         ...     t.set(b"a", b"%d" % (balance - 10))
         """
         self._require_open()
+        self._require_timeout(timeout)
         return TransactionBlock(Transaction(self, table, timeout))
 
     def transact(
@@ -458,7 +466,7 @@ class KeyValues(ABC):
             Called with a `Transaction`; it may be called several times, so it should do nothing but read and write
             through it.
         attempts
-            After so many the `ConflictError` is raised.
+            After so many the `ConflictError` is raised. The pauses between them are random, and grow up to a second.
 
         Raises
         ------
@@ -472,6 +480,7 @@ class KeyValues(ABC):
         An exception of `work` is raised, and nothing is written. But if something it has read has changed meanwhile,
         its reads may not fit together, and it runs again instead.
         """
+        self._require_timeout(timeout)
         return transact(lambda: Transaction(self, table, timeout), work, attempts)
 
     def __getitem__(self, key: Bytes) -> bytes:
@@ -506,7 +515,8 @@ class KeyValues(ABC):
         keys, values : (n,) uint64
             Contiguous arrays of uint64 are not copied. Other whole numbers are converted, if they are not negative:
             lists, signed arrays, strided ones. A store with the backend cuda takes arrays on the GPU: of CuPy, or of
-            any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link.
+            any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link. Empty ones are
+            no request: nothing is done, and the results are empty.
         atomic
             False: more numbers than fit one request go in several, one after the other. An error then leaves those
             before it stored.
@@ -520,7 +530,7 @@ class KeyValues(ABC):
         """
         keys, values = self._column("keys", keys), self._column("values", values)
         sets_of(keys, values)  # they must be as many, also where they are cut
-        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+        for part in self._parts(keys, table, timeout, atomic=atomic):
             self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 
     def get_many(
@@ -542,9 +552,15 @@ class KeyValues(ABC):
         """
         keys = self._column("keys", keys)
         results = []
-        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+        for part in self._parts(keys, table, timeout, atomic=atomic):
             results.append(self._values_found(self._commit_numbers(gets_of(keys[part]), table, timeout)))
-        return joined(results)
+        return joined(results, keys)
+
+    def _parts(self, keys: U64, table: str | None, timeout: Timeout, *, atomic: bool) -> list[slice]:
+        """Return how numbers are cut into requests."""
+        self._require_open()
+        self._require_timeout(timeout)
+        return parts_of(len(keys), self._numbers_max(table), atomic=atomic)
 
     def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
         check_values(result)
@@ -562,9 +578,9 @@ class KeyValues(ABC):
         keys = self._column("keys", keys)
         found = [
             found_of(self._commit_numbers(deletes_of(keys[part]), table, timeout))
-            for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic)
+            for part in self._parts(keys, table, timeout, atomic=atomic)
         ]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return joined_found(found)
 
     def incr_many(
         self,
@@ -594,10 +610,10 @@ class KeyValues(ABC):
         keys = self._column("keys", keys)
         deltas = deltas_of(deltas, len(keys))
         results = []
-        for part in parts_of(len(keys), self._numbers_max(table), atomic=atomic):
+        for part in self._parts(keys, table, timeout, atomic=atomic):
             batch = increments_of(keys[part], deltas[part])
             results.append(self._values_found(self._commit_numbers(batch, table, timeout)))
-        sums, done = joined(results)
+        sums, done = joined(results, keys)
         return sums.view(np.int64), done
 
 
@@ -657,6 +673,9 @@ class TableHandle(KeyValues):
 
     def _require_open(self) -> None:
         self._db._require_open()
+
+    def _require_timeout(self, timeout: Timeout) -> None:
+        self._db._require_timeout(timeout)
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
         return self._db._commit(operations, self.name if table is None else table, timeout)

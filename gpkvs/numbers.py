@@ -66,7 +66,7 @@ def column_of(name: str, numbers: Any) -> U64:
     name
         Theirs, for the error.
     numbers
-        A list, or an array of one dimension.
+        A list, or an array of one dimension; an empty one may be of any type, as ``numpy.array([])`` is of floats.
 
     Raises
     ------
@@ -97,11 +97,13 @@ def _whole_numbers(name: str, numbers: Any, wanted: type[np.uint64] | type[np.in
     given = np.asarray(numbers) if not isinstance(numbers, list | tuple) else _of_list(name, numbers, wanted)
     if given.dtype == wanted and given.ndim == 1:
         return np.ascontiguousarray(given)
+    if given.shape == (0,):
+        return np.empty(0, wanted)
     if given.dtype.kind not in "iu" or given.ndim != 1:
         raise InvalidArgumentError(
             f"an array of {given.dtype} with {given.ndim} dimensions; one of whole numbers with 1 is needed", field=name
         )
-    low, high = (given.min(), given.max()) if len(given) else (0, 0)
+    low, high = given.min(), given.max()
     limits = np.iinfo(wanted)
     if int(low) < limits.min or int(high) > limits.max:
         wrong = int(low) if int(low) < limits.min else int(high)
@@ -125,7 +127,7 @@ def _of_list(name: str, numbers: Sequence[Any], wanted: type[np.generic]) -> NDA
 
 
 def parts_of(count: int, count_max: int, *, atomic: bool) -> list[slice]:
-    """Return how numbers are cut into requests.
+    """Return how numbers are cut into requests: into none, where there are none.
 
     Raises
     ------
@@ -133,19 +135,28 @@ def parts_of(count: int, count_max: int, *, atomic: bool) -> list[slice]:
         If they are too many for one, and must be one.
     """
     if count <= count_max:
-        return [slice(count)]
+        return [slice(count)] if count else []
     if atomic:
         advice = "atomic=False makes several requests of it, which are not atomic together"
         check_request_ops(count, Limits(request_ops_max=count_max), advice)
     return [slice(first, first + count_max) for first in range(0, count, count_max)]
 
 
-def joined(results: Sequence[tuple[U64, NDArray[np.bool_]]]) -> tuple[U64, NDArray[np.bool_]]:
-    """Return the results of several requests as those of one."""
+def joined(results: Sequence[tuple[U64, NDArray[np.bool_]]], keys: U64) -> tuple[U64, NDArray[np.bool_]]:
+    """Return the results of several requests on some keys as those of one; there are none for no keys."""
+    if not results:
+        return np.empty_like(keys), joined_found([])
     if len(results) == 1:
         return results[0]
     values, found = zip(*results, strict=True)
-    return np.concatenate(values), np.concatenate(found)
+    return np.concatenate(values), joined_found(found)
+
+
+def joined_found(found: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Return what several requests found as what one found."""
+    if not found:
+        return np.empty(0, np.bool_)
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def found_of(result: RequestResult) -> NDArray[np.bool_]:

@@ -126,14 +126,14 @@ def ttl_ms(ttl: Ttl) -> int:
     if not seconds > 0:  # or no number
         raise InvalidArgumentError(f"{seconds} seconds: it must be positive (to remove a key, delete it)", field="ttl")
     if seconds * 1000 > _TTL_MS_MAX:
-        raise InvalidArgumentError(f"{seconds:,} seconds are too many: None means for ever", field="ttl")
+        raise InvalidArgumentError(f"at most {_TTL_MS_MAX // 1000:,} seconds; None means for ever", field="ttl")
     return max(round(seconds * 1000), 1)
 
 
 def _condition(*, absent: bool, present: bool, version: int | None) -> tuple[Condition, int]:
     """Return a condition and what it expects."""
     if absent + present + (version is not None) > 1:
-        raise InvalidArgumentError("an operation has one condition at most", field="conditions")
+        raise InvalidArgumentError("an operation takes one condition, and several were given", field="conditions")
     if version is not None:
         return Condition.EQUALS, number_of("version", version, 0, (1 << 64) - 1)
     return (Condition.ABSENT if absent else Condition.PRESENT if present else Condition.NONE), 0

@@ -74,7 +74,10 @@ def _error(op: int, status: int, version: int) -> GpkvsError:
         case Status.CONDITION_FAILED:
             return ConditionFailedError(version)
         case Status.OVERFLOW if op == Op.APPEND:
-            return InvalidArgumentError("with what is there the value would be longer than the limit", field="value")
+            return InvalidArgumentError(
+                "with what is there it would be longer than the limit (value_bytes_max); nothing was added",
+                field="value",
+            )
         case Status.OVERFLOW:
             return NumberOverflowError()
         case Status.NOT_A_NUMBER:

@@ -64,6 +64,22 @@ class OpenTable:
     layout: str
     limits: Limits
 
+    def require_numbers(self) -> OpenTable:
+        """Return the table itself, if it is one of numbers.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If its layout is another one.
+        """
+        if self.layout != U64_LAYOUT.name:
+            raise InvalidArgumentError(
+                f"table {quoted(self.name)} has the layout {self.layout}: only one of the layout u64 takes arrays of "
+                "numbers",
+                field="table",
+            )
+        return self
+
 
 def _no_progress(step: str, share: float) -> None:
     """Report nothing."""
@@ -191,8 +207,12 @@ class Store(KeyValues):
                 raise self._closed_error()
             return BegunBatch(self._engine, *self._engine.execute(batch))
 
+    def _require_timeout(self, timeout: Timeout) -> None:
+        if timeout is not OWN_TIMEOUT:
+            raise TypeError("a store in this process takes no timeout: it waits for no network")
+
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
-        _require_no_timeout(timeout)
+        self._require_timeout(timeout)
         name = table or DEFAULT_TABLE
         found = self.open_table(name)
         result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
@@ -209,17 +229,11 @@ class Store(KeyValues):
         return column.view(np.uint64) if column.dtype == np.int64 else column  # PyTorch has few operations on uint64
 
     def _numbers_max(self, table: str | None) -> int:
-        return self._number_table(table or DEFAULT_TABLE).limits.request_ops_max
-
-    def _number_table(self, name: str) -> OpenTable:
-        found = self.open_table(name)
-        if found.layout != U64_LAYOUT.name:
-            raise InvalidArgumentError(f"table {quoted(name)} has not the layout u64", field="table")
-        return found
+        return self.open_table(table or DEFAULT_TABLE).require_numbers().limits.request_ops_max
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        _require_no_timeout(timeout)
-        found = self._number_table(table or DEFAULT_TABLE)
+        self._require_timeout(timeout)
+        found = self.open_table(table or DEFAULT_TABLE).require_numbers()
         batch.check_size(found.limits)
         return self.execute_requests(batch.on_table(found.id)).request(0)
 
@@ -284,7 +298,7 @@ class Store(KeyValues):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> Iterator[ScanPiece]:
         """Return all keys of a table as columns, in pieces (`scan_step`); batches run between them."""
-        _require_no_timeout(timeout)
+        self._require_timeout(timeout)
         if limit is not None:
             limit = number_of("limit", limit, 1, LIMIT_MAX)
         self._require_open()
@@ -308,7 +322,7 @@ class Store(KeyValues):
 
         Without a prefix, keys that have expired count until they are swept.
         """
-        _require_no_timeout(timeout)
+        self._require_timeout(timeout)
         prefix = as_bytes("prefix", prefix)
         if not prefix:
             return self.records(table or DEFAULT_TABLE)
@@ -481,7 +495,11 @@ class Store(KeyValues):
         return self._engine.kept_bytes
 
     def info(self) -> StoreInfo:
-        """Describe the store as it is now."""
+        """Describe the store as it is now.
+
+        A client's `info` returns the message of its server, ``InfoResponse``. Most fields of both have the same names;
+        `AsyncClient.info` names the others.
+        """
         self._require_open()
         described = self._describe_now()
         self._engine.settle()  # what it counts may be of a batch that a crash could take back
@@ -568,11 +586,6 @@ class StoreTable(TableHandle):
     def limits(self) -> Limits:
         """Of its keys, values and requests."""
         return self._db.open_table(self.name).limits
-
-
-def _require_no_timeout(timeout: Timeout) -> None:
-    if timeout is not OWN_TIMEOUT:
-        raise TypeError("a store in this process takes no timeout: it waits for no network")
 
 
 def _describe(table: Table, record_bytes: float) -> TableInfo:

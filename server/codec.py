@@ -31,6 +31,7 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.server.options import Clock, Options, decode_options, join_options
+from gpkvs.store import OpenTable, Store
 
 # Room for the columns of a response beside its values: status, version and value length of each operation.
 _RESPONSE_BYTES_PER_OP = 16
@@ -176,6 +177,12 @@ def single(
         message_bytes=message_bytes,
         options=options,
     )
+
+
+def table_of(message: kv_pb2.BatchRequest, store: Store) -> OpenTable:
+    """Return the table that a message names; raises UnknownTableError, or InvalidArgumentError for a wrong layout."""
+    table = store.open_table(message.table)
+    return table.require_numbers() if message.numbers else table
 
 
 def decode(

@@ -132,7 +132,7 @@ class Pipeline:
         try:
             if message.request_ops:
                 raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
-            table = self._serving.store.open_table(message.table)
+            table = codec.table_of(message, self._serving.store)
             request = codec.decode(message, table.limits, table.id, size, self._serving.now_ms)
             response = self._serving.batcher.submit(request, self._account)
             room_bytes += self._response_bytes(request, table)

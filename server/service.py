@@ -118,7 +118,7 @@ class KVService:
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
         """Run operations in order, atomically."""
         serving = self._gate.serving()
-        table = serving.store.open_table(message.table)
+        table = codec.table_of(message, serving.store)
         request_id = message.id
         if message.request_ops:
             requests = decode_several(message, table.limits, table.id, serving.message_bytes_max, serving.now_ms)

@@ -1,11 +1,11 @@
-"""gpkvs export, import: the records of a table of a running server, to a file and back."""
+"""gpkvs export, import: the records of a table, to a file and back."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import gpkvs
 from gpkvs.batch import Batch, RequestResult
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target
@@ -71,6 +72,14 @@ def export_command(
         bool, typer.Option("--overwrite", help="Replace FILE, and without --resume an interrupted export.")
     ] = False,
     target: Target = ServerConfig.listen,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The directory of a store that no process has open: it is exported without a server.",
+            metavar="DIR",
+            file_okay=False,
+        ),
+    ] = None,
     table: Annotated[str, typer.Option(help="The table.")] = DEFAULT_TABLE,
     timeout: Patience = 60.0,
     as_json: AsJson = False,
@@ -83,19 +92,21 @@ def export_command(
     FILE gets its name when it is whole and synced; until then it is FILE.partial. After Ctrl-C, a kill or an error the
     same command with --resume goes on. docs/export.md says what is in the file.
 
+    With --data the store is opened as a server opens it: what a crash interrupted is recovered first.
+
     Example: gpkvs export --out users.msgpack --table users
     """
     began = time.monotonic()
     with (
         failures_exit(EXIT_FAILED),
         ended_by_signals(kill_children=False),
-        Client(target, table=table, timeout=timeout, retry=_PATIENT) as client,
+        _source(target, data, timeout) as source,
     ):
-        found = _table(client, table)
-        header = Header(found.name, found.layout, prefix.encode(), client.info().version)
+        found = _table(source, table)
+        header = Header(found.name, found.layout, prefix.encode(), source.info().version)
         is_parquet_wanted = file_format is FileFormat.PARQUET
         with ExportWriter(out, header, resume=resume, overwrite=overwrite, parquet=is_parquet_wanted) as writer:
-            _scan_into(writer, client, header.prefix, None if prefix else found.records)
+            _scan_into(writer, source, header, None if prefix else found.records)
             writer.finish()
     if as_json:
         print_json({"file": str(out), "table": found.name, "records": writer.records, "damaged": writer.damaged})
@@ -109,14 +120,18 @@ def export_command(
         raise typer.Exit(EXIT_DAMAGED)
 
 
-def _scan_into(writer: ExportWriter, client: Client, prefix: bytes, records: int | None) -> None:
+def _source(target: str, data: Path | None, timeout: float) -> AbstractContextManager[Client | gpkvs.Store]:
+    return gpkvs.open(data, create=False) if data else Client(target, timeout=timeout, retry=_PATIENT)
+
+
+def _scan_into(writer: ExportWriter, source: Client | gpkvs.Store, header: Header, records: int | None) -> None:
     """Write what is not written yet; whatever ends it, what was written is kept."""
     if writer.is_scanned:
         return
     try:
         with _shown("exporting", "record", records) as show:
             show(writer.records)
-            for piece in client.scan_pieces(prefix, cursor=writer.cursor):
+            for piece in source.scan_pieces(header.prefix, cursor=writer.cursor, table=header.table):
                 writer.add(piece)
                 show(len(piece))
     except BaseException:
@@ -130,7 +145,15 @@ def _scan_into(writer: ExportWriter, client: Client, prefix: bytes, records: int
 def import_command(
     file: Annotated[Path, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE")],
     target: Target = ServerConfig.listen,
-    table: Annotated[str, typer.Option(help="The table, which must be there.", show_default="that of the file")] = "",
+    table: Annotated[
+        str, typer.Option(help="The table; without --create it must be there.", show_default="that of the file")
+    ] = "",
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create", help="Make the table if it is missing, of the layout of the file.", show_default=False
+        ),
+    ] = False,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Leave keys that are there as they are.", show_default=False)
     ] = False,
@@ -153,7 +176,8 @@ def import_command(
         Client(target, timeout=timeout) as client,
     ):
         source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
-        found = _table(client, table or source.table)
+        name = table or source.table
+        found = client.create_table(name, layout=source.layout, exist_ok=True) if create else _table(client, name)
         if found.layout != source.layout:
             raise ExportError(
                 f"{file}: its records are of the layout {source.layout}, table {found.name!r} has {found.layout}"
@@ -243,8 +267,8 @@ def _say_stored(records: int) -> None:
     sys.stderr.write(f"stopped after {counted(records, 'record')}: the same command begins again\n")
 
 
-def _table(client: Client, name: str) -> TableInfo:
-    tables = {table.name: table for table in client.list_tables()}
+def _table(source: Client | gpkvs.Store, name: str) -> TableInfo:
+    tables = {table.name: table for table in source.list_tables()}
     if name not in tables:
         raise UnknownTableError(f"{no_such('table', name, list(tables))}: gpkvs table create makes one", field="table")
     return tables[name]

@@ -12,6 +12,7 @@ from rich.table import Table
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
+from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
@@ -57,7 +58,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         (
             "limits",
             f"key {info.key_bytes_max:,} B, value {info.value_bytes_max:,} B, "
-            f"{info.request_ops_max:,} operations a request, message {_mib(info.message_bytes_max)}",
+            f"{info.request_ops_max:,} operations a request, message {readable_bytes(info.message_bytes_max)}",
         ),
         ("next version", f"{info.next_version:,}"),
         ("last recovery", recovery.report),
@@ -92,7 +93,8 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
 
 
 def _index(table: admin_pb2.TableInfo) -> str:
-    return _mib(table.index_bytes) + (f" of {_mib(table.index_bytes_max)}" if table.index_bytes_max else "")
+    size, largest = readable_bytes(table.index_bytes), readable_bytes(table.index_bytes_max)
+    return f"{size} of {largest}" if table.index_bytes_max else size
 
 
 def _growth(table: admin_pb2.TableInfo) -> str:
@@ -102,30 +104,27 @@ def _growth(table: admin_pb2.TableInfo) -> str:
 
 
 def _heap(info: admin_pb2.InfoResponse) -> str:
-    text = f"{_mib(info.heap_live_bytes)} live of {_mib(info.heap_bytes)}"
+    text = f"{readable_bytes(info.heap_live_bytes)} live of {readable_bytes(info.heap_bytes)}"
     if info.heap_charged_bytes_max < info.heap_bytes:
-        text += f", {_mib(info.heap_charged_bytes)} charged of {_mib(info.heap_charged_bytes_max)} that may be"
+        charged_max = readable_bytes(info.heap_charged_bytes_max)
+        text += f", {readable_bytes(info.heap_charged_bytes)} charged of {charged_max} that may be"
     if info.heap_given_back_bytes:
-        text += f", {_mib(info.heap_given_back_bytes)} given back to the file system"
+        text += f", {readable_bytes(info.heap_given_back_bytes)} given back to the file system"
     if info.heap_bytes < info.heap_bytes_max:
-        text += f"; it may grow to {_mib(info.heap_bytes_max)}"
+        text += f"; it may grow to {readable_bytes(info.heap_bytes_max)}"
     return f"{text}; growth waits: {info.heap_growth_waits}" if info.heap_growth_waits else text
 
 
 def _commit(info: admin_pb2.InfoResponse) -> str:
     if not info.HasField("journal"):
-        return f"undo log, {_mib(info.log_bytes)}"
+        return f"undo log, {readable_bytes(info.log_bytes)}"
     journal = info.journal
     how = "direct: past the page cache" if journal.is_direct else "through the page cache"
-    return f"journal ({how}), {_mib(journal.used_bytes)} in use of {_mib(info.journal_bytes)}"
+    return f"journal ({how}), {readable_bytes(journal.used_bytes)} in use of {readable_bytes(info.journal_bytes)}"
 
 
 def _device(info: admin_pb2.InfoResponse) -> str:
     if not info.HasField("process_written_bytes"):
         return "the system does not say how much the process wrote"
-    written, read = _mib(info.process_written_bytes), _mib(info.process_read_bytes)
+    written, read = readable_bytes(info.process_written_bytes), readable_bytes(info.process_read_bytes)
     return f"{written} written and {read} read by the process since it started"
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.1f} MiB"

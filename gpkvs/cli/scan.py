@@ -17,9 +17,10 @@ from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.typed_keys import Form, form_of
 from gpkvs.client import Client
 from gpkvs.config import ServerConfig
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
-from gpkvs.text import counted
+from gpkvs.text import counted, quoted
 
 EXIT_DAMAGED = 1
 
@@ -30,7 +31,13 @@ Prefix = Annotated[str, typer.Option(help="Only keys that begin with this text; 
 def scan_command(
     prefix: Prefix = "",
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Show no values.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Show so many keys at most.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Show so many keys at most; print a cursor on stderr if more may follow.", min=1)
+    ] = None,
+    cursor: Annotated[
+        str,
+        typer.Option(help="Go on where --limit ended a scan of the same table.", metavar="CURSOR", show_default=False),
+    ] = "",
     target: Target = ServerConfig.listen,
     table: Table = "",
     timeout: Timeout = 10.0,
@@ -38,22 +45,33 @@ def scan_command(
 ) -> None:
     r"""Show the keys of a table with their values, in no order that means anything.
 
-    A line has a key, a tab and the value. What is no printable text is escaped, as \n and \xff, and a backslash is \\.
-    With --json, bytes that are not UTF-8 are printed as "key_base64" and "value_base64". A key that is there throughout
-    is shown exactly once, whatever others write meanwhile.
+    A line has a key, a tab and the value. What is no printable text is escaped, as \n and \xff, and a backslash is
+    doubled. With --json, bytes that are not UTF-8 are printed as "key_base64" and "value_base64". A key that is there
+    throughout is shown exactly once, whatever others write meanwhile.
 
     Example: gpkvs scan --prefix user: --limit 10
     """
+    with failures_exit(EXIT_FAILED):
+        behind = _cursor_of(cursor)
     with connect(target) as channel:
         form = form_of(channel, table, timeout)
     damaged = 0
     with failures_exit(EXIT_FAILED), Client(target, timeout=timeout, table=table) as client:
-        for piece in client.scan_pieces(prefix.encode(), keys_only=keys_only, limit=limit):
-            damaged += piece.damaged
+        for piece in client.scan_pieces(prefix.encode(), cursor=behind, keys_only=keys_only, limit=limit):
+            damaged, behind = damaged + piece.damaged, piece.cursor
             shown = _json_lines(piece, form) if as_json else _text_lines(piece, form)
             sys.stdout.write("".join(shown))
             sys.stdout.flush()
+    if behind:
+        typer.echo(f"gpkvs: go on with --cursor {behind.hex()}", err=True)
     tell_damaged(damaged)
+
+
+def _cursor_of(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{quoted(text)} is none that gpkvs scan printed", field="cursor") from error
 
 
 def tell_damaged(damaged: int) -> None:

@@ -9,6 +9,7 @@ import typer
 from gpkvs.text import quoted
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_LARGE = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 _BYTES_MAX = 1 << 60
 
@@ -35,7 +36,15 @@ def parse_bytes(text: object) -> int:
 
 def format_bytes(number: int) -> str:
     """Return a number of bytes in the largest unit that divides it; `parse_bytes` reads it."""
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+    for unit, shift in _LARGE:
         if number and number % (1 << shift) == 0:
             return f"{number >> shift}{unit}"
     return str(number)
+
+
+def readable_bytes(number: float) -> str:
+    """Return a number of bytes as people read it: rounded, in the largest unit of which it has one."""
+    for unit, shift in _LARGE:
+        if number >= 1 << shift:
+            return f"{number / (1 << shift):,.1f} {unit}"
+    return f"{number:,.0f} B"

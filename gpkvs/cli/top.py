@@ -17,6 +17,7 @@ from rich.text import Text
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
+from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
 
@@ -108,10 +109,11 @@ def _facts(summary: dict[str, Any]) -> Table:
     for reason, rate in summary["refused"].items():
         facts.add_row(f"refused: {reason}", f"[{'red' if rate else 'default'}]{rate:,.1f}[/]")
     facts.add_row("transactions", f"{summary['batches']:,.0f}")
-    facts.add_row("written by users", _bytes(summary["user_bytes"]))
-    facts.add_row("stored", _bytes(summary["written_bytes"]))
-    facts.add_row("written to devices", _known(summary["device_written_bytes"], _bytes))
+    facts.add_row("written by users", readable_bytes(summary["user_bytes"]))
+    facts.add_row("stored", readable_bytes(summary["written_bytes"]))
+    facts.add_row("written to devices", _known(summary["device_written_bytes"], readable_bytes))
     facts.add_section()
+    held = sum(summary["memory_bytes"].values())
     for name, text in (
         ("write amplification", f"{summary['write_amplification']:.2f}"),
         ("device amplification", _known(summary["device_amplification"], "{:,.2f}".format)),
@@ -120,14 +122,14 @@ def _facts(summary: dict[str, Any]) -> Table:
         ("call p50, p99", _pair(summary["call_seconds"])),
         ("transaction p50, p99", _pair(summary["batch_seconds"])),
         ("waiting requests", f"{summary['queue_requests']:,}"),
-        ("clients hold", f"{_bytes(sum(summary['memory_bytes'].values()))} of {_bytes(summary['memory_max_bytes'])}"),
-        ("resident memory", _bytes(summary["resident_bytes"])),
+        ("clients hold", f"{readable_bytes(held)} of {readable_bytes(summary['memory_max_bytes'])}"),
+        ("resident memory", readable_bytes(summary["resident_bytes"])),
     ):
         facts.add_row(name, text)
     if journal := summary["journal"]:
         share = journal["used_bytes"] / journal["capacity_bytes"]
         style = "red" if journal["waiting"] else "default"
-        used = f"{_bytes(journal['used_bytes'])}, {100 * share:.0f} % full"
+        used = f"{readable_bytes(journal['used_bytes'])}, {100 * share:.0f} % full"
         facts.add_row("journal in use", f"[{style}]{used}[/]")
     return facts
 
@@ -148,10 +150,11 @@ def _phases(summary: dict[str, Any]) -> Table:
 def _tables(summary: dict[str, Any]) -> Table:
     live, free, total = (summary[f"heap_{which}bytes"] for which in ("live_", "free_", ""))
     moved = summary["moved_bytes"]
-    compaction = f"; compaction moves {_bytes(moved)} a second" if moved else ""
+    compaction = f"; compaction moves {readable_bytes(moved)} a second" if moved else ""
     given = summary["heap_given_back_bytes"]
-    given_back = f", {_bytes(given)} given back" if given else ""
-    caption = f"heap: {_bytes(live)} live, {_bytes(free)} free{given_back} of {_bytes(total)}{compaction}"
+    given_back = f", {readable_bytes(given)} given back" if given else ""
+    parts = f"{readable_bytes(live)} live, {readable_bytes(free)} free{given_back}"
+    caption = f"heap: {parts} of {readable_bytes(total)}{compaction}"
     tables = Table("table", caption=caption)
     tables.caption_justify = "left"
     for heading in ("records", "slots", "load", "bytes per key", "moved"):
@@ -183,10 +186,3 @@ def _seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e6:.3g} µs"
-
-
-def _bytes(value: float) -> str:
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if value >= 1 << shift:
-            return f"{value / (1 << shift):,.1f} {unit}"
-    return f"{value:,.0f} B"

@@ -194,9 +194,11 @@ class Expiry:
             return self._latest
 
     def expect(self, batch: Batch) -> None:
-        """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire."""
-        assert batch.expiries is not None
-        if not batch.expiries.any():
+        """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.
+
+        It says so even if no key gets one after all, since its condition fails or it is not there.
+        """
+        if not batch.gives_expiry.any():
             return
         for number in np.unique(batch.request_tables).tolist():
             table = self._tables.get(number)

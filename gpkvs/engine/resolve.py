@@ -188,19 +188,19 @@ class Resolver:
         of_numbers = self._has_record(batch) == 0
         unfit: dict[int, GpkvsError] = {}
         for wrong, text, field in (
-            (batch.ops == Op.APPEND.value, "append", "ops"),
-            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "expiry", "ops"),
-            (batch.expiries is not None and batch.expiries != 0, "expiry", "expiries"),
+            (batch.ops == Op.APPEND.value, "values of 8 bytes: nothing can be appended to them", "ops"),
+            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "no expiry: its keys stay until they are deleted", "ops"),
+            (batch.expiries is not None and batch.gives_expiry, "no expiry: leave out the ttl", "expiries"),
         ):
             refused = of_numbers & wrong
             if refused.any():
-                reason = InvalidArgumentError(f"a table of the layout u64 has no {text}", field=field)
+                reason = InvalidArgumentError(f"a table of the layout u64 has {text}", field=field)
                 unfit.update(dict.fromkeys(np.unique(request_of_op(batch)[refused]).tolist(), reason))
         return unfit
 
     def refuses_expiries(self, batch: Batch) -> bool:
         """Whether a batch gives expiries to keys of tables that have none: then it must be planned here."""
-        if batch.expiries is None or not batch.expiries.any():
+        if batch.expiries is None or not batch.gives_expiry.any():
             return False
         tables = (self._tables.get(number) for number in np.unique(batch.request_tables).tolist())
         return any(table is not None and not table.index.has_records for table in tables)

@@ -205,7 +205,7 @@ class CountResponse(_message.Message):
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops")
+    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops", "numbers")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class BatchRequest(_message.Message):
     EXPIRIES_FIELD_NUMBER: _ClassVar[int]
     TTLS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_OPS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     table: str
     ops: bytes
     keys: bytes
@@ -234,7 +235,8 @@ class BatchRequest(_message.Message):
     expiries: bytes
     ttls: bytes
     request_ops: bytes
-    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ..., request_ops: _Optional[bytes] = ...) -> None: ...
+    numbers: bool
+    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ..., request_ops: _Optional[bytes] = ..., numbers: bool = ...) -> None: ...
 
 class BatchResponse(_message.Message):
     __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full", "failed_check", "found", "failures")

@@ -59,6 +59,26 @@ def test_scan_prints_lines(server: Server) -> None:
     assert all(line["version"] in range(1, 5) for line in lines)
 
 
+def test_a_scan_goes_on_at_its_cursor(server: Server) -> None:
+    shown: list[str] = []
+    cursor: tuple[str, ...] = ()
+    for _ in range(len(WORDS) + 1):
+        part = gpkvs(server, "scan", "--keys-only", "--limit", "1", *cursor)
+        shown += part.stdout.splitlines()
+        told, _, hexadecimal = part.stderr.strip().partition(" --cursor ")
+        if not told:
+            break
+        assert told == "gpkvs: go on with"
+        cursor = ("--cursor", hexadecimal)
+    assert sorted(shown) == sorted(gpkvs(server, "scan", "--keys-only").stdout.splitlines())
+    assert len(shown) == len(WORDS)
+    for wrong, text in (("x", "'x' is none that gpkvs scan printed"), ("00ff", "these bytes are no cursor of a scan")):
+        refused = gpkvs(server, "scan", "--cursor", wrong)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"gpkvs: cursor: {text}")
+        assert refused.stderr.count("\n") == 1
+
+
 def test_scan_of_numbers(server: Server) -> None:
     assert gpkvs(server, "set", "42", "7", "--table", "n").exit_code == 0
     assert gpkvs(server, "scan", "--table", "n").stdout == "42\t7\n"

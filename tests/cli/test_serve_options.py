@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.cli.sizes import format_bytes, parse_bytes, readable_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address
@@ -116,6 +116,12 @@ def test_a_size_that_is_shown_can_be_given(size: int) -> None:
 
 def test_a_default_is_shown_in_the_largest_unit() -> None:
     assert [format_bytes(size) for size in (1000, 4096, 64 << 20, 3 << 29)] == ["1000", "4KiB", "64MiB", "1536MiB"]
+
+
+def test_a_size_is_read_in_the_largest_unit_of_which_it_has_one() -> None:
+    sizes = (1023, 1024, 3 << 29, (1 << 30) - (1 << 20), 5 << 40, 2500 << 40)
+    shown = ["1,023 B", "1.0 KiB", "1.5 GiB", "1,023.0 MiB", "5.0 TiB", "2,500.0 TiB"]
+    assert [readable_bytes(size) for size in sizes] == shown
 
 
 def test_options_make_the_configs_that_are_their_source() -> None:

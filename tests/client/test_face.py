@@ -6,9 +6,11 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +44,7 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.scan import Scan, ScanPiece
+from gpkvs.transaction import delay_s
 from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
 from tests.conftest import assert_clean
@@ -282,9 +285,23 @@ def test_numbers(db: Any) -> None:
     failed(10, lambda: numbers.set(key, bytes(8), if_version=7))
     numbers.set(key, bytes(8), if_version=10)
     assert numbers.delete_many([9, 11]).tolist() == [True, False]
-    db.set(bytes(8), b"no number")
-    with pytest.raises(InvalidArgumentError, match="u64"):
-        db.get_many([0])
+    for nothing in ([], np.array([]), np.empty(0, np.uint64)):  # the second one is of floats
+        numbers.set_many(nothing, nothing)
+        values, found = numbers.get_many(nothing, atomic=False)
+        assert (values.tolist(), values.dtype, found.tolist(), found.dtype) == ([], np.uint64, [], np.bool_)
+        sums, done = numbers.incr_many(nothing, nothing)
+        assert (sums.tolist(), sums.dtype, done.tolist(), done.dtype) == ([], np.int64, [], np.bool_)
+        found = numbers.delete_many(nothing)
+        assert (found.tolist(), found.dtype) == ([], np.bool_)
+    for call in (  # of bytes: nothing is done
+        lambda: db.set_many([0], [1]),
+        lambda: db.get_many([0]),
+        lambda: db.delete_many([0]),
+        lambda: db.incr_many([0]),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"table: table '.*' has the layout bytes: only one of .* u64"):
+            call()
+        assert db.count() == 0
     for wrong in ([-1], np.array([-1]), [0.5], np.zeros(2), [2**64], ["1"], [[1]], [True], np.zeros((1, 1), np.uint64)):
         with pytest.raises(InvalidArgumentError, match=r"out of range|whole number"):
             numbers.get_many(wrong)
@@ -447,12 +464,18 @@ def test_a_transaction_sees_what_it_wrote_and_reads_once(db: Any) -> None:
 
 def test_a_transaction_whose_reads_changed_writes_nothing(db: Any) -> None:
     db.set(b"a", b"1")
-    for change in (lambda: db.set(b"a", b"1"), lambda: db.set(b"none", b"x"), lambda: db.delete(b"a")):
-        with pytest.raises(ConflictError), db.transaction() as t:
+    changes: tuple[tuple[bytes, str, Callable[[], object]], ...] = (
+        (b"a", "has the version", lambda: db.set(b"a", b"1")),
+        (b"none", "has the version", lambda: db.set(b"none", b"x")),
+        (b"a", "is not there now; nothing was written", lambda: db.delete(b"a")),
+    )
+    for key, text, change in changes:
+        with pytest.raises(ConflictError, match=text) as conflict, db.transaction() as t:
             t.get(b"a")
             t.get(b"none")
             change()
             t.set(b"written", b"x")
+        assert conflict.value.key == key
         with pytest.raises(InvalidArgumentError, match="over"):
             t.get(b"a")
     with pytest.raises(ConflictError), db.transaction() as t:  # nothing to write: the reads are checked all the same
@@ -490,6 +513,12 @@ def test_transact_runs_again_up_to_a_bound(db: Any) -> None:
     assert runs == [102, 103, 104, 105]
     with pytest.raises(InvalidArgumentError, match="attempts"):
         db.transact(beaten, attempts=0)
+
+
+def test_pauses_between_attempts_grow_from_what_one_took_up_to_a_second() -> None:
+    for attempt, longest in ((1, 0.002), (2, 0.004), (9, 0.512), (10, 1.0), (10_000, 1.0)):
+        pauses = [delay_s(attempt, 0.001) for _ in range(200)]
+        assert 0.5 * longest < max(pauses) <= longest  # by chance once in 2**200
 
 
 def test_an_exception_of_what_does_not_fit_together_is_not_raised(db: Any) -> None:
@@ -580,6 +609,8 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             "get_many": lambda face: face.get_many([1]),
             "delete_many": lambda face: face.delete_many([1]),
             "incr_many": lambda face: face.incr_many([1]),
+            "set_many of nothing": lambda face: face.set_many([], []),
+            "get_many of nothing": lambda face: face.get_many([]),
         }
         own: dict[str, Callable[[Any], object]] = {
             "create_table": lambda face: face.create_table("t"),
@@ -667,8 +698,19 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
                 os.kill(shared.process.pid, signal.SIGCONT)
             db.wait_ready()
             assert db.get(b"none", timeout=None) is None
-    with opened("store", tmp_path, serve) as db, pytest.raises(TypeError, match="no timeout"):
-        db.get(b"k", timeout=1)
+    with opened("store", tmp_path, serve) as db:
+        for call in (
+            lambda: db.get(b"k", timeout=1),
+            lambda: db.get_all([], timeout=1),
+            lambda: db.batch([], timeout=1),
+            lambda: db.batch(timeout=1),
+            lambda: db.get_many([], timeout=1),
+            lambda: db.transaction(timeout=1),
+            lambda: db.transact(lambda _: None, timeout=1),
+            lambda: db.table("default").transact(lambda _: None, timeout=None),
+        ):
+            with pytest.raises(TypeError, match="no timeout"):
+                call()
 
 
 @pytest.mark.parametrize("kind", ["store", "client"])
@@ -697,8 +739,8 @@ def test_a_wrong_limit_of_a_scan_harms_nobody(limit: float, tmp_path: Path) -> N
             list(store.scan(limit=limit))  # type: ignore[call-overload]
         assert store.incr(b"sum") == 1
         assert list(store.scan()) == [(b"sum", b"1")]
-        with pytest.raises(InvalidArgumentError, match="too many"):
-            store.set(b"key", b"value", ttl=10**400)
+        with pytest.raises(InvalidArgumentError, match="ttl: at most 1,125,899,906,842 seconds"):
+            store.set(b"key", b"value", ttl=10**5000)
 
 
 def test_scans_of_a_closed_client_say_so(serve: Callable[[], Server]) -> None:
@@ -746,6 +788,50 @@ def test_a_client_that_is_closed_between_two_attempts_says_so() -> None:
         assert [type(call.result()) for call in calls] == [ClientClosedError] * 3
 
     asyncio.run(main())
+
+
+def test_calls_in_flight_when_the_client_is_closed_say_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and says nothing
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        async def main() -> None:
+            client = AsyncClient(target)
+            batches = client.batch([(Op.GET, b"k"), (Op.GET, b"l")]), client.batch([(Op.SET, b"k", b"v")])
+            async with asyncio.TaskGroup() as group:
+                reads = (client.wait_ready(), client.info(), batches[0])
+                calls = [group.create_task(outcome_of(call)) for call in (*reads, batches[1])]
+                await asyncio.sleep(0.1)
+                await client.close()
+            assert [type(call.result()) for call in calls] == [ClientClosedError] * 3 + [OutcomeUnknownError]
+
+        asyncio.run(main())
+        client = Client(target)
+        with ThreadPoolExecutor() as pool:
+            done = [pool.submit(call) for call in (client.wait_ready, client.info, lambda: client.get(b"k"))]
+            write = pool.submit(client.set, b"k", b"v")
+            time.sleep(0.1)
+            client.close()
+        assert [type(call.exception()) for call in done] == [ClientClosedError] * 3
+        assert isinstance(write.exception(), OutcomeUnknownError | ClientClosedError)  # it may not have begun
+
+
+def test_a_wait_of_no_seconds_asks_once(shared: Server) -> None:
+    refused = r"not ready after 0 s; last heard: .*cannot connect"
+
+    async def main() -> None:
+        async with AsyncClient(shared.target) as client:
+            await client.get(b"none")  # it is connected
+            await client.wait_ready(0)
+        async with AsyncClient("127.0.0.1:1") as client:
+            with pytest.raises(UnavailableError, match=refused):
+                await client.wait_ready(0)
+
+    asyncio.run(main())
+    with Client(shared.target) as client:
+        client.get(b"none")
+        client.wait_ready(0)
+    with Client("127.0.0.1:1") as client, pytest.raises(UnavailableError, match=refused):
+        client.wait_ready(0)
 
 
 async def outcome_of(call: Awaitable[object]) -> object:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient, Client, CorruptRecordError, GatherConfig, InvalidArgumentError, RetryPolicy
+from gpkvs.info import StoreInfo
+from gpkvs.proto.v1 import admin_pb2
 from tests.client.dict_server import hang, serving
 
 LONG = "x" * (60 << 20)
@@ -56,6 +59,12 @@ def test_the_same_of_the_asynchronous_client() -> None:
                     await coroutine
 
     asyncio.run(main())
+
+
+def test_what_a_store_and_a_server_say_of_themselves_has_the_same_names() -> None:
+    of_store = {field.name for field in fields(StoreInfo)}
+    of_server = set(admin_pb2.InfoResponse.DESCRIPTOR.fields_by_name)
+    assert of_store - of_server == {"heap_free_bytes", "heap_given_bytes", "limits", "process_io", "recovery"}
 
 
 def test_errors_name_the_server_and_the_table() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient, Client, OutcomeUnknownError, RetryPolicy, UnavailableError
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2_grpc
 from tests.client.dict_server import DictServer, lose_response, refuse, serving
 
@@ -60,6 +61,15 @@ def test_a_read_whose_response_is_lost_is_repeated() -> None:
         server.faults = [lose_response, lose_response]
         assert client.execute(Batch.of([(Op.GET, b"k")])).value_list() == [b"v"]
         assert len(server.messages) == 6
+
+    blocking(work)
+
+
+def test_an_older_server_that_does_not_look_at_the_layout_returns_no_number_of_other_bytes() -> None:
+    def work(server: DictServer, client: Client) -> None:
+        server.data = {bytes(8): b"no number"}
+        with pytest.raises(InvalidArgumentError, match="layout is not u64"):
+            client.get_many([0])
 
     blocking(work)
 

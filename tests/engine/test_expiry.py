@@ -17,7 +17,9 @@ import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
 from gpkvs.engine.expiry import _Ranges
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
+from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
@@ -317,10 +319,27 @@ def test_tables_of_numbers_have_no_expiry(opened: Opened, clock: Clock) -> None:
     store = opened.store
     store.create_table("numbers", layout="u64", index_bytes=64 << 10)
     word = bytes(8)
-    for asked in (Asked(Op.SET, word, word, clock.now + 1), Asked(Op.EXPIRE, word, expiry=7), Asked(Op.EXPIRY, word)):
+    for asked in (
+        Asked(Op.SET, word, word, clock.now + 1),
+        Asked(Op.INCREMENT, word, word, clock.now + 1),
+        Asked(Op.EXPIRE, word, expiry=7),
+        Asked(Op.EXPIRY, word),
+    ):
         with pytest.raises(InvalidArgumentError, match="u64 has no expiry"):
             store.execute(batch_of([[asked]]), table="numbers")
     assert store.execute(batch_of([[Asked(Op.SET, word, word)]]), table="numbers").status[0] == Status.OK
+    assert not store._files.root.may_expire, "nothing can expire in this store"
+
+
+def test_operations_that_give_no_expiry_do_not_look_at_theirs(opened: Opened, clock: Clock) -> None:
+    store, word, at = opened.store, bytes(8), clock.now + 1
+    store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+    others = [Asked(Op.EXISTS, word, expiry=at), Asked(Op.GET, word, expiry=at), Asked(Op.DELETE, word, expiry=at)]
+    check = Asked(Op.CHECK, word, expiry=at, condition=Condition.PRESENT)
+    for table in ("default", "numbers"):
+        for asked in (others, [check, *others]):
+            store.execute(batch_of([[Asked(Op.SET, word, word)]]), table=table)
+            assert set(store.execute(batch_of([asked]), table=table).status.tolist()) == {Status.OK}
     assert not store._files.root.may_expire, "nothing can expire in this store"
 
 
@@ -596,3 +615,40 @@ def test_the_sweep_forgets_a_dropped_table(opened: Opened, clock: Clock) -> None
     while store.maintain():
         pass
     assert [table.records for table in store.info().tables] == [0]
+    assert not store._engine.expiry.is_used, "nothing can expire any more"
+
+
+def test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable(
+    store_path: Path, clock: Clock, host_ops_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2: with a journal, the gate of what says so covers the removal, also where it changes nothing itself."""
+    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", str(host_ops_max))
+    says_so = [
+        Asked(Op.GET, b"0"),
+        Asked(Op.EXISTS, b"1"),
+        Asked(Op.EXPIRY, b"2"),
+        Asked(Op.EXPIRE, b"3"),
+        Asked(Op.SET, b"4", b"value", condition=Condition.PRESENT),
+        Asked(Op.DELETE, b"5"),
+    ]
+    with gpkvs.open(store_path, commit="journal", **SMALL) as store:
+        committer = store._engine.committer
+        assert isinstance(committer, JournalCommitter)
+        run(store, *(Asked(Op.SET, asked.key, b"value", clock.now + 10) for asked in says_so))
+        store._engine.settle()
+        clock.now += 10
+        before = committer.begun
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "durable", property(lambda _: before))  # as if the disk took its time
+            for number, asked in enumerate(says_so, 1):
+                begun = store.begin_requests(batch_of([[asked]]))
+                assert committer.begun == before + number, "each removes its key"
+                assert begun.gate == committer.begun
+                assert not begun.is_durable
+                again = store.begin_requests(batch_of([[asked]]))
+                assert again.gate >= begun.gate, "others are not told either"
+        waited: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(committer, "wait", waited.append)
+            assert begun.finish().request(0).status.tolist() == [Status.NOT_FOUND]
+        assert waited == [begun.gate]

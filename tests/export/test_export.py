@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from gpkvs import open as gpkvs_open
 from gpkvs.batch import Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client, UnavailableError
@@ -24,6 +25,7 @@ from gpkvs.export.file_format import END_BYTES, End, ExportError, Header, encode
 from gpkvs.export.reader import ExportReader
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
+from tests.conftest import SMALL as SMALL_STORE
 from tests.conftest import assert_clean
 from tests.serving import COMMAND, Server
 
@@ -178,6 +180,42 @@ def test_an_import_may_leave_what_is_there(server: Server, tmp_path: Path) -> No
     assert contents(server, "copy") == {**SMALL, b"user:1": b"newer"}
     assert gpkvs(server, "import", out, "--table", "copy").exit_code == 0
     assert contents(server, "copy") == SMALL
+
+
+def test_an_import_makes_its_table(server: Server, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_export(out, Header("made", "u64"), [(1, 2, 0)])
+    assert "there is no table 'made'" in refusal(server, "import", out)
+    for _ in range(2):
+        assert gpkvs(server, "import", out, "--create").exit_code == 0
+    assert contents(server, "made") == {n(1): n(2)}
+    assert "'small' already, of the layout bytes, not u64" in refusal(
+        server, "import", out, "--create", "--table", "small"
+    )
+    with Client(server.target) as client:
+        client.drop_table("made")
+
+
+def n(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def test_a_store_without_a_server_is_exported(store_path: Path, tmp_path: Path) -> None:
+    def export(name: str, *words: str | Path) -> Result:
+        return CliRunner().invoke(app, ["export", "--out", str(tmp_path / name), *map(str, words)])
+
+    missing = export("out", "--data", store_path)
+    assert (missing.exit_code, missing.stderr.count("\n"), store_path.exists()) == (2, 1, False)
+    with gpkvs_open(store_path, **SMALL_STORE) as store:
+        store.create_table("users", index_bytes=1 << 20)
+        store.set(b"user:1", b"ann", table="users", ttl=1000)
+        store.set(b"item", b"x", table="users")
+        locked = export("out", "--data", store_path, "--table", "users")
+        assert (locked.exit_code, "is in use by process" in locked.stderr) == (2, True)
+    assert export("out", "--data", store_path, "--table", "users", "--prefix", "user:").exit_code == 0
+    header, (key, value, expiry), end = msgpack.Unpacker((tmp_path / "out").open("rb"))
+    assert (header["table"], key, value, end["records"]) == ("users", b"user:1", b"ann", 1)
+    assert expiry > time.time() * 1000
 
 
 def test_an_empty_table_is_an_export_too(server: Server, tmp_path: Path) -> None:

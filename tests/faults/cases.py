@@ -50,6 +50,7 @@ _CONSISTENT = (
 )
 _STORE = "store/test_store.py::"
 _FULL, _GROWTH = "engine/test_full_store.py::", "engine/test_growth.py::"
+_COMPACTION = "engine/test_compaction.py::"
 
 CASES = {
     1: Case(
@@ -99,7 +100,14 @@ CASES = {
         "crash in growth: every block in its old place or in its new ones, no key lost, and growth goes on",
         ("recovery/startup/test_growth_kills.py::test_kill_in_a_growth_step",),
     ),
-    7: Case("crash in compaction: no live record lost", not_applicable=NO_FEATURE),
+    7: Case(
+        "crash in compaction: no live record lost",
+        (
+            f"{_COMPACTION}test_kills_inside_steps_lose_nothing_and_wedge_nothing[8-undo]",
+            f"{_COMPACTION}test_kills_inside_steps_lose_nothing_and_wedge_nothing[20-undo]",
+        ),
+        journal=(f"{_COMPACTION}test_kills_inside_steps_lose_nothing_and_wedge_nothing[8-journal]",),
+    ),
     8: Case(
         "bit flip in header or root: the valid second copy, else refuse",
         (

@@ -30,12 +30,28 @@ MUTANTS = (
         _tests("test_a_key_expires_when_its_time_has_come"),
     ),
     Mutant(
+        "gone-before-it-is-durable",
+        "gpkvs/engine/engine.py",
+        "return planned.result, self._read_gate(planned.result)",
+        "return planned.result, 0",
+        "a key is told to be gone, and is there again after a crash",
+        _tests("test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable"),
+    ),
+    Mutant(
         "expired-keys-of-one-table",
         "gpkvs/engine/expiry.py",
         "        for number in ids:\n",
         "        for number in ids[:1]:\n",
         "a batch on several tables is told a key that has expired",
         _tests("test_a_batch_meets_expired_keys_of_several_tables"),
+    ),
+    Mutant(
+        "reads-give-expiries",
+        "gpkvs/batch.py",
+        "_GIVES_EXPIRY[self.ops] & (self.expiries != 0)",
+        "self.expiries != 0",
+        "a GET that comes with an expiry is refused in a table of numbers, and else older versions refuse the store",
+        _tests("test_operations_that_give_no_expiry_do_not_look_at_theirs"),
     ),
     Mutant(
         "dropped-tables-are-swept",

@@ -57,6 +57,14 @@ MUTANTS = (
         (f"{_TESTS}test_more_numbers_than_a_request_takes[store]",),
     ),
     Mutant(
+        "numbers-in-any-table",
+        "client/sync.py",
+        "message.numbers = numbers",
+        "message.numbers = False",
+        "numbers are stored in a table of bytes, where nobody reads them as numbers",
+        (f"{_TESTS}test_numbers[client]",),
+    ),
+    Mutant(
         "negative-numbers-wrap",
         "gpkvs/numbers.py",
         "if int(low) < limits.min or int(high) > limits.max:",

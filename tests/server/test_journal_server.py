@@ -46,7 +46,7 @@ def test_admin_info_and_the_command_tell_of_the_journal(journal_server: Server) 
     how = "direct: past the page cache" if info.journal.is_direct else "through the page cache"
     line = next(line for line in shown.stdout.decode().splitlines() if line.startswith("commit"))
     assert f"journal ({how}), " in line
-    assert line.rstrip().endswith(" MiB in use of 4.0 MiB")
+    assert line.rstrip().endswith(" in use of 4.0 MiB")
     as_json = json.loads(run_gpkvs("info", "--target", journal_server.target, "--json").stdout)
     assert as_json["commit"] == "journal"
     assert as_json["journal"].keys() == as_dict(info.journal).keys()
