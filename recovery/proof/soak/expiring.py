@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from dataclasses import dataclass, field
@@ -60,18 +61,20 @@ class ExpiringKeys:
         """Write or read a key; the first turns write one for each time to live."""
         key = b"expiring-%d" % self._random.randrange(_KEYS)
         if self._written < len(_TTLS_S) or self._random.random() < _SET_SHARE:
-            await self._write(kv, key)
+            await self._write(kv, key, _TTLS_S[self._written % len(_TTLS_S)])
         else:
             await self._read(kv, key)
 
     async def settle(self, kv: kv_pb2_grpc.KVStub) -> int:
-        """Read all keys; return how many there are."""
+        """Read all keys, of which one has expired meanwhile and one lives; return how many there are."""
+        await self._write(kv, b"long", _TTLS_S[-1])
+        await self._write(kv, b"short", _TTLS_S[0])
+        await asyncio.sleep(_TTLS_S[0] + 2 * _SLACK_S)
         for key in list(self._leases):
             await self._read(kv, key)
         return len(self._leases)
 
-    async def _write(self, kv: kv_pb2_grpc.KVStub, key: bytes) -> None:
-        ttl_s = _TTLS_S[self._written % len(_TTLS_S)]
+    async def _write(self, kv: kv_pb2_grpc.KVStub, key: bytes, ttl_s: float) -> None:
         self._written += 1
         value = b"%d-" % self._written + b"v" * self._random.randrange(200)
         self._leases.pop(key, None)  # not known, if the response is lost
