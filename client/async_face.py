@@ -51,7 +51,8 @@ class AsyncKeyValues(ABC):
     """Keys and their values; the base of `AsyncClient` and the handles of its tables.
 
     All is as in `gpkvs.face.KeyValues`, whose methods say what each one does, with ``await``: there are no ``db[key]``
-    and no ``key in db``. Calls of single operations that run at the same time are gathered into messages.
+    and no ``key in db``. Calls of single operations that run at the same time are gathered into messages, and so
+    are small requests that only read, or that commit transactions.
     """
 
     _known_limits: Limits
