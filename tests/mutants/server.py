@@ -155,7 +155,7 @@ MUTANTS = (
     Mutant(
         "request-never-released",
         _BATCHER,
-        "    waiting.account.release(waiting.request.held_bytes)\n    if waiting.response.done():",
+        "    waiting.account.release(waiting.held_bytes)\n    if waiting.response.done():",
         "    if waiting.response.done():",
         "the account fills up with requests that ended long ago, and the server refuses everything",
         ("server/test_memory.py::test_the_worst_clients",),
