@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import shutil
+import tempfile
 from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
@@ -39,9 +40,10 @@ def test_each_row_of_wear_is_measured(tmp_path: Path) -> None:
     kept = tmp_path / "wear.json"
     sizes = ("--heap-bytes", str(4 << 20), "--overwrites", "2", "--large-records", "500", "--large-overwrites", "2")
     sizes += ("--share", "0.85", "--share", "0.5", "--batch", "1000", "--idle", "0")
-    done = run_gpkvs("bench", "wear", *sizes, "--json", str(kept))
-    assert done.returncode == 0, done.stderr.decode()
-    assert not list(SHM.glob("gpkvs-bench-*"))
+    with tempfile.TemporaryDirectory(dir=SHM) as stores:
+        done = run_gpkvs("bench", "wear", *sizes, "--directory", stores, "--json", str(kept))
+        assert done.returncode == 0, done.stderr.decode()
+        assert not list(Path(stores).iterdir())
     result = json.loads(kept.read_text())
     rows = {(one["what"], one["store"], one["beside"]): one for one in result["comparisons"]}
     for distribution in ("uniform", "zipfian"):

@@ -83,7 +83,7 @@ def test_a_limit_of_a_table_over_the_wire(start_server: StartServer) -> None:
     assert json.loads(made.stdout)["index_bytes_max"] == 128 << 10
     listed = json.loads(run_gpkvs("table", "list", "--json", "--target", server.target).stdout)
     assert [table["index_bytes_max"] for table in listed] == [0, 128 << 10]
-    assert b"of 0.1 MiB" in run_gpkvs("table", "list", "--target", server.target, env={"COLUMNS": "200"}).stdout
+    assert b"of 128.0 KiB" in run_gpkvs("table", "list", "--target", server.target, env={"COLUMNS": "200"}).stdout
     with Client(server.target) as client:
         assert client.create_table("c", index_bytes=64 << 10, index_bytes_max=1 << 20).index_bytes_max == 1 << 20
         assert client.create_table("d", index_bytes=64 << 10).index_bytes_max == 0

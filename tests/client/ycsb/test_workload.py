@@ -74,7 +74,7 @@ def test_unknown_properties_are_told() -> None:
         ("hdrhistogram.percentiles", "101", "50,95,99"),
         ("measurement.interval", "always", "op or intended or both"),
         ("threadcount", "0", "at least 1"),
-        ("ttl", "1e20", "too many"),
+        ("ttl", "1e20", "at most"),
     ],
 )
 def test_bad_values_are_refused_by_name(name: str, value: str, words: str) -> None:

@@ -46,14 +46,14 @@ def test_a_seeded_part_of_all_workloads_has_no_violation() -> None:
     """`gpkvs crash` visits all of them."""
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    workloads = part_of(30, seed)
+    workloads = part_of(24, seed)
     visited = []
     totals = Campaign(ExplorerOptions(seed=seed)).explore(workloads, lambda each: visited.append(str(each.workload)))
     assert totals.violations == [], seed
     assert sorted(visited) == sorted(map(str, workloads))
-    assert totals.distinct > 5_000
+    assert totals.distinct > 3_000
     # In each model there is something to lose.
-    assert min(totals.states[model] for model in Model) > 1_000
+    assert min(totals.states[model] for model in Model) > 300
 
 
 def test_a_crash_in_recovery_has_no_violation() -> None:
