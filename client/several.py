@@ -43,9 +43,9 @@ _NO_OPTIONS = Options()
 
 
 class _Request:
-    """One request that somebody waits for."""
+    """One request that somebody waits for; who made its operations may go on adding to them."""
 
-    __slots__ = ("deadline", "future", "is_sent", "operations", "ops", "size_bytes")
+    __slots__ = ("deadline", "future", "is_sent", "keys", "ops", "options", "size_bytes", "values")
 
     def __init__(
         self,
@@ -55,8 +55,9 @@ class _Request:
         deadline: float,
         future: asyncio.Future[Outcome],
     ) -> None:
-        self.operations = operations
         self.ops = ops
+        self.keys, self.values = list(operations.keys), list(operations.values)
+        self.options = list(operations.options)
         self.size_bytes = size_bytes
         self.deadline = deadline
         self.future = future
@@ -160,15 +161,16 @@ class RequestGatherer(Sending[_Request]):
 
     async def _deliver(self, calls: list[_Request]) -> None:
         """Send requests, and give each its outcome."""
+        message = self._message(calls)
         for request in calls:
             request.is_sent = True
-        response = await self._send(self._message(calls), max(request.deadline for request in calls))
+        response = await self._send(message, max(request.deadline for request in calls))
         outcomes: Iterable[Outcome]
         if not isinstance(response, Failure):
             outcomes = self._outcomes(response, [request.ops for request in calls])
         elif isinstance(response.error, InvalidArgumentError) and not response.executed and len(calls) > 1:
             # One of them is wrong, and nothing was executed: each hears what is wrong with it.
-            await asyncio.gather(*(self._deliver([request]) for request in calls))
+            await asyncio.gather(*(self._deliver([request]) for request in calls if not request.future.done()))
             return
         else:
             outcomes = [response] * len(calls)
@@ -178,11 +180,11 @@ class RequestGatherer(Sending[_Request]):
     def _message(self, requests: Sequence[_Request]) -> kv_pb2.BatchRequest:
         """Return the message of requests of one kind."""
         ops = b"".join([request.ops for request in requests])
-        options = [request.operations.options for request in requests]
+        options = [request.options for request in requests]
         message = encode_lists(
             ops,
-            list(chain.from_iterable([request.operations.keys for request in requests])),
-            list(chain.from_iterable([request.operations.values for request in requests])),
+            list(chain.from_iterable([request.keys for request in requests])),
+            list(chain.from_iterable([request.values for request in requests])),
             self._table,
             list(_filled(options, requests)) if any(options) else (),
         )

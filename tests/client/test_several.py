@@ -167,6 +167,21 @@ def test_a_wrong_request_does_not_take_the_others_with_it(server: Server) -> Non
     asyncio.run(main())
 
 
+def test_who_changes_a_request_that_is_on_its_way_harms_nobody_else(server: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.target) as client:
+            operations = request(ABSENT, b"none", [(b"early", b"1")])
+            sending = [asyncio.create_task(send(client, one)) for one in (operations, request(ABSENT, b"none", []))]
+            for pause in range(5):  # one of these is between the call and the message
+                operations.set(b"late%d" % pause, b"1", if_absent=True)
+                await asyncio.sleep(0)
+            _, other = await asyncio.gather(*sending, return_exceptions=True)
+            assert other == [True]
+            assert await client.get_all([b"early", b"late4"]) == {b"early": b"1"}
+
+    asyncio.run(main())
+
+
 def test_a_lost_response_leaves_all_of_them_unknown_and_a_refusal_none() -> None:
     async def main() -> None:
         async with serving() as server, connect(server) as client:
