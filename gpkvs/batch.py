@@ -82,6 +82,7 @@ _OPTIONAL_COLUMN_TYPES = {
 HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
 # Operations that may leave a key that expires; what the others say of it counts for nothing.
+_ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
 _GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE])
 READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""
@@ -320,7 +321,9 @@ class Batch:
 
     def _check_ops(self) -> int:
         """Check the kinds of operations; return how many of them have a value."""
-        lowest, highest = int(self.ops.min()), int(self.ops.max())
+        lowest = highest = int(self.ops[0])
+        if len(self.ops) > 1:  # else NumPy would take two microseconds
+            lowest, highest = int(self.ops.min()), int(self.ops.max())
         if lowest < Op.GET.value or highest > Op.EXPIRY.value:
             i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
             known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
@@ -330,21 +333,20 @@ class Batch:
 
     def _check_conditions(self) -> None:
         """Check what operations ask of their keys."""
-        n = len(self.ops)
-        conditions = np.zeros(n, np.uint8) if self.conditions is None else self.conditions
-        increments = self.ops[self.has_value] == Op.INCREMENT.value
-        for wrong, message, name in (
-            (conditions > Condition.EQUALS.value, "unknown condition: 0 to 3 are known", "conditions"),
-            ((conditions == Condition.EQUALS.value) & (self.expected is None), "nothing is expected", "expected"),
-            (
-                (conditions != Condition.NONE.value) & np.isin(self.ops, [Op.GET, Op.EXISTS, Op.EXPIRY]),
-                "a GET has no condition",
-                "conditions",
-            ),
-            ((self.ops == Op.CHECK.value) & (conditions == Condition.NONE.value), "a check needs one", "conditions"),
-        ):
+        checks, conditions = self.ops == Op.CHECK.value, self.conditions
+        wrongs = [(checks, "a check needs one", "conditions")]
+        if conditions is not None:
+            has_none, equals = conditions == Condition.NONE.value, conditions == Condition.EQUALS.value
+            wrongs = [
+                (conditions > Condition.EQUALS.value, "unknown condition: 0 to 3 are known", "conditions"),
+                (equals & (self.expected is None), "nothing is expected", "expected"),
+                (~has_none & _ONLY_READS[self.ops], "a GET has no condition", "conditions"),
+                (checks & has_none, "a check needs one", "conditions"),
+            ]
+        for wrong, message, name in wrongs:
             if wrong.any():
                 raise InvalidArgumentError(message, field=name, index=int(wrong.argmax()))
+        increments = self.ops[self.has_value] == Op.INCREMENT.value
         long = increments & (self.value_lengths != 8)
         if long.any():
             index = int(np.flatnonzero(self.has_value)[long.argmax()])

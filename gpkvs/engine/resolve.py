@@ -193,7 +193,7 @@ class Resolver:
         unfit: dict[int, GpkvsError] = {}
         for wrong, text, field in (
             (batch.ops == Op.APPEND.value, "values of 8 bytes: nothing can be appended to them", "ops"),
-            (np.isin(batch.ops, [Op.EXPIRE, Op.EXPIRY]), "no expiry: its keys stay until they are deleted", "ops"),
+            (batch.ops >= Op.EXPIRE.value, "no expiry: its keys stay until they are deleted", "ops"),
             (batch.expiries is not None and batch.gives_expiry, "no expiry: leave out the ttl", "expiries"),
         ):
             refused = of_numbers & wrong
