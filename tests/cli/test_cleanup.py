@@ -33,11 +33,18 @@ IN_A_TRANSACTION = """
 import os, signal, sys, time, gpkvs
 from gpkvs import failpoint
 from gpkvs.cli.cleanup import ended_by_signals
-failpoint.hit = lambda name: os.kill(os.getpid(), signal.SIGTERM) if name == "before_apply" else None
 with ended_by_signals():
     store = gpkvs.open(sys.argv[1], index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20)
-    try:
+    if sys.argv[2] == "scan":  # removes an expired key
         store.set(b"key", b"value")
+        store.set(b"expired", b"value", ttl=0.01)
+        time.sleep(0.02)
+    failpoint.hit = lambda name: os.kill(os.getpid(), signal.SIGTERM) if name == "before_apply" else None
+    try:
+        if sys.argv[2] == "scan":
+            list(store.scan())
+        else:
+            store.set(b"key", b"value")
         time.sleep(60)
     finally:
         print("cleaned up")
@@ -176,10 +183,10 @@ def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
     assert directory.is_dir()
 
 
-def test_a_transaction_is_not_interrupted(store_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_TRANSACTION, str(store_path)], capture_output=True, check=False, timeout=SECONDS_MAX
-    )
+@pytest.mark.parametrize("what", ["set", "scan"])
+def test_a_transaction_is_not_interrupted(store_path: Path, what: str) -> None:
+    command = [sys.executable, "-c", IN_A_TRANSACTION, str(store_path), what]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS_MAX)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
     assert done.stdout == b"cleaned up\n"
     with gpkvs.open(store_path) as store:
