@@ -19,7 +19,7 @@ from gpkvs.engine.engine import Engine
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
 # No exception of a handler may come in the middle of these. A batch, or a scan that removes expired keys, would end the
-# process at once (`gpkvs.fatal`). A poll would keep its lock, and whoever waits for the child later would wait for ever.
+# process at once (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever.
 _UNBROKEN = (Engine.execute.__code__, Engine.scan.__code__, subprocess.Popen.poll.__code__)
 
 
