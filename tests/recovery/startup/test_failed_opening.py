@@ -47,6 +47,15 @@ def held() -> tuple[int, list[str]]:
     return len(list(Path("/proc/self/task").iterdir())), sorted(files)
 
 
+def held_at_rest() -> tuple[int, list[str]]:
+    """Return the same once nothing changes any more: threads of the tests before may still be ending."""
+    before, now = None, held()
+    while before != now:
+        time.sleep(0.1)
+        before, now = now, held()
+    return now
+
+
 def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
@@ -117,7 +126,7 @@ UNTIL_MENDED = {"catalog", "index", "roots"}  # these stores stay damaged
 @pytest.mark.parametrize("name", CAUSES)
 def test_nothing_is_left_of_an_opening_that_fails(path: Path, monkeypatch: Patch, name: str) -> None:
     cause, error = CAUSES[name]
-    before = held()
+    before = held_at_rest()
     with monkeypatch.context() as patch:
         cause(path, patch)
         with pytest.raises(error):
