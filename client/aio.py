@@ -255,10 +255,9 @@ class AsyncClient(AsyncKeyValues):
     async def _execute_columns(
         self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
     ) -> RequestResult:
-        """Execute columns; `numbers` has the server refuse a table of another layout than u64."""
+        """Execute columns; `numbers` is that of `message_of_columns`."""
         name = self._table if table is None else table
-        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max)
-        message.numbers = numbers
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, numbers=numbers)
         deadline = self._deadline(timeout)
         outcome = await self._send_alone(message, deadline)
         if isinstance(outcome, Failure):

@@ -58,11 +58,18 @@ def message_of(operations: OperationList, table: str, limits: Limits, message_by
 
 
 def message_of_columns(
-    batch: Batch, ttls: U64 | None, table: str, limits: Limits, message_bytes_max: int
+    batch: Batch, ttls: U64 | None, table: str, limits: Limits, message_bytes_max: int, *, numbers: bool
 ) -> kv_pb2.BatchRequest:
-    """Return columns as they are sent; raises InvalidArgumentError if they do not add up or are over a limit."""
+    """Return columns as they are sent; `numbers` has the server refuse a table of another layout than u64.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the columns do not add up or are over a limit.
+    """
     check_table(table)
     batch.validate(limits)
     message = encode(batch, table, ttls)
+    message.numbers = numbers
     check_message_bytes(message.ByteSize(), message_bytes_max)
     return message

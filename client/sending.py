@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
+from gpkvs.client.retry import closed_in_flight
 from gpkvs.errors import GpkvsError
 
 
@@ -89,7 +90,7 @@ class Sending(ABC, Generic[Call]):
     def _landed(self, task: asyncio.Task[None]) -> None:
         calls = self._in_flight.pop(task)
         if task.cancelled():
-            _give_up(calls, ClientClosedError("the client was closed while the call was in flight"))
+            _give_up(calls, closed_in_flight().error)
         elif (error := task.exception()) is not None:
             # This is a bug of the client; but nobody must wait for ever.
             reason = ServerError(f"the client failed: {error!r}")

@@ -81,8 +81,8 @@ _OPTIONAL_COLUMN_TYPES = {
 # Operations with a value in the request, and with one in the response.
 HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
-# Operations that may leave a key that expires; what the others say of it counts for nothing.
 _ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
+# Operations that may leave a key that expires; what the others say of it counts for nothing.
 _GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE])
 READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""

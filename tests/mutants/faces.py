@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "numbers-in-any-table",
-        "client/sync.py",
+        "client/operations.py",
         "message.numbers = numbers",
         "message.numbers = False",
         "numbers are stored in a table of bytes, where nobody reads them as numbers",
