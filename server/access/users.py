@@ -245,24 +245,21 @@ def load_users(path: Path) -> Users:
 def _read(file: _Place) -> bytes:
     """Read the file, and look who else may do so."""
     try:
-        # A pipe without a writer must not hold up the start.
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise UsersError(
-            f"cannot read {file.path}: {error.strerror}; `gpkvs user add` makes a file of users"
-        ) from error
-    with open(descriptor, "rb") as opened:  # noqa: PTH123 - a descriptor has no path
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise file.error("it is not a regular file")
-        if status.st_mode & _OTHERS_OR_GROUP_WRITE:
-            raise file.error(
-                f"its mode {stat.S_IMODE(status.st_mode):04o} lets others read it, or change it: chmod 600 {file.path}"
-            )
-        try:
+        with open(file.path, "rb", opener=_open_at_once) as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise file.error("it is not a regular file")
+            if status.st_mode & _OTHERS_OR_GROUP_WRITE:
+                mode = f"{stat.S_IMODE(status.st_mode):04o}"
+                raise file.error(f"its mode {mode} lets others read it, or change it: chmod 600 {file.path}")
             return opened.read()
-        except OSError as error:
-            raise UsersError(f"cannot read {file.path}: {error.strerror}") from error
+    except OSError as error:
+        hint = "; `gpkvs user add` makes it" if isinstance(error, FileNotFoundError) else ""
+        raise UsersError(f"cannot read {file.path}: {error.strerror}{hint}") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer must not hold up the start
 
 
 @dataclass(frozen=True)
@@ -276,12 +273,12 @@ class _Place:
     def error(self, message: str, name: str = "") -> UsersError:
         """Return an error about the place, or a field in it."""
         user = f"user {self.user}: " if self.user else ""
-        where = f"{self.prefix}{name}: " if self.prefix or name else ""
-        return UsersError(f"{self.path}: {user}{where}{message}")
+        where = ".".join(filter(None, (self.prefix, name)))
+        return UsersError(f"{self.path}: {user}{f'{where}: ' if where else ''}{message}")
 
 
 class _Table:
-    """A table of a file of users. Its errors do not repeat what stands in it: that may be a secret in a wrong place."""
+    """A table of a file of users. Its errors do not repeat values: one may be a secret in a wrong place."""
 
     def __init__(self, place: _Place, values: object, known: tuple[str, ...]) -> None:
         if not isinstance(values, dict):
@@ -390,7 +387,7 @@ def _patterns(table: _Table, name: str) -> Patterns:
 def _token(user: _Place, token_id: str, values: object) -> Token:
     if not _TOKEN_ID.fullmatch(token_id):
         raise user.error("an id has 8 of 0-9 a-f", f"tokens.{quoted(token_id)}")
-    table = _Table(_Place(user.path, user.user, f"tokens.{token_id}."), values, _TOKEN_FIELDS)
+    table = _Table(_Place(user.path, user.user, f"tokens.{token_id}"), values, _TOKEN_FIELDS)
     sha256 = table.take("sha256", str)
     if not _SHA256.fullmatch(sha256):
         raise table.error("sha256", "it has to be 64 of 0-9 a-f: `gpkvs user token` makes a token")
