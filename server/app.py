@@ -29,6 +29,10 @@ from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import machine_bytes
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
@@ -110,6 +114,11 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
+        self._audit: AuditLog = NO_AUDIT
+        self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
+        sessions = Sessions(self._memory.has_requests)
+        users = self._users_file.users if self._users_file else None
+        self._access = Access(users, sessions, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -126,7 +135,7 @@ class _Server:
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:
                 signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
-            signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._options.reload))
+            signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._reload))
             log_start()
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
@@ -136,13 +145,24 @@ class _Server:
             stack.callback(receives.close)
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            http_port = HttpPort(self._metrics.registry, gate)
+            stack.push_async_callback(self._access.stop)
+            self._access.begin(address.port, receives.end_gone)
+            if self._users_file:
+                stack.callback(self._users_file.close)
+                self._users_file.begin(self._access.change)
+            http_port = HttpPort(self._metrics.registry, gate, self._access)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
             receives.begin(lambda: store.kept_bytes)
             await self._serve(gate, receives, server, store, stop, (address, metrics_address))
+
+    def _reload(self) -> None:
+        """Read again what may change while the server runs."""
+        self._options.reload()
+        if self._users_file:
+            asyncio.get_running_loop().run_in_executor(None, self._users_file.reload)
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
         name = signal.Signals(number).name
@@ -151,15 +171,18 @@ class _Server:
 
     async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
-        doors = Doors(gate, self._memory, receives, self._metrics)
+        doors = Doors(self._access, gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
             interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
         )
         names = [
             add_service(
-                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, receives, self._metrics), doors
+                server,
+                kv_pb2.DESCRIPTOR.services_by_name["KV"],
+                KVService(self._access, gate, receives, self._metrics),
+                doors,
             ),
-            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), doors),
+            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)

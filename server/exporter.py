@@ -86,6 +86,18 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._logins = Counter(
+            "gpkvs_logins",
+            "Logins: ok once for each user of a connection, refused, or slowed after failures",
+            ["method", "result"],
+            registry=self.registry,
+        )
+        self.users_file_good = Gauge(
+            "gpkvs_users_file_good",
+            "1 while the users' file is in force as it is; 0 after a change that cannot be used",
+            registry=self.registry,
+        )
+
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
         self._scan_damaged = Counter(
@@ -119,6 +131,10 @@ class Metrics:
     def request_refused(self, reason: str) -> None:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
+
+    def login(self, method: str, result: str) -> None:
+        """Note that somebody logged in, or was refused."""
+        self._logins.labels(method, result).inc()
 
     def attach(
         self,

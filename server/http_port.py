@@ -12,26 +12,31 @@ sends nothing, or sends slowly, keeps nobody out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.message import Message
 from email.parser import Parser
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpkvs.errors import GpkvsError
+from gpkvs.server.access.caller import LoginError
+from gpkvs.server.access.login import Access, Shown
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
+from gpkvs.server.tls import names_of_certificate
 
 CONNECTIONS_MAX = 128
 CONNECTION_SECONDS_MAX = 10.0
 _HEAD_BYTES_MAX = 16 << 10
 _METHODS = ("GET", "HEAD")
+_CHALLENGES = (("WWW-Authenticate", 'Basic realm="gpkvs"'), ("WWW-Authenticate", 'Bearer realm="gpkvs"'))
 _PATHS = ("/metrics", "/healthz", "/readyz")
 
 
@@ -65,15 +70,23 @@ class HttpPort:
         The metrics.
     gate
         Says whether the server serves.
+    access
+        Says who may read the metrics.
     connection_seconds_max
         How long a connection may take, from its start to the last byte of the response.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, gate: Gate, *, connection_seconds_max: float = CONNECTION_SECONDS_MAX
+        self,
+        registry: CollectorRegistry,
+        gate: Gate,
+        access: Access,
+        *,
+        connection_seconds_max: float = CONNECTION_SECONDS_MAX,
     ) -> None:
         self._metrics = make_wsgi_app(registry)
         self._gate = gate
+        self._access = access
         self._connection_seconds_max = connection_seconds_max
         # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
         self._scraper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
@@ -113,7 +126,7 @@ class HttpPort:
                         head = b""
                     self._waiting.pop(writer, None)
                     self._responding.add(writer)
-                    writer.write(await self._respond(head))
+                    writer.write(await self._respond(head, writer.get_extra_info))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
@@ -137,8 +150,16 @@ class HttpPort:
             self._responding.discard(writer)
             writer.transport.abort()
 
-    async def _respond(self, head: bytes) -> bytes:
-        """Return the response to a request; the body of the request, if any, is not read."""
+    async def _respond(self, head: bytes, info: Callable[[str], Any]) -> bytes:
+        """Return the response to a request; the body of the request, if any, is not read.
+
+        Parameters
+        ----------
+        head
+            The request.
+        info
+            Tells of its connection.
+        """
         try:
             line, _, fields = head.decode("latin-1").partition("\r\n")
             method, target, version = line.split(" ")
@@ -157,8 +178,21 @@ class HttpPort:
             response = self._readiness()
         else:
             headers = Parser().parsestr(fields, headersonly=True)
-            response = await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
+            response = await self._metrics_for(query, headers, info)
         return response.pack(with_body=method != "HEAD")
+
+    async def _metrics_for(self, query: str, headers: Message, info: Callable[[str], Any]) -> _Response:
+        """Return the metrics, or why somebody may not read them."""
+        address = info("peername")[0]
+        names = names_of_certificate(info("peercert") or {})
+        try:
+            await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))
+        except (LoginError, RightsError) as error:
+            self._access.note_refusal(error, address, "/metrics")
+            if isinstance(error, LoginError):
+                return _text(HTTPStatus.UNAUTHORIZED, str(error), *_CHALLENGES)
+            return _text(HTTPStatus.FORBIDDEN, str(error))
+        return await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
 
     def _readiness(self) -> _Response:
         try:
