@@ -26,7 +26,7 @@ from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.throttle import Throttle
 from gpkvs.server.access.users import Token, User, Users, certificate_name, parse_token
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.tls import names_of_peer
+from gpkvs.server.tls import names_of_call
 
 _HEADER = "authorization"
 _MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
@@ -115,7 +115,7 @@ class Access:
                     return None
                 header = value
         caller = (
-            self._by_certificate(names_of_peer(context.auth_context())) if header is None else self._at_once(header)
+            self._by_certificate(names_of_call(context.auth_context())) if header is None else self._at_once(header)
         )
         if caller is not None and self._sessions.is_new(context.peer(), caller):
             self._logged_in(caller, end_of(context.peer()).address)
@@ -142,7 +142,7 @@ class Access:
         headers = [value for name, value in context.invocation_metadata() if name == _HEADER]
         peer = context.peer()
         address = end_of(peer).address
-        caller = await self._log_in(Shown(headers, names_of_peer(context.auth_context()), address))
+        caller = await self._log_in(Shown(headers, names_of_call(context.auth_context()), address))
         if self._sessions.is_new(peer, caller):
             self._logged_in(caller, address)
         return caller

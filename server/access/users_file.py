@@ -61,6 +61,7 @@ class UsersFile:
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._watched = WatchedFiles((self._path,), self.reload)
+        self._loop.run_in_executor(None, self.reload)  # it may have changed before it was watched
 
     def close(self) -> None:
         """Look at the file no more."""
