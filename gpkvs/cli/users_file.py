@@ -54,19 +54,23 @@ def edit_users(path: Path, change: Callable[[dict[str, Any]], object], *, make: 
 
 def _changed(path: Path, old: str, change: Callable[[dict[str, Any]], object]) -> str:
     """Return the text after a change, if it says just that."""
-    import tomlkit  # noqa: PLC0415 - a command that changes nothing does not wait for it
+    # A command that changes nothing does not wait for tomlkit.
+    import tomlkit  # noqa: PLC0415
+    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
-    plain, comments = _without_comments(old)
-    expected, document = tomllib.loads(old), tomlkit.parse(plain)
+    expected = tomllib.loads(old)
     change(expected["users"])
-    change(document["users"])
-    if not document.get("users"):  # with the last user, its heading has gone
-        document.pop("users", None)
-        document["users"] = tomlkit.table()
-    new = _with_comments(tomlkit.dumps(document), comments)
-    if tomllib.loads(new) != expected:
-        raise UsersError(f"{path}: its layout is too unusual to be changed here: change it in an editor")
-    return new
+    with suppress(TOMLKitError, ValueError):  # ValueError: tomlkit has written what is no TOML
+        text, comments = _without_comments(old)
+        document = tomlkit.parse(text)
+        change(document["users"])
+        if not document.get("users"):  # with the last user, its heading has gone
+            document.pop("users", None)
+            document["users"] = tomlkit.table()
+        new = _with_comments(tomlkit.dumps(document), comments)
+        if tomllib.loads(new) == expected:
+            return new
+    raise UsersError(f"{path}: its layout is too unusual to be changed here: change it in an editor")
 
 
 def _without_comments(text: str) -> tuple[str, dict[str, list[str]]]:
