@@ -89,6 +89,18 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._logins = Counter(
+            "gpkvs_logins",
+            "Logins: ok once for each user of a connection, refused, or slowed after failures",
+            ["method", "result"],
+            registry=self.registry,
+        )
+        self.users_file_good = Gauge(
+            "gpkvs_users_file_good",
+            "1 while the users' file is in force as it is, also without one; 0 while an older one is, for an error",
+            registry=self.registry,
+        )
+        self.users_file_good.set(1)
         self._tls_files_good = Gauge(
             "gpkvs_tls_files_good",
             "1 while the files of TLS are in force as they are, also without TLS; 0 while older ones are, for an error",
@@ -134,6 +146,10 @@ class Metrics:
     def request_refused(self, reason: str) -> None:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
+
+    def login(self, method: str, result: str) -> None:
+        """Note that somebody logged in, or was refused."""
+        self._logins.labels(method, result).inc()
 
     def attach(
         self,
