@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "own-login-forgives-guesses",
         _THROTTLE,
-        "        self._addresses.forgive(network, failures)",
-        "        self._addresses.forgive(network, 1 << 30)",
+        "        self._addresses.end(network, failures)",
+        "        self._addresses.end(network, 1 << 30)",
         "who has a user of his own logs in between two guesses for others, and is not slowed",
         (f"{_THROTTLE_TESTS}test_a_login_forgives_its_own_failures_alone",),
     ),

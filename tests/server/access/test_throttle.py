@@ -193,6 +193,19 @@ def test_an_attempt_whose_end_nobody_said_is_forgotten(throttle: Throttle, clock
     assert throttle.blocked_s(HOME, "bob") == 0
 
 
+def test_an_attempt_that_told_nothing_does_not_count(throttle: Throttle, clock: Clock) -> None:
+    fail(throttle, HOME, "bob", 2)
+    for _ in range(20):
+        throttle.begin(HOME, "bob")
+        assert throttle.blocked_s(HOME, "bob") == 0.25
+        throttle.dropped(HOME, "bob")
+        assert throttle.blocked_s(HOME, "bob") == 0
+    fail(throttle, HOME, "bob")
+    throttle.begin(HOME, "bob")
+    throttle.dropped(HOME, "bob")
+    assert throttle.blocked_s(HOME, "bob") == 0.25  # the failures that were there stay
+
+
 def test_tables_are_bounded(throttle: Throttle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS_MAX", 100)
     log_in(throttle, HOME, "bob")
