@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gpkvs.config import ServerConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.server.http_port import CONNECTIONS_MAX
+from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from gpkvs.server.tls import Tls, TlsError, TlsFiles, names_of_call, names_of_certificate, tls_files
 from tests.certificates import HERE, Authority, Pair, server_options
 from tests.server.wire import GET, SET, batch
@@ -218,6 +218,7 @@ def test_handshakes_that_never_end_keep_nobody_out_of_the_metrics(site: Site) ->
         for client in idle[::2]:
             client.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
         assert site.get("/metrics", site.client)[0] == 200
+        idle[0].settimeout(CONNECTION_SECONDS_MAX / 2)
         with suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest made room
     finally:
