@@ -1,7 +1,7 @@
 """A process whose memory nobody else sees: it leaves no core, and no program of the same user may look into it.
 
-Linux then gives its files in ``/proc`` to root. It may still read those that everybody may, and list its open files; the
-one file for its owner only that it goes on reading is opened before.
+Linux then gives its files in ``/proc`` to root. The process may still read those that everybody may read, and list its
+open files. The one file for the owner only that it goes on reading is opened before.
 """
 
 from __future__ import annotations
