@@ -27,9 +27,15 @@ from grpc_reflection.v1alpha import reflection
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.info import package_version
 from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.access.audit_file import AuditFile
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
@@ -115,8 +121,6 @@ class _Server:
         self._listen = parse_address(options.server.listen, "listen")
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
         require_protection(options.server, self._listen, self._metrics_listen)
-        files = tls_files(options.server)
-        self._tls = Tls(files) if files else None
         memory_bytes_max = options.server.memory_bytes_max
         self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
@@ -124,11 +128,25 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
+        self._audit = self._open_audit(options.server)
+        files = tls_files(options.server)
+        self._tls = Tls(files, self._audit) if files else None
+        self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
+        sessions = Sessions(self._memory.has_requests)
+        users = self._users_file.users if self._users_file else None
+        self._access = Access(users, sessions, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+
+    def _open_audit(self, config: ServerConfig) -> AuditLog:
+        return AuditFile(config.audit_log, config.audit_bytes_max, self._metrics) if config.audit_log else NO_AUDIT
+
+    def _stop_audit(self) -> None:
+        self._audit.note("stop")
+        self._audit.close()
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -136,12 +154,14 @@ class _Server:
         loop = asyncio.get_running_loop()
         gate = Gate()
         async with AsyncExitStack() as stack:
+            stack.callback(self._stop_audit)
             stack.callback(_ignore_signals)
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:
                 signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
             signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._reload))
             log_start()
+            self._audit.note("start", version=package_version(), pid=os.getpid())
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
             stack.callback(self._engine_thread.shutdown)
@@ -150,10 +170,15 @@ class _Server:
             stack.callback(receives.close)
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
+            stack.push_async_callback(self._access.stop)
+            self._access.begin(address.port, receives.end_gone)
+            if self._users_file:
+                stack.callback(self._users_file.close)
+                self._users_file.begin(self._access.change)
             if self._tls:
                 stack.callback(WatchedFiles(self._tls.files.paths, self._tls.reload).close)
                 self._metrics.watch_tls(self._tls)
-            http_port = HttpPort(self._metrics.registry, gate, self._tls)
+            http_port = HttpPort(self._metrics.registry, gate, self._access, self._tls)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine_thread, self._open_store)
@@ -167,21 +192,27 @@ class _Server:
         stop.set()
 
     def _reload(self) -> None:
+        """Read again what may change while the server runs."""
         self._options.reload()
-        if self._tls:
-            asyncio.get_running_loop().run_in_executor(None, self._tls.reload)
+        self._audit.reopen()
+        for files in (self._tls, self._users_file):
+            if files:
+                asyncio.get_running_loop().run_in_executor(None, files.reload)
 
     async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
-        doors = Doors(gate, self._memory, receives, self._metrics)
+        doors = Doors(self._access, gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
             interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
         )
         names = [
             add_service(
-                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, receives, self._metrics), doors
+                server,
+                kv_pb2.DESCRIPTOR.services_by_name["KV"],
+                KVService(self._access, gate, receives, self._metrics),
+                doors,
             ),
-            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), doors),
+            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)

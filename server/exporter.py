@@ -87,6 +87,18 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._logins = Counter(
+            "gpkvs_logins",
+            "Logins: ok once for each user of a connection, refused, or slowed after failures",
+            ["method", "result"],
+            registry=self.registry,
+        )
+        self.users_file_good = Gauge(
+            "gpkvs_users_file_good",
+            "1 while the users' file is in force as it is, also without one; 0 while an older one is, for an error",
+            registry=self.registry,
+        )
+        self.users_file_good.set(1)
         self._tls_files_good = Gauge(
             "gpkvs_tls_files_good",
             "1 while the files of TLS are in force as they are, also without TLS; 0 while older ones are, for an error",
@@ -98,6 +110,15 @@ class Metrics:
             "When the first of the certificates in force ends: the server's chain, the CAs of clients",
             ["certificate"],
             registry=self.registry,
+        )
+        self.audit_log_good = Gauge(
+            "gpkvs_audit_log_good",
+            "1 while the audit log can be written, also without one; 0 while lines are lost",
+            registry=self.registry,
+        )
+        self.audit_log_good.set(1)
+        self.audit_lost = Counter(
+            "gpkvs_audit_lost", "Lines of the audit log that could not be written", registry=self.registry
         )
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
@@ -132,6 +153,10 @@ class Metrics:
     def request_refused(self, reason: str) -> None:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
+
+    def login(self, method: str, result: str) -> None:
+        """Note that somebody logged in, or was refused."""
+        self._logins.labels(method, result).inc()
 
     def attach(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from email.message import Message
@@ -26,15 +26,19 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpkvs.errors import GpkvsError
+from gpkvs.server.access.caller import LoginError
+from gpkvs.server.access.login import Access, Shown
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
-from gpkvs.server.tls import Tls
+from gpkvs.server.tls import Tls, names_of_certificate
 
 CONNECTIONS_MAX = 128
 CONNECTION_SECONDS_MAX = 10.0
 _HEAD_BYTES_MAX = 16 << 10
 _ACCEPT_AGAIN_SECONDS = 0.1
 _METHODS = ("GET", "HEAD")
+_CHALLENGES = (("WWW-Authenticate", 'Basic realm="gpkvs"'), ("WWW-Authenticate", 'Bearer realm="gpkvs"'))
 _PATHS = ("/metrics", "/healthz", "/readyz")
 
 _Task: TypeAlias = "asyncio.Task[None]"
@@ -70,6 +74,8 @@ class HttpPort:
         The metrics.
     gate
         Says whether the server serves.
+    access
+        Says who may read the metrics.
     tls
         Makes it HTTPS. With a client CA, only who shows a certificate of it gets the metrics.
     connection_seconds_max
@@ -80,12 +86,14 @@ class HttpPort:
         self,
         registry: CollectorRegistry,
         gate: Gate,
+        access: Access,
         tls: Tls | None = None,
         *,
         connection_seconds_max: float = CONNECTION_SECONDS_MAX,
     ) -> None:
         self._metrics = make_wsgi_app(registry)
         self._gate = gate
+        self._access = access
         self._tls = tls
         self._connection_seconds_max = connection_seconds_max
         # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
@@ -151,7 +159,7 @@ class HttpPort:
                 connection: Any = asyncio.current_task()
                 self._waiting.pop(connection, None)
                 self._responding.add(connection)
-                writer.write(await self._respond(head, writer.get_extra_info("peercert")))
+                writer.write(await self._respond(head, writer.get_extra_info))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -173,15 +181,15 @@ class HttpPort:
         finally:
             transport.abort()
 
-    async def _respond(self, head: bytes, certificate: Mapping[str, Any] | None) -> bytes:
+    async def _respond(self, head: bytes, info: Callable[[str], Any]) -> bytes:
         """Return the response to a request; the body of the request, if any, is not read.
 
         Parameters
         ----------
         head
             The request's first line and headers.
-        certificate
-            What the client has shown, if it has.
+        info
+            Tells of its connection.
         """
         try:
             line, _, fields = head.decode("latin-1").partition("\r\n")
@@ -199,12 +207,25 @@ class HttpPort:
             response = _text(HTTPStatus.OK, "alive")
         elif path == "/readyz":
             response = self._readiness()
-        elif self._tls and self._tls.files.client_ca and not certificate:
+        elif self._tls and self._tls.files.client_ca and not info("peercert"):
             response = _text(HTTPStatus.FORBIDDEN, "show a client certificate")
         else:
             headers = Parser().parsestr(fields, headersonly=True)
-            response = await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
+            response = await self._metrics_for(query, headers, info)
         return response.pack(with_body=method != "HEAD")
+
+    async def _metrics_for(self, query: str, headers: Message, info: Callable[[str], Any]) -> _Response:
+        """Return the metrics, or why somebody may not read them."""
+        address = info("peername")[0]
+        names = names_of_certificate(info("peercert") or {})
+        try:
+            await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))
+        except (LoginError, RightsError) as error:
+            self._access.note_refusal(error, address, "/metrics")
+            if isinstance(error, LoginError):
+                return _text(HTTPStatus.UNAUTHORIZED, str(error), *_CHALLENGES)
+            return _text(HTTPStatus.FORBIDDEN, str(error))
+        return await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
 
     def _readiness(self) -> _Response:
         try:

@@ -96,7 +96,7 @@ STEPS = (
         "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --commit journal --json --seed $SEED",
         20,
     ),
-    Step("faults", "make faults", "make faults FAULTS=17", 45),
+    Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),

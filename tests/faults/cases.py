@@ -229,13 +229,13 @@ CASES = {
     18: Case(
         "host out of memory at the Nth allocation: clean error, no change",
         (
-            "faults/test_memory.py::test_every_allocation_of_a_batch_fails",
-            "faults/test_memory.py::test_every_allocation_of_an_opening_fails",
+            "faults/test_memory.py::test_allocations_of_a_batch_fail",
+            "faults/test_memory.py::test_allocations_of_an_opening_fail",
         ),
         journal=(
-            "faults/test_memory.py::test_every_allocation_of_a_batch_fails[once-journal]",
-            "faults/test_memory.py::test_every_allocation_of_a_batch_fails[forever-journal]",
-            "faults/test_memory.py::test_every_allocation_of_an_opening_fails[journal]",
+            "faults/test_memory.py::test_allocations_of_a_batch_fail[once-journal]",
+            "faults/test_memory.py::test_allocations_of_a_batch_fail[forever-journal]",
+            "faults/test_memory.py::test_allocations_of_an_opening_fail[journal]",
         ),
     ),
     19: Case(
@@ -255,11 +255,11 @@ CASES = {
     22: Case(
         "OOM kill, SIGKILL: as 1",
         (
-            "recovery/proof/drill/test_drill.py::test_every_failpoint",
+            "recovery/proof/drill/test_drill.py::test_kills_at_failpoints_and_at_random",
             "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable",
         ),
         journal=(
-            "recovery/proof/drill/test_drill.py::test_every_failpoint[journal]",
+            "recovery/proof/drill/test_drill.py::test_kills_at_failpoints_and_at_random[journal]",
             _CONSISTENT,
             f"{_SLOW}test_order_is_kept",
         ),

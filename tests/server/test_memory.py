@@ -26,7 +26,7 @@ from tests.serving import Server, StartServer, error_line, run_gpkvs
 
 MEMORY_BYTES = 256 * MIB
 MESSAGE_BYTES = MEMORY_BYTES // 64  # what the server makes of it
-ATTACK_SECONDS = 3.0
+ATTACK_SECONDS = 2.0
 
 
 class Watch:

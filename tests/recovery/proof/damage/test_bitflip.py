@@ -20,24 +20,24 @@ from tests.serving import error_line, run_gpkvs
 
 
 def test_nothing_is_missed(tmp_path: Path) -> None:
-    done = run_gpkvs("bitflip", "--bits=600", "--bursts=150", "--every=100", "--json")
+    done = run_gpkvs("bitflip", "--bits=300", "--bursts=100", "--every=200", "--json")
     assert done.returncode == 0, done.stderr.decode()
     report = json.loads(done.stdout)
-    assert report["damages"] >= 600 + 150 + 2 * 8 * (4 * 512 + 8 + 2560) // 100 - 2
+    assert report["damages"] >= 300 + 100 + 2 * 8 * (4 * 512 + 8 + 2560) // 200 - 2
     outcomes = report["outcomes"]
     assert (outcomes.pop("missed"), outcomes.pop("cut")) == (0, 0)
-    assert min(outcomes.values()) > 20, f"an outcome hardly ever came up: {outcomes}"
+    assert min(outcomes.values()) > 10, f"an outcome hardly ever came up: {outcomes}"
     # What DESIGN promises to check is never just harmless: a root copy or an active log is refused or repaired.
     assert report["by_file"]["catalog-1.json"]["harmless"] == 0
     assert report["by_file"]["LOCK"]["refused"] == 0
 
 
 def test_nothing_is_missed_in_a_store_with_a_journal() -> None:
-    done = run_gpkvs("bitflip", "--commit=journal", "--bits=300", "--bursts=100", "--every=500", "--json")
+    done = run_gpkvs("bitflip", "--commit=journal", "--bits=200", "--bursts=60", "--every=800", "--json")
     assert done.returncode == 0, done.stderr.decode()
     report = json.loads(done.stdout)
     assert report["outcomes"].pop("missed") == 0
-    assert min(report["outcomes"].values()) > 5, f"an outcome hardly ever came up: {report['outcomes']}"
+    assert min(report["outcomes"].values()) > 3, f"an outcome hardly ever came up: {report['outcomes']}"
     for place, outcomes in report["by_file"].items():
         may_be_cut = place in (LAST_FRAME, LAST_RECORDS)
         assert may_be_cut or not outcomes["cut"], place

@@ -46,20 +46,23 @@ def test_a_seeded_part_of_all_workloads_has_no_violation() -> None:
     """`gpkvs crash` visits all of them."""
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    workloads = part_of(24, seed)
+    workloads = part_of(10, seed)
     visited = []
     totals = Campaign(ExplorerOptions(seed=seed)).explore(workloads, lambda each: visited.append(str(each.workload)))
     assert totals.violations == [], seed
     assert sorted(visited) == sorted(map(str, workloads))
-    assert totals.distinct > 3_000
+    assert totals.distinct > 700
     # In each model there is something to lose.
-    assert min(totals.states[model] for model in Model) > 300
+    assert min(totals.states[model] for model in Model) > 50
 
 
 def test_a_crash_in_recovery_has_no_violation() -> None:
-    distinct, violations = explore(ExplorerOptions(depth=2, first_states=1), "bytes:N", "u64:N", *ROOT_WORKLOADS)
-    assert violations == []
-    assert distinct > 500
+    seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
+    print(f"GPKVS_SEED={seed}")
+    workloads = Random(seed).sample(("bytes:N", "u64:N", *ROOT_WORKLOADS), 3)
+    distinct, violations = explore(ExplorerOptions(depth=2, first_states=1), *workloads)
+    assert violations == [], workloads
+    assert distinct > 300
 
 
 def test_a_marker_of_creation_stays_until_the_name_of_the_root_is_durable() -> None:
