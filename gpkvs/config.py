@@ -7,6 +7,7 @@ A field with a `Setting` is also an option of `gpkvs serve`. It is declared only
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 KIB = 1 << 10
@@ -25,7 +26,7 @@ LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes 
 DEFAULT_TABLE = "default"
 
 # The groups of options, in the order of the help; options without a group come before them.
-SERVER, NEW_STORE, LIMITS = GROUPS = ("Server", "Sizes of a new store", "Limits")
+SERVER, SECURITY, NEW_STORE, LIMITS = GROUPS = ("Server", "Security", "Sizes of a new store", "Limits")
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,36 @@ class ServerConfig:
     drain_seconds_max: Annotated[
         float, Setting("Seconds that accepted requests may take to finish after SIGTERM.", SERVER, min=0)
     ] = 30.0
+    tls_cert: Annotated[
+        Path | None,
+        Setting(
+            "The server's certificate and those that lead to its CA, PEM: gRPC and metrics speak TLS 1.3.",
+            SECURITY,
+            metavar="FILE",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Setting("The private key of the certificate, PEM, without a password.", SECURITY, metavar="FILE")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Setting("CAs, PEM: each client must show a certificate of one of them.", SECURITY, metavar="FILE"),
+    ] = None
+    users: Annotated[
+        Path | None,
+        Setting("Users, with their passwords, tokens and rights (see gpkvs user).", SECURITY, metavar="FILE"),
+    ] = None
+    audit_log: Annotated[
+        Path | None,
+        Setting("Where the server notes who logged in, was refused, or changed what.", SECURITY, metavar="FILE"),
+    ] = None
+    audit_bytes_max: Annotated[
+        int, Setting("Size of a file of it; then a new one begins, and 8 are kept.", SECURITY, is_size=True)
+    ] = 64 * MIB
+    insecure_listen: Annotated[
+        bool,
+        Setting("Listen beyond this machine without TLS, or without users and client certificates.", SECURITY),
+    ] = False
     message_bytes_max: Annotated[int, Setting("Size of a message, either way.", LIMITS, is_size=True)] = 64 * MIB
     memory_bytes_max: Annotated[
         int | None,

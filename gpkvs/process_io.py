@@ -7,8 +7,9 @@ persistent memory (DAX) have no block layer and count nothing.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
+
+from gpkvs.private_memory import own_io
 
 
 class ProcessIo(NamedTuple):
@@ -21,7 +22,7 @@ class ProcessIo(NamedTuple):
 def process_io() -> ProcessIo | None:
     """Return what Linux has counted, or None where it does not say: another system, or no permission."""
     try:
-        lines = Path("/proc/self/io").read_text().splitlines()
+        lines = own_io().splitlines()
         counts = {name: int(count) for name, _, count in (line.partition(":") for line in lines)}
         return ProcessIo(counts["write_bytes"], counts["read_bytes"])
     except (OSError, ValueError, KeyError):

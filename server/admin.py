@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import grpc
 
 from gpkvs.config import Sizes
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import admin_pb2
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.connections import end_of
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
+from gpkvs.server.status import status_of
 
 _CHANGES_MAX = 64  # tables that wait to be made or dropped
 
@@ -26,16 +31,18 @@ Made = TypeVar("Made")
 class AdminService:
     """The methods of ``gpkvs.v1.Admin``, by their names there."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, audit: AuditLog) -> None:
         self._gate = gate
+        self._audit = audit
         # Not the engine's thread: this one reserves files and counts records while batches run.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._changes = 0
 
     async def Info(  # noqa: N802
-        self, _message: admin_pb2.InfoRequest, _call: Call
+        self, _message: admin_pb2.InfoRequest, call: Call
     ) -> admin_pb2.InfoResponse:
         """Describe the store and the limits in force."""
+        self._audit.note("admin", **_who(call), rpc="Info")
         serving = self._gate.serving()
         return to_message(serving.store.info(), serving.message_bytes_max)
 
@@ -43,48 +50,77 @@ class AdminService:
         self, message: admin_pb2.CreateTableRequest, call: Call
     ) -> admin_pb2.CreateTableResponse:
         """Make an empty table."""
-        create = partial(
-            self._gate.serving().store.create_table,
-            message.name,
-            layout=message.layout or BYTES_LAYOUT.name,
-            index_bytes=message.index_bytes or Sizes.index_bytes,
-            index_bytes_max=message.index_bytes_max,
-        )
-        made = await self._change(create, call)
+        arguments: dict[str, Any] = {
+            "layout": message.layout or BYTES_LAYOUT.name,
+            "index_bytes": message.index_bytes or Sizes.index_bytes,
+            "index_bytes_max": message.index_bytes_max,
+        }
+        create = partial(self._gate.serving().store.create_table, message.name, **arguments)
+        made = await self._change(create, call, rpc="CreateTable", table=message.name, arguments=arguments)
         return admin_pb2.CreateTableResponse(table=_table(made))
 
     async def ListTables(  # noqa: N802
-        self, _message: admin_pb2.ListTablesRequest, _call: Call
+        self, _message: admin_pb2.ListTablesRequest, call: Call
     ) -> admin_pb2.ListTablesResponse:
-        """Describe every table."""
-        return admin_pb2.ListTablesResponse(tables=map(_table, self._gate.serving().store.info().tables))
+        """Describe every table that the caller administers."""
+        self._audit.note("admin", **_who(call), rpc="ListTables")
+        tables = self._gate.serving().store.info().tables
+        return admin_pb2.ListTablesResponse(
+            tables=[_table(table) for table in tables if call.caller.rights.may_admin(table.name)]
+        )
 
     async def DropTable(  # noqa: N802
         self, message: admin_pb2.DropTableRequest, call: Call
     ) -> admin_pb2.DropTableResponse:
         """Remove a table with all it holds."""
-        await self._change(partial(self._gate.serving().store.drop_table, message.name), call)
+        drop = partial(self._gate.serving().store.drop_table, message.name)
+        await self._change(drop, call, rpc="DropTable", table=message.name)
         return admin_pb2.DropTableResponse()
 
-    async def _change(self, change: Callable[[], Made], call: Call) -> Made:
-        """Run a change of the tables after those that wait; it counts until it is done, also if the call has ended."""
+    async def _change(self, change: Callable[[], Made], call: Call, **noted: object) -> Made:
+        """Note a change of the tables and run it after those that wait; it counts until done, also without its call."""
         if self._changes >= _CHANGES_MAX:
             raise NoSpaceError("queue", f"{_CHANGES_MAX} tables wait to be made or dropped: try again later")
         loop, connection = asyncio.get_running_loop(), call.account.connection
+        fields = _who(call) | noted
 
-        def done() -> None:
+        def forget() -> None:
             self._changes -= 1
             connection.change("requests", -call.message_bytes)
 
-        def tell(_job: object) -> None:
+        def done(job: Future[Made]) -> None:
+            forget()
+            self._audit.note("admin_done", **fields, status=_status(job.exception()))
+
+        def tell(job: Future[Made]) -> None:
             with suppress(RuntimeError):  # the loop has ended, and nobody counts any more
-                loop.call_soon_threadsafe(done)
+                loop.call_soon_threadsafe(done, job)
 
         self._changes += 1
         connection.change("requests", call.message_bytes)
-        job = self._thread.submit(change)
+        try:
+            await self._audit.require("admin", **fields)
+            job = self._thread.submit(change)
+        except BaseException:
+            forget()
+            raise
         job.add_done_callback(tell)
         return await asyncio.wrap_future(job)
+
+
+def _who(call: Call) -> dict[str, object]:
+    """Return who makes a call, for the audit log."""
+    return {"user": call.caller.name, "address": end_of(call.context.peer()).address}
+
+
+def _status(error: BaseException | None) -> str:
+    """Return the name of the status with which a change ended."""
+    if error is None:
+        code = grpc.StatusCode.OK
+    else:
+        code = status_of(error)[0] if isinstance(error, GpkvsError) else grpc.StatusCode.INTERNAL
+    name: str = code.name
+    return name
 
 
 def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:

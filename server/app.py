@@ -28,12 +28,18 @@ from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import machine_bytes
+from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
 from gpkvs.server.exporter import Metrics
+from gpkvs.server.exposure import require_protection, warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import HttpPort
@@ -43,6 +49,9 @@ from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
+from gpkvs.server.store_access import warn_of_readers
+from gpkvs.server.tls import Tls, tls_files
+from gpkvs.server.watched_files import WatchedFiles
 from gpkvs.store import Store
 from gpkvs.text import counted
 
@@ -63,6 +72,8 @@ _UNREQUESTED_SECONDS = 1 << 20
 # gRPC asks a silent connection whether it is still there, and waits so long for the response. The server frees what a
 # dead connection holds.
 _KEEPALIVE_SECONDS, _KEEPALIVE_RESPONSE_SECONDS = 60, 20
+
+_HANDSHAKE_SECONDS = 10
 
 # While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
 # With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -86,12 +97,16 @@ def run(options: ServeOptions) -> None:
     Raises
     ------
     InvalidArgumentError, ListenError
-        If an address is wrong or taken.
+        If an address is wrong, taken, or open to others without protection.
+    TlsError
+        If a file of TLS is wrong.
     GpkvsError
         If the store cannot be opened (`gpkvs.open`).
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     raise_open_files()
+    if options.server.tls_key or options.server.users:
+        keep_memory_private()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Server(options).run())
 
@@ -103,6 +118,9 @@ class _Server:
         self._options = options
         self._listen = parse_address(options.server.listen, "listen")
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
+        require_protection(options.server, self._listen, self._metrics_listen)
+        files = tls_files(options.server)
+        self._tls = Tls(files) if files else None
         memory_bytes_max = options.server.memory_bytes_max
         self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
@@ -110,6 +128,11 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
+        self._audit: AuditLog = NO_AUDIT
+        self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
+        sessions = Sessions(self._memory.has_requests)
+        users = self._users_file.users if self._users_file else None
+        self._access = Access(users, sessions, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -126,7 +149,7 @@ class _Server:
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:
                 signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
-            signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._options.reload))
+            signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._reload))
             log_start()
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
@@ -136,7 +159,15 @@ class _Server:
             stack.callback(receives.close)
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            http_port = HttpPort(self._metrics.registry, gate)
+            stack.push_async_callback(self._access.stop)
+            self._access.begin(address.port, receives.end_gone)
+            if self._users_file:
+                stack.callback(self._users_file.close)
+                self._users_file.begin(self._access.change)
+            if self._tls:
+                stack.callback(WatchedFiles(self._tls.files.paths, self._tls.reload).close)
+                self._metrics.watch_tls(self._tls)
+            http_port = HttpPort(self._metrics.registry, gate, self._access, self._tls)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine_thread, self._open_store)
@@ -149,17 +180,27 @@ class _Server:
         _log.info("%s: stopping", name, extra={"event": "stopping", "signal": name})
         stop.set()
 
+    def _reload(self) -> None:
+        """Read again what may change while the server runs."""
+        self._options.reload()
+        for files in (self._tls, self._users_file):
+            if files:
+                asyncio.get_running_loop().run_in_executor(None, files.reload)
+
     async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
-        doors = Doors(gate, self._memory, receives, self._metrics)
+        doors = Doors(self._access, gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
             interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
         )
         names = [
             add_service(
-                server, kv_pb2.DESCRIPTOR.services_by_name["KV"], KVService(gate, receives, self._metrics), doors
+                server,
+                kv_pb2.DESCRIPTOR.services_by_name["KV"],
+                KVService(self._access, gate, receives, self._metrics),
+                doors,
             ),
-            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate), doors),
+            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)
@@ -167,7 +208,10 @@ class _Server:
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         require_free(self._listen, "listen")
         try:
-            port = server.add_insecure_port(str(self._listen))
+            if self._tls:
+                port = server.add_secure_port(str(self._listen), self._tls.credentials)
+            else:
+                port = server.add_insecure_port(str(self._listen))
         except RuntimeError as error:  # taken between the two
             raise ListenError(f"cannot listen on {self._listen} (listen): {error}") from error
         await server.start()
@@ -196,6 +240,8 @@ class _Server:
             ("grpc.server_max_unrequested_time_in_server", _UNREQUESTED_SECONDS),
             # The server refuses compressed messages (`gpkvs.server.wire`): it must see them as they came.
             ("grpc.per_message_decompression", 0),
+            # Until its handshake is over, a connection takes the place of another one.
+            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
             ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),
             ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_RESPONSE_SECONDS),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -261,7 +307,9 @@ class _Server:
         self._metrics.watch_memory(self._memory.by_kind, self._memory_bytes_max)
         self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        log_addresses(*addresses)
+        warn_of_readers(self._options.data)
+        warn_of_exposure(self._options.server, *addresses)
+        log_addresses(*addresses, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -26,8 +27,10 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
+from gpkvs.private_memory import own_descriptors
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
+from gpkvs.server.tls import Tls
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
@@ -39,7 +42,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # they are a second series beside each counter, which nobody reads
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
+        _ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
         operations = Counter(
             "gpkvs_operations",
@@ -86,6 +89,30 @@ class Metrics:
         )
         self._memory_bytes_max = Gauge("gpkvs_memory_max_bytes", "The bound of that memory", registry=self.registry)
 
+        self._logins = Counter(
+            "gpkvs_logins",
+            "Logins: ok once for each user of a connection, refused, or slowed after failures",
+            ["method", "result"],
+            registry=self.registry,
+        )
+        self.users_file_good = Gauge(
+            "gpkvs_users_file_good",
+            "1 while the users' file is in force as it is, also without one; 0 while an older one is, for an error",
+            registry=self.registry,
+        )
+        self.users_file_good.set(1)
+        self._tls_files_good = Gauge(
+            "gpkvs_tls_files_good",
+            "1 while the files of TLS are in force as they are, also without TLS; 0 while older ones are, for an error",
+            registry=self.registry,
+        )
+        self._tls_files_good.set(1)
+        self._certificate_end = Gauge(
+            "gpkvs_tls_certificate_end_timestamp_seconds",
+            "When the first of the certificates in force ends: the server's chain, the CAs of clients",
+            ["certificate"],
+            registry=self.registry,
+        )
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
         self._scan_damaged = Counter(
@@ -120,6 +147,10 @@ class Metrics:
         """Note a request that was refused before it was executed."""
         self._refused.labels(reason).inc()
 
+    def login(self, method: str, result: str) -> None:
+        """Note that somebody logged in, or was refused."""
+        self._logins.labels(method, result).inc()
+
     def attach(
         self,
         info: Callable[[], StoreInfo],
@@ -138,6 +169,12 @@ class Metrics:
             self._memory_bytes.labels(kind).set_function(partial(by_kind.__getitem__, kind))
         self._memory_bytes_max.set(bytes_max)
 
+    def watch_tls(self, tls: Tls) -> None:
+        """Report the certificates and whether their files are in force, from now on."""
+        self._tls_files_good.set_function(lambda: tls.is_good)
+        for kind in tls.certificates:
+            self._certificate_end.labels(kind).set_function(partial(tls.end_timestamp, kind))
+
     def stopping(self) -> None:
         """Report that no new calls are served."""
         self._serving.set(0)
@@ -147,6 +184,18 @@ class Metrics:
         if self._store:
             self.registry.unregister(self._store)
             self._store = None
+
+
+class _ProcessCollector(ProcessCollector):
+    """The library's, which cannot see the open files of a process whose memory is private."""
+
+    def collect(self) -> Iterator[Metric]:
+        families = list(super().collect())
+        yield from families
+        if not any(family.name == "process_open_fds" for family in families):
+            yield GaugeMetricFamily("process_open_fds", "Open files", value=len(own_descriptors()))
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            yield GaugeMetricFamily("process_max_fds", "Open files that the process may have", value=limit)
 
 
 class _ProcessIoCollector(Collector):

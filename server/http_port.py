@@ -4,35 +4,44 @@
     GET /healthz    200 while the process lives
     GET /readyz     200 while the server serves, else 503 and why
 
-The event loop keeps the connections; they take no thread. A connection carries one request and has one deadline. If too
-many are open, the server ends the one that has waited longest for its request: a client that opens many connections and
-sends nothing, or sends slowly, keeps nobody out.
+The event loop keeps the connections; they take no thread. A connection carries one request and has one deadline, the
+handshake of TLS included. If too many are open, the server ends the one that has waited longest for its request: a
+client that opens many connections and sends nothing, or sends slowly, keeps nobody out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from email.message import Message
 from email.parser import Parser
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpkvs.errors import GpkvsError
+from gpkvs.server.access.caller import LoginError
+from gpkvs.server.access.login import Access, Shown
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
+from gpkvs.server.tls import Tls, names_of_certificate
 
 CONNECTIONS_MAX = 128
 CONNECTION_SECONDS_MAX = 10.0
 _HEAD_BYTES_MAX = 16 << 10
+_ACCEPT_AGAIN_SECONDS = 0.1
 _METHODS = ("GET", "HEAD")
+_CHALLENGES = (("WWW-Authenticate", 'Basic realm="gpkvs"'), ("WWW-Authenticate", 'Bearer realm="gpkvs"'))
 _PATHS = ("/metrics", "/healthz", "/readyz")
+
+_Task: TypeAlias = "asyncio.Task[None]"
 
 
 class _Response(NamedTuple):
@@ -65,21 +74,35 @@ class HttpPort:
         The metrics.
     gate
         Says whether the server serves.
+    access
+        Says who may read the metrics.
+    tls
+        Makes it HTTPS. With a client CA, only who shows a certificate of it gets the metrics.
     connection_seconds_max
         How long a connection may take, from its start to the last byte of the response.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, gate: Gate, *, connection_seconds_max: float = CONNECTION_SECONDS_MAX
+        self,
+        registry: CollectorRegistry,
+        gate: Gate,
+        access: Access,
+        tls: Tls | None = None,
+        *,
+        connection_seconds_max: float = CONNECTION_SECONDS_MAX,
     ) -> None:
         self._metrics = make_wsgi_app(registry)
         self._gate = gate
+        self._access = access
+        self._tls = tls
         self._connection_seconds_max = connection_seconds_max
         # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
         self._scraper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the oldest first
-        self._responding: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._waiting: dict[
+            _Task, None
+        ] = {}  # connections in their handshake or before their request; the oldest first
+        self._responding: set[_Task] = set()
+        self._accepting: _Task | None = None
 
     async def listen(self, address: Address) -> Address:
         """Open the port; return the address it got.
@@ -90,55 +113,84 @@ class HttpPort:
             If the operating system refuses.
         """
         listener = bound_socket(address, "metrics")
+        listener.setblocking(False)
         port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_HEAD_BYTES_MAX)
+        self._accepting = asyncio.create_task(self._accept(listener))
         return Address(address.host, port)
 
     def close(self) -> None:
         """Close the port and every connection."""
-        if self._server:
-            self._server.close()
-        for writer in (*self._waiting, *self._responding):
-            writer.transport.abort()
+        if self._accepting:
+            self._accepting.cancel()
+        for connection in (*self._waiting, *self._responding):
+            connection.cancel()
         self._scraper.shutdown(wait=False, cancel_futures=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections until the port is closed; end the oldest that waits if there are too many."""
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    accepted, _ = await loop.sock_accept(listener)
+                except OSError:  # the process has as many open files as it may
+                    await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                    continue
+                connection = loop.create_task(self._serve(accepted))
+                self._waiting[connection] = None
+                connection.add_done_callback(self._forget)
+                if len(self._waiting) + len(self._responding) > CONNECTIONS_MAX:
+                    oldest = next(iter(self._waiting))
+                    del self._waiting[oldest]
+                    oldest.cancel()
+
+    def _forget(self, connection: _Task) -> None:
+        self._waiting.pop(connection, None)
+        self._responding.discard(connection)
+
+    async def _serve(self, accepted: socket.socket) -> None:
         """Respond to one connection's request."""
         try:
-            with self._place(writer):
-                async with asyncio.timeout(self._connection_seconds_max):
-                    try:
-                        head = await reader.readuntil(b"\r\n\r\n")
-                    except asyncio.LimitOverrunError:
-                        head = b""
-                    self._waiting.pop(writer, None)
-                    self._responding.add(writer)
-                    writer.write(await self._respond(head))
-                    await writer.drain()
-                    writer.close()
-                    await writer.wait_closed()
+            async with asyncio.timeout(self._connection_seconds_max), self._streams(accepted) as (reader, writer):
+                try:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                except asyncio.LimitOverrunError:
+                    head = b""
+                connection: Any = asyncio.current_task()
+                self._waiting.pop(connection, None)
+                self._responding.add(connection)
+                writer.write(await self._respond(head, writer.get_extra_info))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client went, was too slow, or had to make room
-        except asyncio.CancelledError:
-            writer.transport.abort()  # the event loop ends; a task that ends as cancelled is logged as a failure
+            pass  # the client went, was too slow, or cannot speak TLS
 
-    @contextmanager
-    def _place(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Count a connection while it is open, and end the oldest that waits if there are too many."""
-        self._waiting[writer] = None
-        if len(self._waiting) + len(self._responding) > CONNECTIONS_MAX:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
-            oldest.transport.abort()
+    @asynccontextmanager
+    async def _streams(
+        self, accepted: socket.socket
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Open a connection, with the TLS of now, and end it at once when the block ends."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(_HEAD_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        context = self._tls.context if self._tls else None
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
         try:
-            yield
+            yield reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         finally:
-            self._waiting.pop(writer, None)
-            self._responding.discard(writer)
-            writer.transport.abort()
+            transport.abort()
 
-    async def _respond(self, head: bytes) -> bytes:
-        """Return the response to a request; the body of the request, if any, is not read."""
+    async def _respond(self, head: bytes, info: Callable[[str], Any]) -> bytes:
+        """Return the response to a request; the body of the request, if any, is not read.
+
+        Parameters
+        ----------
+        head
+            The request's first line and headers.
+        info
+            Tells of its connection.
+        """
         try:
             line, _, fields = head.decode("latin-1").partition("\r\n")
             method, target, version = line.split(" ")
@@ -155,10 +207,25 @@ class HttpPort:
             response = _text(HTTPStatus.OK, "alive")
         elif path == "/readyz":
             response = self._readiness()
+        elif self._tls and self._tls.files.client_ca and not info("peercert"):
+            response = _text(HTTPStatus.FORBIDDEN, "show a client certificate")
         else:
             headers = Parser().parsestr(fields, headersonly=True)
-            response = await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
+            response = await self._metrics_for(query, headers, info)
         return response.pack(with_body=method != "HEAD")
+
+    async def _metrics_for(self, query: str, headers: Message, info: Callable[[str], Any]) -> _Response:
+        """Return the metrics, or why somebody may not read them."""
+        address = info("peername")[0]
+        names = names_of_certificate(info("peercert") or {})
+        try:
+            await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))
+        except (LoginError, RightsError) as error:
+            self._access.note_refusal(error, address, "/metrics")
+            if isinstance(error, LoginError):
+                return _text(HTTPStatus.UNAUTHORIZED, str(error), *_CHALLENGES)
+            return _text(HTTPStatus.FORBIDDEN, str(error))
+        return await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
 
     def _readiness(self) -> _Response:
         try:

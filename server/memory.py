@@ -68,6 +68,11 @@ class Memory:
             found = self._connections[peer] = Connection(self, peer)
         return found
 
+    def has_requests(self, peer: str) -> bool:
+        """Return whether requests of a connection wait for the end of their transaction."""
+        found = self._connections.get(peer)
+        return found is not None and found.request_bytes > 0
+
     def forget(self, peer: str) -> None:
         """Keep no account of a connection that holds nothing."""
         self._connections.pop(peer, None)
@@ -88,12 +93,13 @@ class Connection:
         Its name, as gRPC has it.
     """
 
-    __slots__ = ("_memory", "_peer", "bytes", "turns")
+    __slots__ = ("_memory", "_peer", "bytes", "request_bytes", "turns")
 
     def __init__(self, memory: Memory, peer: str) -> None:
         self._memory = memory
         self._peer = peer
         self.bytes = 0
+        self.request_bytes = 0  # of these, of the kind ``requests``
         self.turns = Turns(memory.turns)
 
     def change(self, kind: Kind, size: int) -> None:
@@ -102,6 +108,8 @@ class Connection:
         memory.by_kind[kind] += size
         memory.clients_bytes += size
         self.bytes += size
+        if kind == "requests":
+            self.request_bytes += size
         if not self.bytes:
             memory.forget(self._peer)
 

@@ -23,9 +23,13 @@ from google.protobuf.message import DecodeError
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
+from gpkvs.server.access.caller import Caller
+from gpkvs.server.access.connections import end_of
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.rights import RightsError, require_batch
 from gpkvs.server.codec import Request, Response
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.gate import Gate, NotServingError, Serving
+from gpkvs.server.gate import NotServingError, Serving
 from gpkvs.server.memory import Account
 from gpkvs.server.receive import Receives
 from gpkvs.server.status import tell
@@ -48,33 +52,33 @@ class Pipeline:
 
     Parameters
     ----------
-    gate
-        Tells when the server stops.
+    access
+        Notes what the caller is refused.
     serving
         The open store and its batcher.
     receives
         Where the call waits for messages.
-    context
-        The call.
-    account
-        What it holds.
+    context, caller, account
+        The call, who makes it, and what it holds.
     metrics
         Counts the requests that were refused.
     """
 
     def __init__(
         self,
-        gate: Gate,
+        access: Access,
         serving: Serving,
         receives: Receives,
         context: grpc.aio.ServicerContext,
+        caller: Caller,
         account: Account,
         metrics: Metrics,
     ) -> None:
-        self._gate = gate
+        self._access = access
         self._serving = serving
         self._receives = receives
         self._context = context
+        self._caller = caller
         self._metrics = metrics
         self._account = account
         self._loop = asyncio.get_running_loop()
@@ -89,8 +93,8 @@ class Pipeline:
 
         Raises
         ------
-        NotServingError
-            If the server stops, after the responses to all requests that were read.
+        NotServingError, LoginError
+            If the server stops, or the caller is gone, after the responses to all requests that were read.
         InvalidArgumentError
             If a message is no `BatchRequest`.
         """
@@ -109,9 +113,12 @@ class Pipeline:
             while not self._has_room():
                 self._changed.clear()
                 await self._changed.wait()
-            data = await self._receives.read(self._context, self._account.connection, is_stream=True)
+            data = await self._receives.read(
+                self._context, self._account.connection, caller=self._caller, is_stream=True
+            )
             if data is grpc.aio.EOF:
                 return
+            self._caller.require()
             self._accept(require_message(data))
             del data  # the frame would hold it until the next message is there
 
@@ -130,6 +137,8 @@ class Pipeline:
         room_bytes = size = len(data)
         response: asyncio.Future[Response]
         try:
+            if not self._access.is_open:
+                require_batch(self._caller, message)
             if message.request_ops:
                 raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
             table = codec.table_of(message, self._serving.store)
@@ -175,6 +184,8 @@ class Pipeline:
         except NotServingError:  # the drain took too long: this and all after it were dropped, the status says so
             raise
         except Exception as error:  # noqa: BLE001 - a client gets a code, whatever happens
+            if isinstance(error, RightsError):
+                self._access.note_refusal(error, end_of(self._context.peer()).address, "gpkvs.v1.KV.Pipeline")
             told = tell(error, "Pipeline", self._metrics)
             failed = kv_pb2.BatchResponse(id=request.id, code=told.code.value[0], message=told.text, full=told.full)
             if told.conflict:

@@ -24,6 +24,7 @@ import grpc
 
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.machine import anonymous_bytes
+from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.memory import Connection, Memory
 from gpkvs.server.resident import allocated_bytes, freed_bytes, give_back_free
 
@@ -44,11 +45,18 @@ class SlowRequestError(GpkvsError):
 class _Receive:
     """One call that waits for a message."""
 
-    __slots__ = ("began", "connection", "has_turn", "is_timed", "looks", "message", "outlives_stop")
+    __slots__ = ("began", "caller", "connection", "has_turn", "is_timed", "looks", "message", "outlives_stop")
 
     def __init__(
-        self, connection: Connection, message: asyncio.Future[object], *, is_stream: bool, outlives_stop: bool
+        self,
+        caller: Caller,
+        connection: Connection,
+        message: asyncio.Future[object],
+        *,
+        is_stream: bool,
+        outlives_stop: bool,
     ) -> None:
+        self.caller = caller
         self.connection = connection
         self.message = message
         self.outlives_stop = outlives_stop
@@ -112,6 +120,7 @@ class Receives:
         context: grpc.aio.ServicerContext,
         connection: Connection,
         *,
+        caller: Caller = ANYONE,
         is_stream: bool,
         outlives_stop: bool = False,
     ) -> object:
@@ -121,6 +130,8 @@ class Receives:
         ----------
         context, connection
             The call, and the connection that it came over.
+        caller
+            Who makes it.
         is_stream
             A stream may take as long as it likes.
         outlives_stop
@@ -132,21 +143,27 @@ class Receives:
             If the message took too long to arrive.
         NoSpaceError
             If messages took too much memory, and most of them are those of this connection.
+        LoginError
+            If the caller is gone.
         GpkvsError
             If the server stops.
         """
         if not is_stream:
             await connection.turns.take()
-        if self._stopped is not None and not outlives_stop:
+        try:
+            if self._stopped is not None and not outlives_stop:
+                raise self._stopped
+            caller.require()
+        except GpkvsError:
             if not is_stream:
                 connection.turns.give()
-            raise self._stopped
+            raise
         # A task of its own, never cancelled: gRPC would lose a message that comes at that moment, and leak its memory.
         # The task ends with the call.
         reading = self._loop.create_task(context.read())
         message = self._loop.create_future()
         reading.add_done_callback(partial(_hand_over, message))
-        receive = _Receive(connection, message, is_stream=is_stream, outlives_stop=outlives_stop)
+        receive = _Receive(caller, connection, message, is_stream=is_stream, outlives_stop=outlives_stop)
         self._waiting[receive] = None
         if self._is_idle:
             self._is_idle = False
@@ -163,6 +180,14 @@ class Receives:
         self._stopped = error
         for receive in self._waiting:
             if not receive.outlives_stop:
+                receive.end(error)
+
+    def end_gone(self) -> None:
+        """End the calls that wait and whose callers are gone."""
+        for receive in self._waiting:
+            try:
+                receive.caller.require()
+            except LoginError as error:
                 receive.end(error)
 
     def close(self) -> None:

@@ -13,6 +13,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.server.access.caller import ANYONE, Caller, LoginError
+from gpkvs.server.access.connections import end_of
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.rights import Check, RightsError, check_of
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
@@ -26,18 +30,20 @@ class Call(NamedTuple):
     """What a method of one request is told of the call."""
 
     context: grpc.aio.ServicerContext
+    caller: Caller
     account: Account
     message_bytes: int  # of the request as it came
 
 
 Method = Callable[[Any, Call], Awaitable[Message]]
 ServerStreamMethod = Callable[[Any, Call], AsyncGenerator[Message, None]]
-StreamMethod = Callable[[grpc.aio.ServicerContext, Account], Awaitable[None]]
+StreamMethod = Callable[[grpc.aio.ServicerContext, Caller, Account], Awaitable[None]]
 
 
 class Doors(NamedTuple):
     """What every call passes before its method runs."""
 
+    access: Access
     gate: Gate
     memory: Memory
     receives: Receives
@@ -53,20 +59,27 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
     """Register an object that has a coroutine for each method of a service; return the service's full name.
 
     A method of one request takes it and the `Call`, and returns the response, or a generator of responses. A method of
-    two streams takes the context and the call's account, reads and writes bytes there, and returns when it is done.
+    two streams takes the context, the caller and the call's account, reads and writes bytes there, checks what the
+    caller may do, and returns when it is done.
+
+    Raises
+    ------
+    LookupError
+        If nobody has said which right a method needs.
     """
 
     def handler(method: MethodDescriptor) -> Any:
-        run = getattr(servicer, method.name)
+        run, name = getattr(servicer, method.name), method.full_name
+        check = check_of(name)
         if method.client_streaming:
-            return grpc.stream_stream_rpc_method_handler(_stream(run, doors))
+            return grpc.stream_stream_rpc_method_handler(_stream(name, run, doors))
         request_class = GetMessageClass(method.input_type)
         if method.server_streaming:
-            responding = of_type("server_stream", _server_stream(run, request_class, doors))
+            responding = of_type("server_stream", _server_stream(name, run, check, request_class, doors))
             return grpc.stream_stream_rpc_method_handler(responding)
         # On the wire it is the same as unary. As unary, gRPC would hold the message until the call ends, and would
         # say nothing of a call whose message is still being received.
-        return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(run, request_class, doors)))
+        return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(name, run, check, request_class, doors)))
 
     handlers = {method.name: handler(method) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
@@ -74,20 +87,24 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
 
 
 def _unary(
-    method: Method, request_class: type[Message], doors: Doors
+    name: str, method: Method, check: Check, request_class: type[Message], doors: Doors
 ) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[bytes]]:
     """Wrap a method: bytes in, bytes out, errors as statuses.
 
     Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
-    gate, memory, _, metrics = doors
+    access, gate, memory, *_ = doors
 
     async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
-        data = await _only_message(context, account, doors)
+        caller = ANYONE if access.is_open else access.known(context) or await access.log_in(context)
+        data = await _only_message(context, caller, account, doors)
         with gate:
             account.require_room(_PARSED_FACTORS.get(request_class.DESCRIPTOR.full_name, 1) * len(data))
-            running = method(_parse(request_class, data), Call(context, account, len(data)))
-            del data  # the frame would hold it until the call ends
+            message = _parse(request_class, data)
+            if not access.is_open:
+                check(caller, message)
+            running = method(message, Call(context, caller, account, len(data)))
+            del data, message  # the frame would hold them until the call ends
             response: bytes = (await running).SerializeToString()
             return response
 
@@ -96,21 +113,25 @@ def _unary(
         try:
             return await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, method, metrics)
+            await abort(context, error, name, doors)
         raise AssertionError("abort always raises")
 
     return handler
 
 
 def _server_stream(
-    method: ServerStreamMethod, request_class: type[Message], doors: Doors
+    name: str, method: ServerStreamMethod, check: Check, request_class: type[Message], doors: Doors
 ) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
     """Wrap a method of one request and many responses; a response is sent before the next one is asked for."""
 
     async def run(context: grpc.aio.ServicerContext, account: Account) -> None:
-        data = await _only_message(context, account, doors)
+        caller = await doors.access.caller(context)
+        data = await _only_message(context, caller, account, doors)
         with doors.gate:
-            responses = method(_parse(request_class, data), Call(context, account, len(data)))
+            message = _parse(request_class, data)
+            check(caller, message)
+            responses = method(message, Call(context, caller, account, len(data)))
+            del data, message
             async with aclosing(responses):
                 async for response in responses:
                     await context.write(response.SerializeToString())
@@ -120,16 +141,16 @@ def _server_stream(
         try:
             await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, method, doors.metrics)
+            await abort(context, error, name, doors)
 
     return handler
 
 
-async def _only_message(context: grpc.aio.ServicerContext, account: Account, doors: Doors) -> bytes:
+async def _only_message(context: grpc.aio.ServicerContext, caller: Caller, account: Account, doors: Doors) -> bytes:
     """Receive the only message of a call, as bytes."""
     doors.gate.serving()
     account.require_room()
-    return require_message(await doors.receives.read(context, account.connection, is_stream=False))
+    return require_message(await doors.receives.read(context, account.connection, caller=caller, is_stream=False))
 
 
 def _parse(request_class: type[Message], data: bytes) -> Message:
@@ -139,27 +160,40 @@ def _parse(request_class: type[Message], data: bytes) -> Message:
         raise InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}") from error
 
 
-def _stream(method: StreamMethod, doors: Doors) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+def _stream(
+    name: str, method: StreamMethod, doors: Doors
+) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
     """Wrap a method of streams: errors as statuses."""
 
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
         account = doors.memory.open(context)
         try:
+            caller = await doors.access.caller(context)
             account.require_room()
             with doors.gate:
-                await method(context, account)
+                await method(context, caller, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, method, doors.metrics)
+            await abort(context, error, name, doors)
 
     return handler
 
 
-async def abort(
-    context: grpc.aio.ServicerContext, error: Exception, method: Callable[..., object], metrics: Metrics
-) -> NoReturn:
-    """End a call with the status of an error."""
+async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str, doors: Doors) -> NoReturn:
+    """End a call with the status of an error.
+
+    Parameters
+    ----------
+    context, error
+        The call, and why it failed.
+    method
+        The full name of its method.
+    doors
+        Count the refusal, or note it.
+    """
     try:
-        told = tell(error, method.__qualname__, metrics)
+        if isinstance(error, LoginError | RightsError):
+            doors.access.note_refusal(error, end_of(context.peer()).address, method)
+        told = tell(error, method, doors.metrics)
         await context.abort(told.code, told.text, _trailing(told))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.

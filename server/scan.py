@@ -19,6 +19,8 @@ from typing import TypeVar
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.server.access.caller import Caller
+from gpkvs.server.access.rights import require_read
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.memory import Account
@@ -50,8 +52,10 @@ class Scans:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scan")
         self._owed_seconds = 0.0  # to requests that wait
 
-    async def scan(self, message: kv_pb2.ScanRequest, account: Account) -> AsyncGenerator[kv_pb2.ScanResponse, None]:
-        """Return the responses of a scan.
+    async def scan(
+        self, message: kv_pb2.ScanRequest, caller: Caller, account: Account
+    ) -> AsyncGenerator[kv_pb2.ScanResponse, None]:
+        """Return the responses of a scan, as long as the caller may read the table.
 
         Raises
         ------
@@ -61,6 +65,8 @@ class Scans:
             If the server stops.
         NoSpaceError
             If there is no memory for a piece.
+        LoginError, RightsError
+            If the caller may no longer read the table.
         """
         serving = self._gate.serving()
         bytes_max = min(PIECE_BYTES_MAX, serving.message_bytes_max // _PIECE_SHARE)
@@ -72,6 +78,7 @@ class Scans:
             told = time.monotonic()
             while True:
                 piece = await reading
+                require_read(caller, message.table)
                 left -= len(piece)
                 is_last = not piece.cursor or left <= 0
                 serving = self._gate.serving()
@@ -91,8 +98,14 @@ class Scans:
             reading.cancel()
             account.change_responses(-planned)
 
-    async def count(self, message: kv_pb2.CountRequest) -> int:
-        """Return how many keys a table has, or how many begin with a prefix."""
+    async def count(self, message: kv_pb2.CountRequest, caller: Caller) -> int:
+        """Return how many keys a table has, or how many begin with a prefix.
+
+        Raises
+        ------
+        LoginError, RightsError
+            If the caller may no longer read the table.
+        """
         serving = self._gate.serving()
         if not message.prefix:
             store = serving.store
@@ -101,6 +114,7 @@ class Scans:
         count, cursor = 0, b""
         while True:
             piece = await self._read(self._gate.serving(), asked, cursor, float("inf"), PIECE_BYTES_MAX)
+            require_read(caller, message.table)
             count += len(piece)
             cursor = piece.cursor
             if not cursor:

@@ -12,6 +12,8 @@ from gpkvs.batch import Op, Status
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NotANumberError, NumberOverflowError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
+from gpkvs.server.access.caller import Caller
+from gpkvs.server.access.login import Access
 from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
@@ -35,7 +37,8 @@ class KVService:
     No method holds its message while it waits for the batcher: the message has a copy of each column.
     """
 
-    def __init__(self, gate: Gate, receives: Receives, metrics: Metrics) -> None:
+    def __init__(self, access: Access, gate: Gate, receives: Receives, metrics: Metrics) -> None:
+        self._access = access
         self._gate = gate
         self._receives = receives
         self._metrics = metrics
@@ -131,18 +134,18 @@ class KVService:
             return encode_several(request_id, response, self._metrics)
         return codec.encode(request_id, response)
 
-    async def Pipeline(self, context: grpc.aio.ServicerContext, account: Account) -> None:  # noqa: N802
+    async def Pipeline(self, context: grpc.aio.ServicerContext, caller: Caller, account: Account) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and respond in their order."""
         serving = self._gate.serving()
-        await Pipeline(self._gate, serving, self._receives, context, account, self._metrics).run()
+        await Pipeline(self._access, serving, self._receives, context, caller, account, self._metrics).run()
 
     def Scan(self, message: kv_pb2.ScanRequest, call: Call) -> AsyncGenerator[kv_pb2.ScanResponse, None]:  # noqa: N802
         """Return all keys of a table, in pieces."""
-        return self._scans.scan(message, call.account)
+        return self._scans.scan(message, call.caller, call.account)
 
-    async def Count(self, message: kv_pb2.CountRequest, _call: Call) -> kv_pb2.CountResponse:  # noqa: N802
+    async def Count(self, message: kv_pb2.CountRequest, call: Call) -> kv_pb2.CountResponse:  # noqa: N802
         """Return how many keys a table has; with a prefix they are scanned for."""
-        return kv_pb2.CountResponse(count=await self._scans.count(message))
+        return kv_pb2.CountResponse(count=await self._scans.count(message, call.caller))
 
     def _submit(
         self, op: Op, table: str, key: bytes, call: Call, value: bytes = b"", options: Options | None = None

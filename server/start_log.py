@@ -113,13 +113,9 @@ def _log_limits(limits: Limits, message_bytes_max: int) -> None:
     )
 
 
-def log_addresses(listen: Address, metrics: Address) -> None:
-    """Say where it serves; the last line of a start."""
+def log_addresses(listen: Address, metrics: Address, *, tls: bool) -> None:
+    """Say where it serves; the last lines of a start."""
+    how = " with TLS" if tls else ""
     for what, address in (("gRPC", listen), ("metrics", metrics)):
-        _log.info("%s on %s", what, address, extra={"event": "listening", "port": what, "address": str(address)})
-    if not listen.is_loopback:
-        _log.warning(
-            "gRPC on %s has neither TLS nor authentication: trust the network it is on",
-            listen,
-            extra={"event": "unprotected", "address": str(listen)},
-        )
+        fields = {"event": "listening", "port": what, "address": str(address), "tls": tls}
+        _log.info("%s%s on %s", what, how, address, extra=fields)

@@ -25,6 +25,9 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.server.access.audit import AuditError
+from gpkvs.server.access.caller import LoginError
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError
@@ -40,6 +43,9 @@ _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
     (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
     (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
     (ConflictError, grpc.StatusCode.ABORTED, "conflict"),
+    (LoginError, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
+    (RightsError, grpc.StatusCode.PERMISSION_DENIED, "permission_denied"),
+    (AuditError, grpc.StatusCode.UNAVAILABLE, "audit"),
     (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
     (SlowRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "slow"),

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpkvs.proto.v1 import admin_pb2_grpc, kv_pb2_grpc
+from tests.certificates import Authority, Pair
 from tests.conftest import assert_clean
 
 COMMAND = [sys.executable, "-m", "gpkvs.cli.main"]
@@ -34,9 +35,17 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Server:
-    """A `gpkvs serve` process."""
+    """A `gpkvs serve` process; its stubs speak TLS if it is given its CA (and the certificate to show)."""
 
-    def __init__(self, data: Path, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        folder: Path,
+        *options: str,
+        env: dict[str, str] | None = None,
+        authority: Authority | None = None,
+        client: Pair | None = None,
+    ) -> None:
         self.data = data
         self.log = folder / "server.log"
         ready = folder / "ready"
@@ -57,16 +66,19 @@ class Server:
                 pytest.fail(f"the server did not start:\n{self.log.read_text()}")
             time.sleep(0.01)
         self.target, self.metrics_address = ready.read_text().split()
-        self.channel = grpc.insecure_channel(
-            self.target,
-            options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
-        )
+        any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self.metrics_url, self._context = f"http://{self.metrics_address}", None
+        if authority is None:
+            self.channel = grpc.insecure_channel(self.target, any_size)
+        else:
+            self.channel = grpc.secure_channel(self.target, authority.credentials(client), any_size)
+            self.metrics_url, self._context = f"https://{self.metrics_address}", authority.context(client)
         self.kv = kv_pb2_grpc.KVStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have these labels."""
-        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=30) as response:
+        with urllib.request.urlopen(f"{self.metrics_url}/metrics", timeout=30, context=self._context) as response:
             text = response.read().decode()
         return sum(
             sample.value
@@ -98,8 +110,13 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     servers: list[Server] = []
     data = tmp_path / "store"
 
-    def start(*options: str, env: dict[str, str] | None = None) -> Server:
-        servers.append(Server(data, tmp_path, *options, env=env))
+    def start(
+        *options: str,
+        env: dict[str, str] | None = None,
+        authority: Authority | None = None,
+        client: Pair | None = None,
+    ) -> Server:
+        servers.append(Server(data, tmp_path, *options, env=env, authority=authority, client=client))
         return servers[-1]
 
     try:

@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 def _write_owner(lock_file: Path) -> None:
     """Write this process's pid over what was there, without a truncation: a full disk could not take it again."""
-    file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with suppress(OSError):
             os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
@@ -308,7 +308,7 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
     root = first_root(sizes, catalog, commit, secrets.token_bytes(16))
     marker = path / CREATING_FILE
     _remove_leftovers(path)
-    marker.touch()
+    marker.touch(mode=0o600)
     sync_path(path)
     try:
         on_progress("reserving the index", 0.1)
@@ -409,12 +409,12 @@ def finish_creation(path: Path) -> None:
             marker.unlink()
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, durably."""
+def make_directory(path: Path, mode: int = 0o700) -> None:
+    """Make a directory for its owner only, and those above it as usual, durably."""
     if path.exists():
         return
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    make_directory(path.parent, 0o777)
+    path.mkdir(mode=mode, exist_ok=True)
     sync_path(path.parent)
 
 
@@ -423,7 +423,7 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
 
     The first `zeroed` bytes are written: to write where nothing was written before takes a disk several times as long.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(file, 0, size)
         _write_all(file, start)
@@ -480,7 +480,7 @@ def write_file(path: Path, data: bytes) -> None:
 def write_unnamed(path: Path, data: bytes) -> Path:
     """Write a small file durably under the name that it has until it is whole; return that name."""
     temporary = _temporary(path)
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _write_all(file, data)
         os.ftruncate(file, len(data))

@@ -88,7 +88,7 @@ class StoreWriter:
             If the disk is too small.
         """
         self._remove_leftovers()
-        (self._path / COPYING_FILE).touch()
+        (self._path / COPYING_FILE).touch(mode=0o600)
         sync_path(self._path)
         failpoint.hit("before_copy_files")
         files = self._reserved()

@@ -18,6 +18,7 @@ from gpkvs.batch import Batch
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import Bounds, bounds_of
@@ -28,6 +29,7 @@ from gpkvs.server.memory import Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
+from tests.server.access.everybody import open_to_everybody
 from tests.server.wire import SET, batch
 
 
@@ -71,11 +73,12 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
         bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
         memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
         receives = Receives(memory, bounds.receive_bytes_max, 30.0)
-        doors = Doors(gate, memory, receives, metrics)
+        access = open_to_everybody()
+        doors = Doors(access, gate, memory, receives, metrics)
         server = grpc.aio.server(interceptors=[CallMetrics(metrics.registry)])
         for module, name, service in (
-            (kv_pb2, "KV", KVService(gate, receives, metrics)),
-            (admin_pb2, "Admin", AdminService(gate)),
+            (kv_pb2, "KV", KVService(access, gate, receives, metrics)),
+            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT)),
         ):
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")

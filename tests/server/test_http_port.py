@@ -18,6 +18,7 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.address import Address
 from gpkvs.server.gate import Gate
 from gpkvs.server.http_port import CONNECTIONS_MAX, HttpPort
+from tests.server.access.everybody import open_to_everybody
 from tests.serving import Server, StartServer
 
 IDLE = 200
@@ -162,7 +163,7 @@ def test_not_ready_while_it_stops(start_server: StartServer) -> None:
 
 
 async def responds_while_it_recovers() -> None:
-    port = HttpPort(CollectorRegistry(), Gate())
+    port = HttpPort(CollectorRegistry(), Gate(), open_to_everybody())
     address = await port.listen(Address("127.0.0.1", 0))
     try:
         for path, begin, end in (
@@ -190,7 +191,7 @@ async def slow_clients() -> None:
     counter = Counter("filler", "Fills what nobody reads", ["number"], registry=registry)
     for number in range(30_000):
         counter.labels("x" * 100 + str(number))
-    port = HttpPort(registry, Gate(), connection_seconds_max=0.5)
+    port = HttpPort(registry, Gate(), open_to_everybody(), connection_seconds_max=0.5)
     address = await port.listen(Address("127.0.0.1", 0))
     loop = asyncio.get_running_loop()
     clients = []

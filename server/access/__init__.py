@@ -1,0 +1,1 @@
+"""Who may do what: users, their passwords, tokens and rights."""

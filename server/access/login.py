@@ -1,0 +1,319 @@
+"""Who makes a call: a token, a user and password, or a client certificate becomes a `Caller`.
+
+A header wins over the certificate. Whoever shows nothing that counts is refused before a message is received. What is
+known already (a token, a certificate, a password that was right a moment ago) takes microseconds and is never slowed;
+other passwords are checked in threads, and failures slow the next attempt down (`gpkvs.server.access.throttle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+import time
+from collections.abc import Callable, Sequence
+from hmac import compare_digest
+from typing import NamedTuple
+
+import grpc
+
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.caller import ANYONE, Caller, LoginError, Method, token_ended
+from gpkvs.server.access.connections import end_of
+from gpkvs.server.access.passwords import Passwords, PasswordsBusyError
+from gpkvs.server.access.rights import RightsError
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.throttle import Throttle
+from gpkvs.server.access.users import Token, User, Users, certificate_name, parse_token
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.tls import names_of_call
+
+_HEADER = "authorization"
+_MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
+_WRONG = "wrong user, password or token"
+
+# Tokens end also while calls are open.
+_LOOK_SECONDS = 0.25
+# Prometheus makes a connection for each scrape: one login of each user and address is enough to note.
+_SCRAPERS_MAX = 1024
+
+
+class Shown(NamedTuple):
+    """What somebody shows who wants to come in."""
+
+    authorizations: Sequence[str]  # the headers
+    certificate: Sequence[str]  # the names of the client's
+    address: str
+
+
+class Access:
+    """Lets users in whom a file names, or everybody if there is none.
+
+    Parameters
+    ----------
+    users
+        The users; None lets everybody in.
+    sessions
+        Which connections they have used.
+    metrics
+        Counts logins.
+    audit
+        Notes them.
+    """
+
+    def __init__(self, users: Users | None, sessions: Sessions, metrics: Metrics, audit: AuditLog) -> None:
+        self.is_open = users is None
+        self._users = Users(()) if users is None else users
+        self._audit = audit
+        self._sessions = sessions
+        self._metrics = metrics
+        self._passwords = Passwords()
+        self._throttle = Throttle()
+        self._callers: dict[tuple[Method, str], Caller] = {}
+        self._attempts: dict[tuple[str, str, str], asyncio.Task[User | None]] = {}
+        self._scrapers: set[tuple[str, Caller]] = set()
+        self._next_end = math.inf
+        self._end_calls: Callable[[], None] = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, port: int, end_calls: Callable[[], None]) -> None:
+        """Look from now on for tokens that end.
+
+        Parameters
+        ----------
+        port
+            Where gRPC listens.
+        end_calls
+            Ends calls that wait for a message and whose caller is gone.
+        """
+        self._sessions.begin(port)
+        self._end_calls = end_calls
+        if not self.is_open:
+            self._look()
+
+    async def stop(self) -> None:
+        """Look no more: the event loop is about to end."""
+        if self._timer:
+            self._timer.cancel()
+        self._passwords.close()
+        await self._sessions.stop()
+
+    def change(self, users: Users) -> None:
+        """Let these users in from now on; calls and connections of users who are gone end."""
+        self._users = users
+        now = time.time()
+        for caller in self._callers.values():
+            caller.follow(users, now)
+        self._end_gone()
+
+    def known(self, context: grpc.aio.ServicerContext) -> Caller | None:
+        """Return who makes a call, if it can be told at once and the login is right."""
+        header = None
+        for name, value in context.invocation_metadata():
+            if name == _HEADER:
+                if header is not None:
+                    return None
+                header = value
+        caller = (
+            self._by_certificate(names_of_call(context.auth_context())) if header is None else self._at_once(header)
+        )
+        if caller is not None and self._sessions.is_new(context.peer(), caller):
+            self._logged_in(caller, end_of(context.peer()).address)
+        return caller
+
+    async def caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        """Return who makes a call; of every call, if there are no users.
+
+        Raises
+        ------
+        LoginError
+            If it shows nothing that counts.
+        """
+        return ANYONE if self.is_open else self.known(context) or await self.log_in(context)
+
+    async def log_in(self, context: grpc.aio.ServicerContext) -> Caller:
+        """Return who makes a call.
+
+        Raises
+        ------
+        LoginError
+            If it shows nothing that counts.
+        """
+        headers = [value for name, value in context.invocation_metadata() if name == _HEADER]
+        peer = context.peer()
+        address = end_of(peer).address
+        caller = await self._log_in(Shown(headers, names_of_call(context.auth_context()), address))
+        if self._sessions.is_new(peer, caller):
+            self._logged_in(caller, address)
+        return caller
+
+    async def require_metrics(self, shown: Shown) -> None:
+        """Refuse somebody who may not read the metrics.
+
+        Raises
+        ------
+        LoginError, RightsError
+        """
+        if self.is_open:
+            return
+        caller = await self._log_in(shown)
+        if (shown.address, caller) not in self._scrapers:
+            if len(self._scrapers) >= _SCRAPERS_MAX:
+                self._scrapers.clear()
+            self._scrapers.add((shown.address, caller))
+            self._logged_in(caller, shown.address)
+        if not (caller.rights.metrics or caller.rights.admin_everywhere):
+            raise RightsError(caller, "read the metrics of", None)
+
+    def note_refusal(self, error: LoginError | RightsError, address: str, place: str) -> None:
+        """Note who was refused, and where: the RPC or the path."""
+        self._audit.note(
+            "refused",
+            address=address,
+            user=error.user,
+            method=error.method,
+            reason=error.reason,
+            rpc=place,
+            table=error.table,
+        )
+
+    def _at_once(self, header: str) -> Caller | None:
+        """Return whose header this is, if it takes no check of a password to tell, and the login is right."""
+        match _parse(header):
+            case str(text):
+                found = self._token(text)
+                if found is not None:
+                    caller = self._caller(found[0], "token", found[1].id)
+                    return caller if time.time() < caller.ends else None
+            case (name, password):
+                user = self._users.by_name.get(name)
+                if user is not None and self._passwords.known(user, password):
+                    return self._caller(user, "password")
+        return None
+
+    def _token(self, text: str) -> tuple[User, Token] | None:
+        """Return the token of a text and whose it is, also if it has ended."""
+        parsed = parse_token(text)
+        found = parsed and self._users.token(parsed[0])
+        return found if parsed and found and compare_digest(parsed[1], found[1].sha256) else None
+
+    def _by_certificate(self, names: Sequence[str]) -> Caller | None:
+        for text in names:
+            name = certificate_name(text)
+            user = name and self._users.by_certificate.get(name)
+            if name and user:
+                return self._caller(user, "certificate", name)
+        return None
+
+    def _caller(self, user: User, method: Method, credential: str = "") -> Caller:
+        key = method, credential or user.name
+        caller = self._callers.get(key)
+        if caller is None:
+            caller = self._callers[key] = Caller(user, method, credential)
+            self._next_end = min(self._next_end, caller.ends)
+        return caller
+
+    async def _log_in(self, shown: Shown) -> Caller:
+        try:
+            return await self._checked(shown)
+        except LoginError as error:
+            self._metrics.login(error.method, "slowed" if error.reason == "slowed" else "refused")
+            raise
+
+    async def _checked(self, shown: Shown) -> Caller:
+        if not shown.authorizations:
+            caller = self._by_certificate(shown.certificate)
+            if caller is None:
+                method: Method = "certificate" if shown.certificate else "none"
+                raise LoginError(_MISSING, "missing", ", ".join(shown.certificate), method)
+            return caller
+        header, *more = shown.authorizations
+        caller = None if more else self._at_once(header)
+        if caller is not None:
+            return caller
+        match None if more else _parse(header):
+            case str(text):
+                raise self._token_refusal(text, shown.address)
+            case (name, password):
+                return await self._by_password(name, password, shown.address)
+        raise LoginError(_WRONG, "malformed")
+
+    def _token_refusal(self, text: str, address: str) -> LoginError:
+        """Return why a token is refused."""
+        found = self._token(text)
+        if found is not None:
+            return token_ended(*found)
+        self._require_patience(address, "", "token")
+        self._throttle.begin(address, "")
+        self._throttle.failed(address, "")
+        return LoginError(_WRONG, "wrong", method="token")
+
+    async def _by_password(self, name: str, password: str, address: str) -> Caller:
+        """Check a password. Calls that show the same at the same time share one attempt, which none of them ends."""
+        key = address, name, password
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            self._require_patience(address, name, "password")
+            attempt = self._attempts[key] = asyncio.create_task(self._verify(name, password, address))
+            attempt.add_done_callback(lambda _: self._attempts.pop(key))
+        user = await asyncio.shield(attempt)
+        # The file may have changed meanwhile.
+        if user is None or self._users.by_name.get(name) is not user:
+            raise LoginError(_WRONG, "wrong", name, "password")
+        return self._caller(user, "password")
+
+    async def _verify(self, name: str, password: str, address: str) -> User | None:
+        """Return whose name and password these are."""
+        user = self._users.by_name.get(name)
+        is_right = False
+        self._throttle.begin(address, name)
+        try:
+            is_right = await self._passwords.verify(user, name, password)
+        except PasswordsBusyError as error:
+            raise LoginError(str(error), "slowed", name, "password") from None
+        finally:
+            (self._throttle.succeeded if is_right else self._throttle.failed)(address, name)
+        return user if is_right else None
+
+    def _require_patience(self, address: str, name: str, method: Method) -> None:
+        """Refuse an attempt too soon after failures."""
+        seconds = self._throttle.blocked_s(address, name)
+        if seconds > 0:
+            raise LoginError(f"too many failed logins: try again in {math.ceil(seconds)} s", "slowed", name, method)
+
+    def _logged_in(self, caller: Caller, address: str) -> None:
+        self._metrics.login(caller.method, "ok")
+        self._audit.note("login", user=caller.name, method=caller.method, address=address)
+
+    def _look(self) -> None:
+        """End the logins with tokens that have ended."""
+        now = time.time()
+        if now >= self._next_end:
+            for caller in self._callers.values():
+                caller.expire(now)
+            self._end_gone()
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+    def _end_gone(self) -> None:
+        """Forget the callers who are gone, and end their calls and connections."""
+        count = len(self._callers)
+        self._callers = {key: caller for key, caller in self._callers.items() if not caller.is_gone}
+        self._next_end = min((caller.ends for caller in self._callers.values()), default=math.inf)
+        if len(self._callers) < count:
+            self._end_calls()
+            self._sessions.close_unused()
+
+
+def _parse(header: str) -> str | tuple[str, str] | None:
+    """Return the token of a header, or its user and password; None if it has neither."""
+    scheme, _, text = header.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return text.strip()
+        case "basic":
+            try:
+                name, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+            except ValueError:
+                return None
+            return (name, password) if colon else None
+    return None

@@ -1,0 +1,104 @@
+"""The users' file of a server, read again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.users import User, Users, UsersError, load_users
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.watched_files import WatchedFiles
+from gpkvs.text import counted
+
+_log = logging.getLogger("gpkvs.server")
+
+
+class UsersFile:
+    """Reads the users' file; used inside an event loop.
+
+    Parameters
+    ----------
+    path
+        The file.
+    metrics
+        Says whether it is in force as it is.
+    audit
+        Notes its changes.
+
+    Attributes
+    ----------
+    users
+        Those in force.
+
+    Raises
+    ------
+    UsersError
+        If the file cannot be used.
+    """
+
+    def __init__(self, path: Path, metrics: Metrics, audit: AuditLog) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._audit = audit
+        self._reading = threading.Lock()
+        self._take: Callable[[Users], None] = lambda _: None
+        self._watched: WatchedFiles | None = None
+        self.users = load_users(path)
+        metrics.users_file_good.set(1)
+
+    def begin(self, take: Callable[[Users], None]) -> None:
+        """Read the file again from now on when it changes.
+
+        Parameters
+        ----------
+        take
+            Is given the new users, in the event loop.
+        """
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._watched = WatchedFiles((self._path,), self.reload)
+        self._loop.run_in_executor(None, self.reload)  # it may have changed before it was watched
+
+    def close(self) -> None:
+        """Look at the file no more."""
+        if self._watched:
+            self._watched.close()
+
+    def reload(self) -> None:
+        """Read the file, in any thread. If it cannot be used, log that, and those in force stay."""
+        with self._reading:
+            try:
+                users = load_users(self._path)
+            except UsersError as error:
+                self._metrics.users_file_good.set(0)
+                _log.error("%s; the users stay as they were", error, extra={"event": "users_changed", "good": False})
+                return
+            self._metrics.users_file_good.set(1)
+            changes = changes_between(self.users, users)
+            self.users = users
+        if any(changes.values()):
+            fields = {"event": "users_changed", "good": True, "users": len(users.by_name)}
+            _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
+            self._audit.note("users_changed", **changes)
+        self._loop.call_soon_threadsafe(self._take, users)
+
+
+def changes_between(old: Users, new: Users) -> dict[str, object]:
+    """Return which users were added and removed, and which fields of which users have changed."""
+    before, after = old.by_name, new.by_name
+    changed = {name: _fields(before[name], after[name]) for name in sorted(before.keys() & after.keys())}
+    return {
+        "added": sorted(after.keys() - before.keys()),
+        "removed": sorted(before.keys() - after.keys()),
+        "changed": {name: fields for name, fields in changed.items() if fields},
+    }
+
+
+def _fields(old: User, new: User) -> list[str]:
+    fields = [name for name in ("password", "certificates", "tokens") if getattr(old, name) != getattr(new, name)]
+    rights = ("read", "write", "admin", "metrics")
+    return fields + [name for name in rights if getattr(old.rights, name) != getattr(new.rights, name)]

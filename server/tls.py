@@ -1,0 +1,171 @@
+"""TLS of both ports, 1.3 only, from files that are read again when they change.
+
+All files are checked before they count. At the start a wrong one is an error; later the server keeps what it has and
+says what is wrong. Open connections stay as they are; each new one sees the newest files. None takes up an older
+session: so a client's certificate is looked at each time, by the CAs of that time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import ssl
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from gpkvs.config import ServerConfig
+from gpkvs.errors import GpkvsError, InvalidArgumentError
+
+_log = logging.getLogger("gpkvs.server")
+
+
+class TlsError(GpkvsError):
+    """A certificate, a key or a file of CAs is not what TLS needs."""
+
+
+class TlsFiles(NamedTuple):
+    """The files that make TLS."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None
+
+    @property
+    def paths(self) -> list[Path]:
+        """Those that there are."""
+        return [path for path in self if path]
+
+
+class Material(NamedTuple):
+    """What a good set of files gives.
+
+    Parameters
+    ----------
+    cert, key, client_ca
+        The files' bytes.
+    context
+        The same for sockets.
+    ends
+        When the first certificate of each kind, ``server`` and ``client_ca``, ends.
+    """
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+    context: ssl.SSLContext
+    ends: Mapping[str, datetime]
+
+
+def tls_files(config: ServerConfig) -> TlsFiles | None:
+    """Return the files that the settings name; None without TLS.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If some are missing.
+    """
+    if config.tls_cert and config.tls_key:
+        return TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
+    if config.tls_cert or config.tls_key or config.tls_client_ca:
+        raise InvalidArgumentError(
+            "TLS takes a certificate (--tls-cert) and its key (--tls-key), and --tls-client-ca only beside them",
+            field="tls_key" if config.tls_cert else "tls_cert",
+        )
+    return None
+
+
+class Tls:
+    """What both ports need for TLS.
+
+    Parameters
+    ----------
+    files
+        Where it comes from.
+
+    Raises
+    ------
+    TlsError
+        If a file is wrong.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.files = files
+        self.is_good = True  # the newest files are in force
+        self._reloading = threading.Lock()
+        self._take(_load(files))
+
+    def _take(self, material: Material) -> None:
+        self._configuration = grpc.ssl_server_certificate_configuration(
+            [(material.key, material.cert)], material.client_ca
+        )
+        self._context, self._ends = material.context, material.ends
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For a new connection of a socket; with a client CA, its client may show a certificate."""
+        return self._context
+
+    @property
+    def credentials(self) -> grpc.ServerCredentials:
+        """For gRPC, which asks at each handshake what is in force; with a client CA, every client must show its own."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration,
+            # Given each time, also if it has not changed: gRPC then makes all anew, and knows no older session.
+            lambda: self._configuration,
+            require_client_authentication=self.files.client_ca is not None,
+        )
+
+    @property
+    def certificates(self) -> Iterable[str]:
+        """The kinds of certificates: ``server``, and ``client_ca`` if there is one."""
+        return self._ends.keys()
+
+    def end_timestamp(self, certificate: str) -> float:
+        """Return when the first certificate of a kind ends, in seconds since 1970."""
+        return self._ends[certificate].timestamp()
+
+    def reload(self) -> None:
+        """Read the files again, in any thread. If one is wrong, log that and change nothing."""
+        with self._reloading:
+            try:
+                self._take(_load(self.files))
+            except TlsError as error:
+                self.is_good = False
+                _log.error("%s; TLS stays as it was", error, extra={"event": "tls_changed", "good": False})
+                return
+            self.is_good = True
+            end = self._ends["server"]
+            fields = {"event": "tls_changed", "good": True, "certificate_end": end.isoformat()}
+            _log.info("TLS files read again; the certificate ends on %s", f"{end:%Y-%m-%d}", extra=fields)
+
+
+def names_of_call(properties: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+    """Return the names in the certificate of a gRPC call's client, from its `auth_context`; never the common name."""
+    kinds = (("DNS", "peer_dns"), ("URI", "peer_uri"), ("EMAIL", "peer_email"), ("IP", "peer_ip"))
+    found = ((kind, text) for kind, name in kinds for text in properties.get(name, ()))
+    return tuple(_name(kind, text.decode("ascii", "replace")) for kind, text in found)
+
+
+def names_of_certificate(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the same from what `ssl.SSLSocket.getpeercert` returns."""
+    kinds = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
+    return tuple(_name(kinds[kind], text) for kind, text in certificate.get("subjectAltName", ()) if kind in kinds)
+
+
+def _name(kind: str, text: str) -> str:
+    if kind == "IP":
+        with suppress(ValueError):  # OpenSSL writes those of IPv6 in a way of its own
+            text = str(ipaddress.ip_address(text.strip()))
+    return f"{kind}:{text}"
+
+
+def _load(files: TlsFiles) -> Material:
+    from gpkvs.server.certificates import load  # noqa: PLC0415 - without TLS, its library need not be loaded
+
+    return load(files)

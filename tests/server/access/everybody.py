@@ -1,0 +1,12 @@
+"""A server without users, for tests of what stands behind the login."""
+
+from __future__ import annotations
+
+from gpkvs.server.access.audit import NO_AUDIT
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.exporter import Metrics
+
+
+def open_to_everybody() -> Access:
+    return Access(None, Sessions(lambda _: False), Metrics(), NO_AUDIT)
