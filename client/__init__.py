@@ -8,10 +8,12 @@ from gpkvs.client.errors import (
     ClientClosedError,
     ClientError,
     DeadlineError,
+    LoginError,
     NotExecutedError,
     OutcomeUnknownError,
     ServerBusyError,
     ServerError,
+    TlsError,
     UnavailableError,
 )
 from gpkvs.client.gather import GatherConfig
@@ -19,6 +21,7 @@ from gpkvs.client.objects import AsyncObjects, Objects
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
+from gpkvs.credentials import TlsCredentials
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,
@@ -56,6 +59,7 @@ __all__ = [
     "GatherConfig",
     "GpkvsError",
     "InvalidArgumentError",
+    "LoginError",
     "NoSpaceError",
     "NotANumberError",
     "NotExecutedError",
@@ -72,6 +76,8 @@ __all__ = [
     "TableExistsError",
     "TableHandle",
     "TableInfo",
+    "TlsCredentials",
+    "TlsError",
     "Transaction",
     "UnavailableError",
     "UnknownTableError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
@@ -25,6 +26,7 @@ from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
+from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
@@ -75,6 +77,14 @@ class AsyncClient(AsyncKeyValues):
         How much goes into one message.
     limits, message_bytes_max
         The server's limits, if they are not the defaults; the client checks them before it sends anything.
+    credentials
+        `TlsCredentials`, or those of gRPC; None: the connection is plain.
+    token
+        Of a user, as `gpkvs user token` prints it; it goes along with every call.
+    user, password
+        Instead of a token.
+    insecure_secrets
+        Send a token or password over a plain connection to another machine: everybody on the way may read it.
 
     Notes
     -----
@@ -113,8 +123,14 @@ class AsyncClient(AsyncKeyValues):
         gather: GatherConfig | None = None,
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
+        credentials: TlsCredentials | grpc.ChannelCredentials | None = None,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        insecure_secrets: bool = False,
     ) -> None:
         check_table(table)
+        access = Access(credentials, token, user, password, insecure_secrets)
         self._origin = Origin("the client")
         if any(not client._origin.is_here for client in _CLIENTS):
             raise ForkedError(
@@ -129,7 +145,8 @@ class AsyncClient(AsyncKeyValues):
         self._retry = retry or RetryPolicy()
         self._limits = self._known_limits = limits or Limits()
         self._message_bytes_max = message_bytes_max
-        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = access.channel(target, CHANNEL_OPTIONS, grpc.aio)
+        self._metadata = grpc.aio.Metadata(*access.metadata) if access.metadata else None  # made for each call, else
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -295,7 +312,13 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         check_table(name)
         return AsyncPipeline(
-            self._stub, self.target, name, in_flight_max, self._limits, self._message_bytes_max, self._timeout_s
+            partial(self._stub.Pipeline, metadata=self._metadata),
+            self.target,
+            name,
+            in_flight_max,
+            self._limits,
+            self._message_bytes_max,
+            self._timeout_s,
         )
 
     def scan_pieces(
@@ -342,7 +365,7 @@ class AsyncClient(AsyncKeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         of_client = (timeout_s, self._retry, self.target, self._require_open)
         progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
-        return pieces_async(self._stub.Scan, progress, asyncio.sleep)
+        return pieces_async(partial(self._stub.Scan, metadata=self._metadata), progress, asyncio.sleep)
 
     async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
@@ -436,7 +459,8 @@ class AsyncClient(AsyncKeyValues):
         """Call a method that is no batch, once."""
         deadline = self._deadline(timeout)
         try:
-            return await method(request, timeout=None if deadline == inf else deadline - self._loop.time())
+            timeout_s = None if deadline == inf else deadline - self._loop.time()
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
@@ -530,7 +554,7 @@ class AsyncClient(AsyncKeyValues):
         """Send a message, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
-            response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s)
+            response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             return classify_error(error, self.target)
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:

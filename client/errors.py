@@ -19,10 +19,12 @@ and those of one operation that was not done. The errors of the network and of t
         ├── OutcomeUnknownError    a write was sent and the response was lost: it may have been executed, or not
         └── NotExecutedError       nothing was written
             ├── UnavailableError   no server there, or one that is stopping or recovering
+            │   └── TlsError       no TLS connection: the certificates, or the two sides, do not fit
             ├── ServerBusyError    the server's queue is full
             ├── DeadlineError      the time given is over (for a write: before it was sent)
             ├── ServerError        the server failed on a read, or its response makes no sense
-            ├── AccessDeniedError  the server does not let this caller in
+            ├── AccessDeniedError  this caller may not do that
+            │   └── LoginError     the server does not know who calls
             └── ClientClosedError  the client was closed
 
 So a writer has to think at one place only, at `except OutcomeUnknownError`: read back, or write again where writing
@@ -53,6 +55,10 @@ class UnavailableError(NotExecutedError):
     """The server cannot be reached, or it is stopping or recovering."""
 
 
+class TlsError(UnavailableError):
+    """No TLS connection can be made: the certificates, or the two sides, do not fit; trying again does not help."""
+
+
 class ServerBusyError(NotExecutedError):
     """The server has no room for one more request right now."""
 
@@ -66,7 +72,11 @@ class ServerError(NotExecutedError):
 
 
 class AccessDeniedError(NotExecutedError):
-    """The server does not let this caller in."""
+    """The server does not let this caller do that: an administrator gives rights."""
+
+
+class LoginError(AccessDeniedError):
+    """The server does not know who calls: no token or password, a wrong one, or one that has ended."""
 
 
 class ClientClosedError(NotExecutedError):

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpkvs.batch import READS, Op, RequestResult, Status
 from gpkvs.client.codec import encode_lists
-from gpkvs.client.errors import DeadlineError
+from gpkvs.client.errors import AccessDeniedError, DeadlineError
 from gpkvs.client.retry import Failure, RetryPolicy, outcome_unknown
 from gpkvs.client.sending import Sending
 from gpkvs.config import DEFAULT_TABLE, MIB
@@ -164,11 +164,12 @@ class Gatherer(Sending[_Call]):
             failure = await self._attempt(calls)
             if failure is None:
                 break
-            if failure.is_of_one and len(calls) > 1:
+            parts = _parts(calls, failure.error) if failure.is_of_one else [calls]
+            if len(parts) > 1:
                 for call in calls:  # the message was refused: nothing of it was executed
                     call.may_be_executed = False
                     call.failure = failure
-                return _parts(calls, failure.error)
+                return parts
             calls = self._sort_out(calls, failure, is_last=attempt >= self._retry.attempts_max)
             if calls:
                 await asyncio.sleep(self._retry.delay_s(attempt))
@@ -251,6 +252,10 @@ class Gatherer(Sending[_Call]):
 
 def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
     """Split the calls of a message that was refused because of one, so that the others get through."""
+    if len(calls) == 1:
+        return [calls]
+    if isinstance(error, AccessDeniedError):
+        return _by_rights(calls)
     if isinstance(error, NoSpaceError):
         writes = [call for call in calls if call.op in _TAKES_SPACE]
         if 0 < len(writes) < len(calls):
@@ -260,6 +265,15 @@ def _parts(calls: list[_Call], error: GpkvsError) -> list[list[_Call]]:
         i = error.index
         return [part for part in (calls[:i], calls[i : i + 1], *_halves(calls[i + 1 :])) if part]
     return _halves(calls)
+
+
+def _by_rights(calls: list[_Call]) -> list[list[_Call]]:
+    """Split calls by the rights that they take: who lacks one of them is refused all calls of one part."""
+    parts: dict[tuple[bool, bool], list[_Call]] = {}
+    for call in calls:
+        reads = call.op in READS or call.op is Op.INCREMENT or bool(call.options and call.options.condition)
+        parts.setdefault((reads, call.op not in READS), []).append(call)
+    return list(parts.values())
 
 
 def _halves(calls: list[_Call]) -> list[list[_Call]]:

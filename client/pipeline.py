@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
@@ -20,7 +20,7 @@ from gpkvs.client.retry import CODES, Failure, classify, classify_error, trailin
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.fork import Origin
-from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.proto.v1 import kv_pb2
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class AsyncPipeline:
 
     def __init__(
         self,
-        stub: kv_pb2_grpc.KVStub,
+        open_stream: Callable[[], Any],
         target: str,
         table: str,
         in_flight_max: int,
@@ -81,7 +81,7 @@ class AsyncPipeline:
         self._responses = 0
         self._failure: Failure | None = None  # why the stream is over
         self._given_up = Failure(ClientClosedError("the pipeline was given up"), executed=True, transient=False)
-        self._call = stub.Pipeline()
+        self._call = open_stream()
         self._reader = self._loop.create_task(self._read())
 
     async def __aenter__(self) -> Self:
@@ -197,10 +197,11 @@ class AsyncPipeline:
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 self._take(response)
             if await self._call.code() is not grpc.StatusCode.OK:
+                code, details = await self._call.code(), await self._call.details() or ""
                 trailing = dict(await self._call.trailing_metadata() or ())
-                failure = classify(await self._call.code(), await self._call.details() or "", trailing, self._target)
+                failure = classify(code, details, trailing, self._target, is_stream=True)
         except grpc.RpcError as error:
-            failure = classify_error(error, self._target)
+            failure = classify_error(error, self._target, is_stream=True)
         except asyncio.CancelledError:
             failure = self._given_up
         except ServerError as error:

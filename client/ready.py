@@ -8,7 +8,7 @@ from math import inf
 import grpc
 from grpc_health.v1 import health_pb2
 
-from gpkvs.client.errors import UnavailableError
+from gpkvs.client.errors import TlsError, UnavailableError
 from gpkvs.client.retry import classify_error
 
 QUESTION = health_pb2.HealthCheckRequest()
@@ -39,9 +39,18 @@ class ReadyWait:
         return min(left_s, _QUESTION_S_MAX) if left_s > 0 else _QUESTION_S_MAX
 
     def is_over(self, heard: health_pb2.HealthCheckResponse | grpc.RpcError) -> bool:
-        """Take what came of a question; return whether the server is ready."""
+        """Take what came of a question; return whether the server is ready.
+
+        Raises
+        ------
+        TlsError
+            If no TLS connection can be made: asking again does not help.
+        """
         if isinstance(heard, grpc.RpcError):
-            self._heard = str(classify_error(heard, self._target).error)
+            failure = classify_error(heard, self._target)
+            if isinstance(failure.error, TlsError):
+                raise failure.error
+            self._heard = str(failure.error)
             return False
         self._heard = health_pb2.HealthCheckResponse.ServingStatus.Name(heard.status)
         return bool(heard.status == health_pb2.HealthCheckResponse.SERVING)

@@ -19,9 +19,11 @@ from gpkvs.client.errors import (
     AccessDeniedError,
     ClientClosedError,
     DeadlineError,
+    LoginError,
     OutcomeUnknownError,
     ServerBusyError,
     ServerError,
+    TlsError,
     UnavailableError,
 )
 from gpkvs.errors import (
@@ -38,6 +40,16 @@ from gpkvs.proto.v1 import kv_pb2
 
 # The gRPC library's texts for a call that it could not hand to any connection.
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
+# The gRPC library's texts for a connection that failed while it was made, and what each means.
+_NO_TLS: Mapping[str, str] = {
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted ({}): name the CA that signed it (ca, "
+    "--tls-ca), or ask for a new certificate",
+    "Hostname Verification Check failed": "the server's certificate is for other names: connect to a name that it has",
+    "WRONG_VERSION_NUMBER": "there is no TLS there: use another port, or no TLS (credentials, --tls)",
+    "Failed to create security handshaker": "no TLS with these files (ca, cert, key): each must be PEM, the "
+    "certificate must belong to its key, and the key must not be encrypted",
+}
+_CLOSED_AT_ONCE = "Socket closed"
 # The text of grpc.aio for a stream that ended while a message was written to it; the server's own status is lost.
 _WRITE_FAILED = "Internal error from Core"
 # The text of the server's gRPC library for a message that it did not hand to the service.
@@ -51,6 +63,11 @@ _BEFORE_EXECUTION = (
     StatusCode.PERMISSION_DENIED,
     StatusCode.UNIMPLEMENTED,
 )
+# A stream may end with one of them in the middle, as where its user is removed.
+_DENIED: Mapping[StatusCode, type[AccessDeniedError]] = {
+    StatusCode.UNAUTHENTICATED: LoginError,
+    StatusCode.PERMISSION_DENIED: AccessDeniedError,
+}
 _INVALID: Mapping[StatusCode, type[InvalidArgumentError]] = {
     StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
     StatusCode.NOT_FOUND: UnknownTableError,
@@ -63,7 +80,13 @@ _FULL_FOR_A_MOMENT = ("", "queue", "memory")
 _DOUBLINGS_MAX = 60  # of a pause: more are beyond any maximum, and later beyond any float
 CODES: Mapping[int, StatusCode] = {code.value[0]: code for code in StatusCode}
 # After one of these in a response, nothing of its request was executed: proto/v1/kv.proto says so.
-_REFUSED = (StatusCode.INVALID_ARGUMENT, StatusCode.NOT_FOUND, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED)
+_REFUSED = (
+    StatusCode.INVALID_ARGUMENT,
+    StatusCode.NOT_FOUND,
+    StatusCode.PERMISSION_DENIED,
+    StatusCode.RESOURCE_EXHAUSTED,
+    StatusCode.ABORTED,
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +142,9 @@ class Failure:
         """Whether one operation may be the cause why the whole message was refused."""
         if isinstance(self.error, UnknownTableError | TableExistsError):  # the table is the whole message's
             return False
-        return isinstance(self.error, InvalidArgumentError | NoSpaceError) and not self.executed
+        if isinstance(self.error, LoginError):  # so is the caller
+            return False
+        return isinstance(self.error, InvalidArgumentError | NoSpaceError | AccessDeniedError) and not self.executed
 
     def may_repeat(self, *, is_write: bool) -> bool:
         """Whether trying again is safe and may help."""
@@ -147,7 +172,14 @@ def _copy(error: GpkvsError) -> GpkvsError:
     return copy
 
 
-def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes], target: str) -> Failure:
+def classify(
+    code: StatusCode,
+    details: str,
+    trailing: Mapping[str, str | bytes],
+    target: str,
+    *,
+    is_stream: bool = False,
+) -> Failure:
     """Say what a failed call means.
 
     Parameters
@@ -158,17 +190,20 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         The trailing metadata.
     target
         The server's address, for the message.
+    is_stream
+        Whether it ended a stream of requests, some of which may have been executed.
     """
     never_sent = any(text in details for text in _NEVER_SENT)
     said = _text(trailing.get(EXECUTED_KEY, ""))
-    executed = not (never_sent or code in _BEFORE_EXECUTION or said == NOT_EXECUTED)
+    is_before = code in _BEFORE_EXECUTION and not (is_stream and code in _DENIED)
+    executed = not (never_sent or is_before or said == NOT_EXECUTED)
     full = _text(trailing.get(FULL_KEY, ""))
     transient = False
     error: GpkvsError
     match code:
         case StatusCode.UNAVAILABLE:
-            what = "cannot connect: is the server running there?" if never_sent else details
-            error, transient = UnavailableError(f"{target}: {what}"), True
+            error = _not_connected(details, target) if never_sent else UnavailableError(f"{target}: {details}")
+            transient = not isinstance(error, TlsError)
         case StatusCode.INTERNAL if details == _WRITE_FAILED:
             error = UnavailableError(f"{target}: the connection or the stream ended")
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in details:
@@ -186,7 +221,7 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
             found = _text(trailing.get(FOUND_KEY, ""))
             error, executed = ConflictError(int(failed_check), int(found) if found else None), False
         case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
-            error = AccessDeniedError(f"{target}: {details}")
+            error = _DENIED[code](f"{target}: {details}")
         case StatusCode.UNIMPLEMENTED:
             error = ServerError(f"{target} is no gpkvs server, or an older one: {details}")
         case StatusCode.DEADLINE_EXCEEDED:
@@ -196,6 +231,20 @@ def classify(code: StatusCode, details: str, trailing: Mapping[str, str | bytes]
         case _:
             error = ServerError(f"{target}: {code.name}: {details}")
     return Failure(error, executed, transient)
+
+
+def _not_connected(details: str, target: str) -> UnavailableError:
+    """Return why there is no connection; no request was sent."""
+    for text, meaning in _NO_TLS.items():
+        if text in details:
+            reason = details.partition(f"{text}: ")[2].removesuffix(": OK")
+            return TlsError(f"{target}: {meaning.format(reason)}")
+    if _CLOSED_AT_ONCE in details:  # with TLS 1.3, a server that refuses a client's certificate does no more either
+        return UnavailableError(
+            f"{target}: the server closes each new connection: it may be stopping, or it wants TLS (credentials, "
+            "--tls), or a client's certificate that it trusts (cert, --tls-cert)"
+        )
+    return UnavailableError(f"{target}: cannot connect: is the server running there?")
 
 
 def closed_in_flight() -> Failure:
@@ -229,7 +278,8 @@ def _invalid(kind: type[InvalidArgumentError], details: str) -> InvalidArgumentE
     return kind(named[3], field=named[2], index=None if named[1] is None else int(named[1]))
 
 
-def classify_error(error: grpc.RpcError, target: str) -> Failure:
-    """Say what an error raised by a call of `grpc.aio`, or by a blocking one, means."""
+def classify_error(error: grpc.RpcError, target: str, *, is_stream: bool = False) -> Failure:
+    """Say what an error raised by a call of `grpc.aio`, or by a blocking one, means; as `classify`."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
-    return classify(error.code(), error.details() or "", dict(error.trailing_metadata() or ()), target)
+    trailing = dict(error.trailing_metadata() or ())
+    return classify(error.code(), error.details() or "", trailing, target, is_stream=is_stream)

@@ -18,11 +18,11 @@ import numpy as np
 
 from gpkvs.batch import Op
 from gpkvs.client.codec import RETURNS_VALUE, decode, encode_lists
-from gpkvs.client.errors import ClientClosedError, DeadlineError, ServerError
+from gpkvs.client.errors import AccessDeniedError, ClientClosedError, DeadlineError, ServerError
 from gpkvs.client.retry import CODES, Failure, classify, trailing_of
 from gpkvs.client.sending import Sending
 from gpkvs.config import MIB, Limits
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.operations import OperationList, Options, ResultLists
 from gpkvs.proto.v1 import kv_pb2
 
@@ -168,7 +168,7 @@ class RequestGatherer(Sending[_Request]):
         outcomes: Iterable[Outcome]
         if not isinstance(response, Failure):
             outcomes = self._outcomes(response, [request.ops for request in calls])
-        elif isinstance(response.error, InvalidArgumentError) and not response.executed and len(calls) > 1:
+        elif len(calls) > 1 and _is_of_one(response, calls):
             # One of them is wrong, and nothing was executed: each hears what is wrong with it.
             await asyncio.gather(*(self._deliver([request]) for request in calls if not request.future.done()))
             return
@@ -208,6 +208,13 @@ class RequestGatherer(Sending[_Request]):
             _failure(failures[number], self._target) if number in failures else next(cut)
             for number in range(len(requests))
         ]
+
+
+def _is_of_one(failure: Failure, requests: Sequence[_Request]) -> bool:
+    """Whether one request may be the cause why a message of some, all of one kind, was refused."""
+    if isinstance(failure.error, AccessDeniedError) and _only_reads(requests[0].ops):  # all need the same right
+        return False
+    return failure.is_of_one and not isinstance(failure.error, NoSpaceError)
 
 
 def _filled(options: Sequence[Sequence[Options]], requests: Sequence[_Request]) -> Iterator[Options]:

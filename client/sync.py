@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, Self, cast
@@ -22,6 +23,7 @@ from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_f
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
+from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import TableExistsError, UnknownTableError
 from gpkvs.face import OWN_TIMEOUT, KeyValues, OwnTimeout, TableHandle, Timeout
 from gpkvs.fork import Origin
@@ -50,6 +52,14 @@ class Client(KeyValues):
         How often and how far apart calls are repeated, where that is safe.
     limits, message_bytes_max
         The server's limits, if they are not the defaults; the client checks them before it sends anything.
+    credentials
+        `TlsCredentials`, or those of gRPC; None: the connection is plain.
+    token
+        Of a user, as `gpkvs user token` prints it; it goes along with every call.
+    user, password
+        Instead of a token.
+    insecure_secrets
+        Send a token or password over a plain connection to another machine: everybody on the way may read it.
 
     Examples
     --------
@@ -69,8 +79,14 @@ class Client(KeyValues):
         retry: RetryPolicy | None = None,
         limits: Limits | None = None,
         message_bytes_max: int = ServerConfig.message_bytes_max,
+        credentials: TlsCredentials | grpc.ChannelCredentials | None = None,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        insecure_secrets: bool = False,
     ) -> None:
         check_table(table)
+        access = Access(credentials, token, user, password, insecure_secrets)
         self.target = target
         self._origin = Origin("the client")
         self._timeout_s = timeout
@@ -79,7 +95,8 @@ class Client(KeyValues):
         self._limits = self._known_limits = limits or Limits()
         self._is_closed = False
         self._message_bytes_max = message_bytes_max
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = access.channel(target, CHANNEL_OPTIONS)
+        self._metadata = access.metadata
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)  # made now: on a closed channel gRPC crashes
@@ -155,7 +172,7 @@ class Client(KeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         of_client = (timeout_s, self._retry, self.target, self._require_open)
         progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
-        return pieces(self._stub.Scan, progress)
+        return pieces(partial(self._stub.Scan, metadata=self._metadata), progress)
 
     def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
@@ -235,7 +252,7 @@ class Client(KeyValues):
         deadline = self._deadline(timeout)
         try:
             with self._unless_closed():
-                return method(request, timeout=_left_s(deadline))
+                return method(request, timeout=_left_s(deadline), metadata=self._metadata)
         except grpc.RpcError as error:
             failure = self._failure(error)
         raise failure.raised(is_write=is_write)
@@ -258,7 +275,7 @@ class Client(KeyValues):
         """Send one message, once."""
         try:
             with self._unless_closed():
-                response = self._stub.Batch(message, timeout=_left_s(deadline))
+                response = self._stub.Batch(message, timeout=_left_s(deadline), metadata=self._metadata)
             return decode(response, message.ops)
         except grpc.RpcError as error:
             return self._failure(error)

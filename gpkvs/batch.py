@@ -88,6 +88,8 @@ READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""
 
 
+# Plain numbers: a look at a member of an enumeration takes two calls.
+_OP_MIN, _OP_PLAIN_MAX, _OP_MAX = Op.GET.value, Op.EXISTS.value, Op.EXPIRY.value
 # In these columns one number may stand for all operations; kernels get a full copy then.
 _MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
 
@@ -157,7 +159,7 @@ class Batch:
     @cached_property
     def looks_first(self) -> bool:
         """Whether what some operation does depends on what is there (`gpkvs.engine.resolve`)."""
-        return self.conditions is not None or int(self._kinds.max()) > Op.EXISTS.value
+        return self.conditions is not None or int(self._kinds.max()) > _OP_PLAIN_MAX
 
     @cached_property
     def has_reads(self) -> bool:
@@ -324,11 +326,11 @@ class Batch:
         lowest = highest = int(self.ops[0])
         if len(self.ops) > 1:  # else NumPy would take two microseconds
             lowest, highest = int(self.ops.min()), int(self.ops.max())
-        if lowest < Op.GET.value or highest > Op.EXPIRY.value:
-            i = int(((self.ops < Op.GET.value) | (self.ops > Op.EXPIRY.value)).argmax())
+        if lowest < _OP_MIN or highest > _OP_MAX:
+            i = int(((self.ops < _OP_MIN) | (self.ops > _OP_MAX)).argmax())
             known = ", ".join(f"{op.value} is {op.name.lower()}" for op in Op)
             raise InvalidArgumentError(f"unknown operation {int(self.ops[i])}: {known}", field="ops", index=i)
-        self.__dict__["looks_first"] = self.conditions is not None or highest > Op.EXISTS.value  # nobody looks again
+        self.__dict__["looks_first"] = self.conditions is not None or highest > _OP_PLAIN_MAX  # nobody looks again
         return int(np.count_nonzero(self.has_value))
 
     def _check_conditions(self) -> None:
@@ -380,13 +382,12 @@ class Batch:
                 raise InvalidArgumentError(
                     "its elements do not lie side by side in memory: numpy.ascontiguousarray copies it", field=name
                 )
-        self._check_optional()
+        if not self.conditions is self.expected is self.expiries is None:
+            self._check_optional()
         if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
 
     def _check_optional(self) -> None:
-        if self.conditions is self.expected is self.expiries is None:
-            return
         for name, dtype in _OPTIONAL_COLUMN_TYPES.items():
             column = getattr(self, name)
             if column is None:

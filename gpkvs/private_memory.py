@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 _OWN = Path("/proc/self")
@@ -21,7 +22,8 @@ _listing = threading.Lock()  # all share one place in the open directory
 def keep_memory_private() -> None:
     """Make this process private until it ends; a program that it starts is not."""
     for name in (_IO, _DESCRIPTORS):
-        _kept[name] = os.open(_OWN / name, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # where the system gives it to nobody, it is missed later as before
+            _kept[name] = os.open(_OWN / name, os.O_RDONLY | os.O_CLOEXEC)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

@@ -351,10 +351,9 @@ class Store(KeyValues):
         found = self._tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(no_such("table", name, list(self._tables)), field="table")
-        layout = found.entry.layout
-        return OpenTable(
-            found.entry.id, found.entry.name, layout, self._number_limits if layout == U64_LAYOUT.name else self.limits
-        )
+        entry = found.index.entry
+        limits = self._number_limits if entry.layout == U64_LAYOUT.name else self.limits
+        return OpenTable(entry.id, entry.name, entry.layout, limits)
 
     def create_table(
         self,

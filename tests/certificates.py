@@ -54,6 +54,7 @@ class Authority:
         self,
         name: str,
         *names: str,
+        folder: Path | None = None,
         common_name: str = "",
         starts: datetime | None = None,
         ends: datetime | None = None,
@@ -66,6 +67,8 @@ class Authority:
             Of the files.
         names
             Subject alternative names: ``DNS:localhost``, ``IP:127.0.0.1``, ``URI:spiffe://a/b``, ``EMAIL:a@b.example``.
+        folder
+            Where; that of the CA by default.
         common_name
             The CN; `name` by default.
         starts, ends
@@ -85,7 +88,8 @@ class Authority:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_KINDS[kind](text) for kind, text in kinds]), critical=False
             )
-        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        folder = folder or self._folder
+        pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
         pair.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         pair.key.touch(mode=0o600)
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

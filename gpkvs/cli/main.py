@@ -61,6 +61,10 @@ class Gpkvs(LazyGroup):
             "Show a server's store: durability, sizes, tables, limits, the last recovery.",
         ),
         "table": ("gpkvs.cli.table:app", "Make, list and drop the tables of a running server."),
+        "user": (
+            "gpkvs.cli.user:app",
+            "Make, change and remove the users of a server, in the file that `gpkvs serve --users` reads.",
+        ),
         "top": ("gpkvs.cli.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
         "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
         "check": (

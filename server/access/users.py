@@ -227,11 +227,49 @@ def load_users(path: Path) -> Users:
         If it cannot be read, if others may read it or somebody else may change it, or if anything in it is wrong. It
         names the file, the user and the field.
     """
+    return parse_users(path, read_users(path))
+
+
+def read_users(path: Path) -> str:
+    """Return the text of a file of users.
+
+    Raises
+    ------
+    UsersError
+        If it cannot be read, or if others may read it or somebody else may change it.
+    """
     file = _Place(path)
     try:
-        content = tomllib.loads(_read(file).decode())
+        with open(path, "rb", opener=_open_at_once) as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise file.error("it is not a regular file")
+            if status.st_mode & _OTHERS_OR_GROUP_WRITE:
+                mode = f"{stat.S_IMODE(status.st_mode):04o}"
+                raise file.error(f"its mode {mode} lets others read it, or change it: chmod 600 {path}")
+            return opened.read().decode()
     except UnicodeDecodeError as error:
         raise file.error(f"byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        hint = "; `gpkvs user add` makes it" if isinstance(error, FileNotFoundError) else ""
+        raise UsersError(f"cannot read {path}: {error.strerror}{hint}") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer must not hold up the start
+
+
+def parse_users(path: Path, text: str) -> Users:
+    """Return the users that the text of a file names.
+
+    Raises
+    ------
+    UsersError
+        If anything in it is wrong. It names the file, the user and the field.
+    """
+    file = _Place(path)
+    try:
+        content = tomllib.loads(text)
     except RecursionError:
         raise file.error("it is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError is one, and so is that of a number of too many digits
@@ -240,26 +278,6 @@ def load_users(path: Path) -> Users:
         raise file.error("it has no [users]; a file without users has this line and nothing else")
     users = _Table(file, content, ("users",)).take("users", dict)
     return _without_doubles(file, [_user(file, name, table) for name, table in users.items()])
-
-
-def _read(file: _Place) -> bytes:
-    """Read the file, and look who else may do so."""
-    try:
-        with open(file.path, "rb", opener=_open_at_once) as opened:
-            status = os.fstat(opened.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise file.error("it is not a regular file")
-            if status.st_mode & _OTHERS_OR_GROUP_WRITE:
-                mode = f"{stat.S_IMODE(status.st_mode):04o}"
-                raise file.error(f"its mode {mode} lets others read it, or change it: chmod 600 {file.path}")
-            return opened.read()
-    except OSError as error:
-        hint = "; `gpkvs user add` makes it" if isinstance(error, FileNotFoundError) else ""
-        raise UsersError(f"cannot read {file.path}: {error.strerror}{hint}") from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer must not hold up the start
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gpkvs.client.errors import (
     AccessDeniedError,
     ClientError,
     DeadlineError,
+    LoginError,
     NotExecutedError,
     OutcomeUnknownError,
     ServerBusyError,
@@ -52,7 +53,7 @@ CASES: list[tuple[StatusCode, str, dict[str, str], type[GpkvsError], bool, bool,
     ),
     (StatusCode.INVALID_ARGUMENT, "operation 3, keys: empty", NOT_EXECUTED, InvalidArgumentError, False, False, False),
     (StatusCode.NOT_FOUND, "table: no table 't'", NOT_EXECUTED, UnknownTableError, False, False, False),
-    (StatusCode.UNAUTHENTICATED, "who are you", {}, AccessDeniedError, False, False, False),
+    (StatusCode.UNAUTHENTICATED, "who are you", {}, LoginError, False, False, False),
     (StatusCode.PERMISSION_DENIED, "not you", {}, AccessDeniedError, False, False, False),
     (StatusCode.UNIMPLEMENTED, "Method not found!", {}, ServerError, False, False, False),
     (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", {}, DeadlineError, False, False, True),
@@ -83,6 +84,13 @@ def test_every_status_means_one_thing(
     assert type(failure.raised(is_write=True)) is (OutcomeUnknownError if write_unknown else kind)
 
 
+@pytest.mark.parametrize("code", [StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED])
+def test_a_stream_whose_caller_was_removed_may_have_executed_its_requests(code: StatusCode) -> None:
+    assert isinstance(classify(code, "gone", {}, "host:1", is_stream=True).raised(is_write=True), OutcomeUnknownError)
+    refused = classify(code, "who are you", NOT_EXECUTED, "host:1", is_stream=True)
+    assert isinstance(refused.raised(is_write=True), AccessDeniedError)
+
+
 def test_the_servers_words_keep_their_parts() -> None:
     invalid = classify(StatusCode.INVALID_ARGUMENT, "operation 3, keys: too long", NOT_EXECUTED, "").error
     assert isinstance(invalid, InvalidArgumentError)
@@ -96,7 +104,7 @@ def test_only_what_one_operation_can_cause_splits_a_message() -> None:
     causes = {
         (code, details) for code, details, trailing, *_ in CASES if classify(code, details, trailing, "").is_of_one
     }
-    assert {code.name for code, _ in causes} == {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
+    assert {code.name for code, _ in causes} == {"INVALID_ARGUMENT", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"}
 
 
 def test_each_caller_gets_an_error_of_its_own() -> None:

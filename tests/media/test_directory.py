@@ -1,11 +1,14 @@
-"""Sizes of a new store: what the format cannot hold is refused by name."""
+"""A new store: sizes that the format cannot hold are refused by name, and its files are for its owner only."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import gpkvs
 from gpkvs.config import Sizes
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
@@ -17,6 +20,8 @@ from gpkvs.media.directory import (
 )
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_UNITS_MAX, UNIT_BYTES
+from gpkvs.recovery.copy.copy import CopySizes, copy_store
+from tests.conftest import SMALL
 
 SIZES = Sizes(index_bytes=1 << 20, heap_bytes=16 << 20, log_bytes=1 << 20, journal_bytes=8 << 20)
 LEAST_AND_MOST = {
@@ -56,3 +61,20 @@ def test_a_journal_is_whole_segments_with_room_for_four_frames(journal_bytes: in
     ring = Ring.of_size(segment_bytes, rounded)
     assert ring.segments >= 16
     assert ring.frame_words_max > 0
+
+
+@pytest.mark.parametrize("commit", ["journal", "undo"])
+def test_a_new_store_is_for_its_owner_only(tmp_path: Path, commit: str) -> None:
+    path, before = tmp_path / "above" / "store", os.umask(0)
+    try:
+        with gpkvs.open(path, commit=commit, **SMALL) as store:
+            store.create_table("other")
+            store.set(b"k", b"v")
+        copy_store(path, tmp_path / "copy", CopySizes(), lambda _step, _share: None)
+    finally:
+        os.umask(before)
+    for made in (path, tmp_path / "copy"):
+        assert made.stat().st_mode & 0o777 == 0o700
+        modes = {file.name: file.stat().st_mode & 0o777 for file in made.iterdir()}
+        assert set(modes.values()) == {0o600}, modes
+    assert path.parent.stat().st_mode & 0o777 == 0o777  # not the store's own

@@ -151,7 +151,7 @@ def test_bad_address(tmp_path: Path) -> None:
 
 
 def test_address_of_another_machine(tmp_path: Path) -> None:
-    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "192.0.2.1:7171")
+    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "192.0.2.1:7171", "--insecure-listen")
     assert "cannot listen on 192.0.2.1:7171 (listen): Cannot assign requested address" in error_line(result, 1)
 
 
@@ -322,8 +322,8 @@ def test_sizes_are_those_of_creation(start_server: StartServer) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--listen", "a..b:7000"], "cannot listen on a..b:7000"),
-        (["--metrics", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--insecure-listen", "--listen", "a..b:7000"], "cannot listen on a..b:7000"),
+        (["--insecure-listen", "--metrics", "a..b:7000"], "cannot listen on a..b:7000"),
         (["--listen", "127.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
         (["--message-bytes-max", "3GiB"], "message_bytes_max: 3,221,225,472 bytes"),
         (["--log-bytes", "9999TiB"], "log_bytes: "),
