@@ -113,6 +113,15 @@ class Metrics:
             ["certificate"],
             registry=self.registry,
         )
+        self.audit_log_good = Gauge(
+            "gpkvs_audit_log_good",
+            "1 while the audit log can be written, also without one; 0 while lines are lost",
+            registry=self.registry,
+        )
+        self.audit_log_good.set(1)
+        self.audit_lost = Counter(
+            "gpkvs_audit_lost", "Lines of the audit log that could not be written", registry=self.registry
+        )
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
         self._scan_damaged = Counter(

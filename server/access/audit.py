@@ -24,5 +24,11 @@ class AuditLog:
             If that is not possible.
         """
 
+    def reopen(self) -> None:
+        """Open the path again: the file may have been renamed."""
+
+    def close(self) -> None:
+        """Keep what was noted, and note no more."""
+
 
 NO_AUDIT = AuditLog()
