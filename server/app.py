@@ -27,10 +27,12 @@ from grpc_reflection.v1alpha import reflection
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.info import package_version
 from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.access.audit_file import AuditFile
 from gpkvs.server.access.login import Access
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
@@ -119,8 +121,6 @@ class _Server:
         self._listen = parse_address(options.server.listen, "listen")
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
         require_protection(options.server, self._listen, self._metrics_listen)
-        files = tls_files(options.server)
-        self._tls = Tls(files) if files else None
         memory_bytes_max = options.server.memory_bytes_max
         self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
@@ -128,7 +128,9 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
-        self._audit: AuditLog = NO_AUDIT
+        self._audit = self._open_audit(options.server)
+        files = tls_files(options.server)
+        self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
         sessions = Sessions(self._memory.has_requests)
         users = self._users_file.users if self._users_file else None
@@ -139,18 +141,23 @@ class _Server:
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
 
+    def _open_audit(self, config: ServerConfig) -> AuditLog:
+        return AuditFile(config.audit_log, config.audit_bytes_max, self._metrics) if config.audit_log else NO_AUDIT
+
     async def run(self) -> None:
         """Start, serve, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         gate = Gate()
         async with AsyncExitStack() as stack:
+            stack.callback(self._audit.close)
             stack.callback(_ignore_signals)
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:
                 signal.signal(stopping, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number, stop))
             signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._reload))
             log_start()
+            self._audit.note("start", version=package_version(), pid=os.getpid())
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
             stack.callback(self._engine_thread.shutdown)
@@ -183,6 +190,7 @@ class _Server:
     def _reload(self) -> None:
         """Read again what may change while the server runs."""
         self._options.reload()
+        self._audit.reopen()
         for files in (self._tls, self._users_file):
             if files:
                 asyncio.get_running_loop().run_in_executor(None, files.reload)

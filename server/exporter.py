@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -27,7 +26,6 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
-from gpkvs.private_memory import own_descriptors
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
 from gpkvs.server.tls import Tls
@@ -42,7 +40,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # they are a second series beside each counter, which nobody reads
         self.registry = CollectorRegistry()
-        _ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
         operations = Counter(
             "gpkvs_operations",
@@ -112,6 +110,15 @@ class Metrics:
             "When the first of the certificates in force ends: the server's chain, the CAs of clients",
             ["certificate"],
             registry=self.registry,
+        )
+        self.audit_log_good = Gauge(
+            "gpkvs_audit_log_good",
+            "1 while the audit log can be written, also without one; 0 while lines are lost",
+            registry=self.registry,
+        )
+        self.audit_log_good.set(1)
+        self.audit_lost = Counter(
+            "gpkvs_audit_lost", "Lines of the audit log that could not be written", registry=self.registry
         )
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
@@ -184,18 +191,6 @@ class Metrics:
         if self._store:
             self.registry.unregister(self._store)
             self._store = None
-
-
-class _ProcessCollector(ProcessCollector):
-    """The library's, which cannot see the open files of a process whose memory is private."""
-
-    def collect(self) -> Iterator[Metric]:
-        families = list(super().collect())
-        yield from families
-        if not any(family.name == "process_open_fds" for family in families):
-            yield GaugeMetricFamily("process_open_fds", "Open files", value=len(own_descriptors()))
-            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            yield GaugeMetricFamily("process_max_fds", "Open files that the process may have", value=limit)
 
 
 class _ProcessIoCollector(Collector):

@@ -48,19 +48,26 @@ class _Json(_Text):
         return json.dumps({**line, **fields}, default=str)
 
 
-class _ClientsThatStay(logging.Filter):
-    """Drops gRPC's traceback for each response whose client went away: that is no fault of the server."""
+class _FaultsOfTheServer(logging.Filter):
+    """Drops gRPC's tracebacks for what only clients can help.
+
+    They are for each response whose client went away, and for each header that is not UTF-8: that one repeats the
+    header, which may be a password.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
-        return kind is None or not issubclass(kind, cygrpc.ExecuteBatchError)
+        return kind is None or not (
+            issubclass(kind, cygrpc.ExecuteBatchError)
+            or (issubclass(kind, UnicodeDecodeError) and record.name.startswith("grpc."))
+        )
 
 
 def configure(log_format: LogFormat, level: LogLevel) -> None:
     """Log everything from a level on to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    handler.addFilter(_ClientsThatStay())
+    handler.addFilter(_FaultsOfTheServer())
     logging.basicConfig(handlers=[handler], force=True)
     set_level(level)
 

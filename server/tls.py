@@ -21,6 +21,7 @@ import grpc
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.server.access.audit import NO_AUDIT, AuditLog
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -87,6 +88,8 @@ class Tls:
     ----------
     files
         Where it comes from.
+    audit
+        Notes the changes of the files.
 
     Raises
     ------
@@ -94,8 +97,9 @@ class Tls:
         If a file is wrong.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, audit: AuditLog = NO_AUDIT) -> None:
         self.files = files
+        self._audit = audit
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
         self._take(_load(files))
@@ -138,11 +142,17 @@ class Tls:
             except TlsError as error:
                 self.is_good = False
                 _log.error("%s; TLS stays as it was", error, extra={"event": "tls_changed", "good": False})
+                self._audit.note("tls_changed", good=False)
                 return
             self.is_good = True
             end = self._ends["server"]
-            fields = {"event": "tls_changed", "good": True, "certificate_end": end.isoformat()}
-            _log.info("TLS files read again; the certificate ends on %s", f"{end:%Y-%m-%d}", extra=fields)
+            fields = {"good": True, "certificate_end": end.isoformat()}
+            _log.info(
+                "TLS files read again; the certificate ends on %s",
+                f"{end:%Y-%m-%d}",
+                extra={"event": "tls_changed", **fields},
+            )
+            self._audit.note("tls_changed", **fields)
 
 
 def names_of_call(properties: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:

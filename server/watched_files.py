@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _LOOK_SECONDS = 0.25
+_CLOSE_SECONDS_MAX = 1.0
 
 
 class WatchedFiles:
@@ -29,14 +30,14 @@ class WatchedFiles:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that waits for a disk ends later."""
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS_MAX)
 
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK_SECONDS):
             seen = [_look(path) for path in self._paths]
-            if seen != self._seen:
+            if seen != self._seen and not self._closed.is_set():
                 self._seen = seen
                 self._changed()
 

@@ -67,6 +67,7 @@ class Server:
             time.sleep(0.01)
         self.target, self.metrics_address = ready.read_text().split()
         any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self.metrics_headers: dict[str, str] = {}  # what `metric` shows
         self.metrics_url, self._context = f"http://{self.metrics_address}", None
         if authority is None:
             self.channel = grpc.insecure_channel(self.target, any_size)
@@ -78,7 +79,8 @@ class Server:
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have these labels."""
-        with urllib.request.urlopen(f"{self.metrics_url}/metrics", timeout=30, context=self._context) as response:
+        request = urllib.request.Request(f"{self.metrics_url}/metrics", headers=self.metrics_headers)
+        with urllib.request.urlopen(request, timeout=30, context=self._context) as response:
             text = response.read().decode()
         return sum(
             sample.value

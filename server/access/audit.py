@@ -24,5 +24,11 @@ class AuditLog:
             If that is not possible.
         """
 
+    def reopen(self) -> None:
+        """Open the path again: the file may have been renamed."""
+
+    def close(self) -> None:
+        """Note that the server stops, and nothing more."""
+
 
 NO_AUDIT = AuditLog()

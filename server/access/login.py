@@ -12,6 +12,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -24,10 +25,11 @@ from gpkvs.server.access.passwords import Passwords, PasswordsBusyError
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.throttle import Throttle
-from gpkvs.server.access.users import Token, User, Users, certificate_name, parse_token
+from gpkvs.server.access.users import TOKEN_PREFIX, Token, User, Users, certificate_name, parse_token
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.tls import names_of_call
 
+_TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text
 _HEADER = "authorization"
 _MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
 _WRONG = "wrong user, password or token"
@@ -117,8 +119,8 @@ class Access:
         caller = (
             self._by_certificate(names_of_call(context.auth_context())) if header is None else self._at_once(header)
         )
-        if caller is not None and self._sessions.is_new(context.peer(), caller):
-            self._logged_in(caller, end_of(context.peer()).address)
+        if caller is not None and self._sessions.is_new(peer := context.peer(), caller):
+            self._logged_in(caller, end_of(peer).address)
         return caller
 
     async def caller(self, context: grpc.aio.ServicerContext) -> Caller:
@@ -179,23 +181,30 @@ class Access:
 
     def _at_once(self, header: str) -> Caller | None:
         """Return whose header this is, if it takes no check of a password to tell, and the login is right."""
-        match _parse(header):
-            case str(text):
-                found = self._token(text)
-                if found is not None:
-                    caller = self._caller(found[0], "token", found[1].id)
-                    return caller if time.time() < caller.ends else None
-            case (name, password):
-                user = self._users.by_name.get(name)
-                if user is not None and self._passwords.known(user, password):
-                    return self._caller(user, "password")
+        if header.startswith("Bearer "):  # as nearly all write it, at each call
+            return self._by_token(header[7:])
+        shown = _parse(header)
+        if isinstance(shown, str):
+            return self._by_token(shown)
+        if shown is not None:
+            name, password = shown
+            user = self._users.by_name.get(name)
+            if user is not None and self._passwords.known(user, password):
+                return self._caller(user, "password")
         return None
+
+    def _by_token(self, text: str) -> Caller | None:
+        found = self._token(text)
+        if found is None:
+            return None
+        caller = self._caller(found[0], "token", found[1].id)
+        return caller if time.time() < caller.ends else None
 
     def _token(self, text: str) -> tuple[User, Token] | None:
         """Return the token of a text and whose it is, also if it has ended."""
-        parsed = parse_token(text)
-        found = parsed and self._users.token(parsed[0])
-        return found if parsed and found and compare_digest(parsed[1], found[1].sha256) else None
+        # `parse_token` would look at each character first: what has the right SHA-256 has the right form.
+        found = self._users.token(text[_TOKEN_ID])
+        return found if found and compare_digest(sha256(text.encode()).digest(), found[1].sha256) else None
 
     def _by_certificate(self, names: Sequence[str]) -> Caller | None:
         for text in names:
@@ -243,9 +252,12 @@ class Access:
         found = self._token(text)
         if found is not None:
             return token_ended(*found)
-        self._require_patience(address, "", "token")
-        self._throttle.begin(address, "")
-        self._throttle.failed(address, "")
+        parsed = parse_token(text)
+        if parsed is None:
+            return LoginError(_WRONG, "malformed", method="token")
+        self._require_patience(address, parsed[0], "token")
+        self._throttle.begin(address, parsed[0])
+        self._throttle.failed(address, parsed[0])
         return LoginError(_WRONG, "wrong", method="token")
 
     async def _by_password(self, name: str, password: str, address: str) -> Caller:

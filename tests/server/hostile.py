@@ -14,13 +14,14 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import DELETE
 
 MIB = 1 << 20
 
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
@@ -32,12 +33,24 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _headers(fields: dict[str, str]) -> bytes:
+def _headers(fields: Mapping[str, str | bytes]) -> bytes:
     """Write headers as HPACK allows it without tables and codes."""
     parts = []
     for name, value in fields.items():
-        parts.append(b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode())
+        data = value if isinstance(value, bytes) else value.encode()
+        parts.append(b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(data)]) + data)
     return b"".join(parts)
+
+
+def _call_headers(path: str, more: Mapping[str, str | bytes]) -> bytes:
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "hostile"}
+    return _headers({**fields, "te": "trailers", "content-type": "application/grpc", **more})
+
+
+def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
+    """Return the bytes of a connection with one call of an empty message, with more headers."""
+    headers = _frame(_HEADERS, _END_HEADERS, 1, _call_headers(path, more))
+    return _PREFACE + _frame(_SETTINGS, 0, 0) + headers + _frame(_DATA, _END_STREAM, 1, bytes(5))
 
 
 class Hostile:
@@ -55,7 +68,7 @@ class Hostile:
         self._unsent: dict[int, memoryview] = {}
         self._ends: dict[int, bool] = {}
         settings = struct.pack(">HIHI", _HEADER_TABLE_SIZE, 0, _INITIAL_WINDOW_SIZE, 0)
-        self._out = bytearray(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
+        self._out = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
 
     @property
     def open_calls(self) -> int:
@@ -68,16 +81,7 @@ class Hostile:
     def call(self, path: str, data: bytes | memoryview, *, ends: bool = True, encoding: str = "identity") -> None:
         """Begin a call that will send this, and say that it is all, or not."""
         stream, self._next = self._next, self._next + 2
-        fields = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": path,
-            ":authority": "hostile",
-            "te": "trailers",
-            "content-type": "application/grpc",
-            "grpc-encoding": encoding,
-        }
-        self._out += _frame(_HEADERS, _END_HEADERS, stream, _headers(fields))
+        self._out += _frame(_HEADERS, _END_HEADERS, stream, _call_headers(path, {"grpc-encoding": encoding}))
         self._windows[stream] = self._first_window
         self._unsent[stream] = memoryview(data)
         self._ends[stream] = ends

@@ -1,0 +1,235 @@
+"""The audit log in a file: a JSON object a line, with its time, its event, and what the event says of itself.
+
+A thread of its own writes: the event loop never waits for the disk, and data calls go on without it. What could not be
+written is counted, and a line ``lost`` says so as soon as there is room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.server.access.audit import AuditError, AuditLog
+from gpkvs.server.access.fold import Fields, Fold
+from gpkvs.server.access.rotated_file import RotatedFile
+from gpkvs.server.exporter import Metrics
+from gpkvs.text import counted
+
+_log = logging.getLogger("gpkvs.server")
+
+FILES_MAX = 8
+QUEUE_LINES_MAX = 4096
+REQUIRED_MAX = 64  # lines that calls wait for
+REQUIRED_SECONDS_MAX = 10.0
+_TEXT_MAX = 200  # characters of what a client sent
+_RETRY_SECONDS = 1.0
+_CLOSE_SECONDS_MAX = 5.0
+
+
+class _Line(NamedTuple):
+    data: bytes
+    durable: Future[None] | None = None  # if somebody waits for it
+
+
+class AuditFile(AuditLog):
+    """Writes into a file; notes are taken from any thread.
+
+    Parameters
+    ----------
+    path
+        The file; see `gpkvs.server.access.rotated_file`.
+    bytes_max
+        Size of a file.
+    metrics
+        Says whether lines can be written, and how many were lost.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the file cannot be written.
+    """
+
+    def __init__(self, path: Path, bytes_max: int, metrics: Metrics) -> None:
+        self._path = path
+        self._metrics = metrics
+        try:
+            self._file = RotatedFile(path, bytes_max, FILES_MAX)
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot write {path}: {error.strerror}", field="audit_log") from error
+        self._folds = {
+            "refused": Fold(1.0, ("address", "user", "reason")),
+            "admin": Fold(60.0, ("address", "user", "rpc")),
+        }
+        self._wake = threading.Condition()
+        self._queue: list[_Line] = []
+        self._required = 0
+        self._lost = 0  # lines that the log does not tell of yet
+        self._is_renamed = self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def note(self, event: str, **fields: object) -> None:
+        """Note what has happened; never waits. What happens over and over is counted (`gpkvs.server.access.fold`)."""
+        fields = {name: _cut(value) for name, value in fields.items()}
+        with self._wake:
+            if event not in self._folds or self._folds[event].admits(fields, time.monotonic()):
+                self._put(event, fields)
+            self._wake.notify()
+
+    async def require(self, event: str, **fields: object) -> None:
+        """Note what is about to happen, durably; it must not happen after an error.
+
+        Raises
+        ------
+        AuditError
+            If that is not possible now.
+        """
+        durable: Future[None] = Future()
+        line = _Line(_pack(event, {name: _cut(value) for name, value in fields.items()}), durable)
+        with self._wake:
+            if self._required >= REQUIRED_MAX:
+                raise _refusal(f"{self._required} calls wait for it")
+            self._required += 1
+            durable.add_done_callback(self._forget)
+            self._queue.append(line)
+            self._wake.notify()
+        try:
+            async with asyncio.timeout(REQUIRED_SECONDS_MAX):
+                await asyncio.wrap_future(durable)
+        except TimeoutError:
+            raise _refusal(f"its disk does not answer for {REQUIRED_SECONDS_MAX:.0f} s") from None
+        except OSError as error:
+            raise _refusal(error.strerror) from error
+
+    def reopen(self) -> None:
+        """Open the path again: the file may have been renamed."""
+        with self._wake:
+            self._is_renamed = True
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Write what waits and that the server stops, and end; a disk that hangs is given up."""
+        with self._wake:
+            self._put_ended(math.inf)
+            self._put("stop", {})
+            self._is_closed = True
+            self._wake.notify()
+        self._thread.join(_CLOSE_SECONDS_MAX)
+
+    def _forget(self, _durable: Future[None]) -> None:
+        with self._wake:
+            self._required -= 1
+
+    def _put(self, event: str, fields: Fields) -> None:
+        if len(self._queue) < QUEUE_LINES_MAX:
+            self._queue.append(_Line(_pack(event, fields)))
+        else:
+            self._lose(f"{QUEUE_LINES_MAX:,} lines wait for its disk")
+
+    def _put_ended(self, now: float) -> None:
+        for event, fold in self._folds.items():
+            for fields in fold.ended(now):
+                self._put(event, fields)
+
+    def _run(self) -> None:
+        """Write lines until the log is closed; in the thread."""
+        is_last = False
+        while not is_last:
+            with self._wake:
+                self._wake.wait_for(lambda: self._queue or self._is_closed or self._is_renamed, self._idle_seconds())
+                self._put_ended(time.monotonic())
+                lines, self._queue = self._queue, []
+                is_renamed, self._is_renamed = self._is_renamed, False
+                is_last = self._is_closed
+            if is_renamed:
+                self._file.close()  # the next line opens it again
+            self._write(lines)
+        self._file.close()
+
+    def _idle_seconds(self) -> float | None:
+        """Return how long the thread may wait for lines."""
+        ends = [fold.next_end for fold in self._folds.values()]
+        if self._lost:
+            ends.append(time.monotonic() + _RETRY_SECONDS)
+        return None if min(ends) == math.inf else max(0.0, min(ends) - time.monotonic())
+
+    def _write(self, lines: list[_Line]) -> None:
+        """Write lines, and make all durable at once that calls wait for."""
+        self._tell_lost()
+        required = []
+        for data, durable in lines:
+            # A call that is gone is not executed, and so it is not noted.
+            if durable and not durable.set_running_or_notify_cancel():
+                continue
+            try:
+                self._file.append(data)
+            except OSError as error:
+                self._fail(durable, error)
+            else:
+                required += [durable] if durable else []
+        try:
+            if required:
+                self._file.sync()
+        except OSError as error:
+            for durable in required:
+                self._fail(durable, error)
+        else:
+            for durable in required:
+                durable.set_result(None)
+
+    def _fail(self, durable: Future[None] | None, error: OSError) -> None:
+        with self._wake:
+            self._lose(error.strerror)
+        if durable:
+            durable.set_exception(error)
+
+    def _lose(self, reason: str | None) -> None:
+        """Count a line as lost."""
+        if not self._lost:
+            self._metrics.audit_log_good.set(0)
+            _log.error("cannot write the audit log %s: %s", self._path, reason, extra={"event": "audit", "good": False})
+        self._lost += 1
+        self._metrics.audit_lost.inc()
+
+    def _tell_lost(self) -> None:
+        """Say in the log how many lines are missing, if it can be written again."""
+        lost = self._lost
+        if not lost:
+            return
+        with suppress(OSError):
+            self._file.append(_pack("lost", {"count": lost}))
+            with self._wake:
+                self._lost -= lost
+            text = counted(lost, "line")
+            _log.info("the audit log is written again; lost: %s", text, extra={"event": "audit", "good": True})
+            self._metrics.audit_log_good.set(1)
+
+
+def _pack(event: str, fields: Fields) -> bytes:
+    """Return the line of an event; JSON escapes all that is no plain ASCII."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": now, "event": event, **fields}, default=str).encode() + b"\n"
+
+
+def _cut(value: object) -> object:
+    """Return a value whose texts are short: clients sent some of them."""
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_MAX else f"{value[:_TEXT_MAX]}... ({counted(len(value), 'character')})"
+    if isinstance(value, Mapping):
+        return {name: _cut(part) for name, part in value.items()}
+    return value
+
+
+def _refusal(reason: str | None) -> AuditError:
+    return AuditError(f"the audit log cannot be written ({reason}), so this was not done: see the server's log")

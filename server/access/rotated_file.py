@@ -1,0 +1,101 @@
+"""A file of lines of a bounded size: what was in it is kept under the names FILE.1, FILE.2 and so on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+class RotatedFile:
+    """Appends lines; used in one thread.
+
+    Parameters
+    ----------
+    path
+        The file; if it is a link, the file that it leads to.
+    bytes_max
+        A line that would make the file larger begins a new one.
+    files_max
+        So many are kept; the oldest goes.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened. A failed method can be tried again.
+    """
+
+    def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
+        self._path = path.resolve()
+        self._bytes_max = bytes_max
+        self._kept = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, files_max))]
+        self._file = -1
+        self._open()
+
+    def append(self, line: bytes) -> None:
+        """Write a line whole, or nothing of it."""
+        if self._file < 0 or os.fstat(self._file).st_nlink == 0:
+            self.reopen()
+        size = os.fstat(self._file).st_size
+        if size and size + len(line) > self._bytes_max:
+            self._rotate()
+            size = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, size)
+            raise
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        try:
+            os.fsync(self._file)
+        except OSError:
+            self.close()  # a second fsync of the same open file would not say that pages were lost
+            raise
+
+    def reopen(self) -> None:
+        """Open the path again: the file may have been renamed or removed."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> None:
+        # A pipe that nobody reads would hold up the opening for ever.
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
+            if status.st_size and os.pread(file, 1, status.st_size - 1) != b"\n":
+                os.write(file, b"\n")  # a crash cut the last line off
+            _sync_folder(self._path.parent)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def _rotate(self) -> None:
+        """Begin a new file. A crash on the way leaves a name out, and loses nothing."""
+        self.sync()
+        for older, newer in zip(self._kept[:0:-1], self._kept[-2::-1], strict=True):
+            with suppress(FileNotFoundError):
+                newer.replace(older)
+        self.reopen()
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
