@@ -15,6 +15,7 @@ from tests.mutants import (
     scan,
     server,
     storage,
+    users,
 )
 from tests.mutants.mutant import Mutant
 
@@ -31,6 +32,7 @@ _ALL: tuple[Mutant, ...] = (
     *operations.MUTANTS,
     *exports.MUTANTS,
     *faces.MUTANTS,
+    *users.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
