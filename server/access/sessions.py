@@ -35,6 +35,10 @@ class Sessions:
         self._forgetting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
+    def __len__(self) -> int:
+        """Return how many connections are known."""
+        return len(self._callers)
+
     def begin(self, port: int) -> None:
         """Take the connections for those to this port."""
         self._port = port
