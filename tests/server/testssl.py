@@ -36,9 +36,10 @@ ACCEPTED = {"cert_revocation", "DNS_CAArecord", "HSTS", "security_headers"}
 def findings(program: str, address: str, authority: Authority, folder: Path) -> list[dict[str, Any]]:
     """Return all findings at one port."""
     report = folder / f"{address.replace(':', '-')}.json"
-    options = ["--quiet", "--warnings", "batch", "--color", "0", "--overwrite", "--jsonfile", str(report)]
+    options = ["--quiet", "--warnings", "batch", "--color", "0", "--jsonfile", str(report)]
     found: list[dict[str, Any]] = []
     for _ in range(2):  # on a busy machine it may give up at its first connection
+        report.unlink(missing_ok=True)
         subprocess.run(
             [program, *options, "--add-ca", str(authority.path), "--ip", "one", address],
             stdin=subprocess.DEVNULL,
