@@ -1,29 +1,26 @@
 """A process whose memory nobody else sees: it leaves no core, and no program of the same user may look into it.
 
-Linux then keeps some files of ``/proc/self`` for root. Those that the process itself goes on reading are opened before.
+Linux then gives its files in ``/proc`` to root. The process may still read those that everybody may read, and list its
+open files. The one file for the owner only that it goes on reading is opened before.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 
-_OWN = Path("/proc/self")
+_IO = Path("/proc/self/io")
 _PR_SET_DUMPABLE = 4
-_IO, _DESCRIPTORS = "io", "fd"
 
-_kept: dict[str, int] = {}
-_listing = threading.Lock()  # all share one place in the open directory
+_kept: list[int] = []  # the open `_IO` of a private process
 
 
 def keep_memory_private() -> None:
     """Make this process private until it ends; a program that it starts is not."""
-    for name in (_IO, _DESCRIPTORS):
-        with suppress(OSError):  # where the system gives it to nobody, it is missed later as before
-            _kept[name] = os.open(_OWN / name, os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):  # where the system gives it to nobody, `own_io` says so
+        _kept.append(os.open(_IO, os.O_RDONLY | os.O_CLOEXEC))
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -35,17 +32,4 @@ def own_io() -> str:
     OSError
         If the system does not give it.
     """
-    kept = _kept.get(_IO)
-    return (_OWN / _IO).read_text() if kept is None else os.pread(kept, 4096, 0).decode()
-
-
-def own_descriptors() -> list[int]:
-    """Return the open files of this process, by their numbers; that of the listing itself may be among them.
-
-    Raises
-    ------
-    OSError
-        If the system does not give them.
-    """
-    with _listing, os.scandir(_kept.get(_DESCRIPTORS, _OWN / _DESCRIPTORS)) as entries:
-        return [int(entry.name) for entry in entries]
+    return os.pread(_kept[0], 4096, 0).decode() if _kept else _IO.read_text()

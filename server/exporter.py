@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -27,7 +26,6 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
-from gpkvs.private_memory import own_descriptors
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
 from gpkvs.server.tls import Tls
@@ -42,7 +40,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # they are a second series beside each counter, which nobody reads
         self.registry = CollectorRegistry()
-        _ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
         operations = Counter(
             "gpkvs_operations",
@@ -193,18 +191,6 @@ class Metrics:
         if self._store:
             self.registry.unregister(self._store)
             self._store = None
-
-
-class _ProcessCollector(ProcessCollector):
-    """The library's, which cannot see the open files of a process whose memory is private."""
-
-    def collect(self) -> Iterator[Metric]:
-        families = list(super().collect())
-        yield from families
-        if not any(family.name == "process_open_fds" for family in families):
-            yield GaugeMetricFamily("process_open_fds", "Open files", value=len(own_descriptors()))
-            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            yield GaugeMetricFamily("process_max_fds", "Open files that the process may have", value=limit)
 
 
 class _ProcessIoCollector(Collector):

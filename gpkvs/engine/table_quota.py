@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.files import StoreFiles
-from gpkvs.private_memory import own_descriptors
 
+_OPEN_FILES = Path("/proc/self/fd")
 # Of the open files that the process may have, tables leave this share to connections, and at least so many.
 _LEFT_SHARE = 4
 _LEFT_MIN = 64
@@ -67,7 +68,7 @@ def _require_open_files() -> None:
     if limit == resource.RLIM_INFINITY:
         return
     try:
-        open_files = len(own_descriptors())
+        open_files = sum(1 for _ in _OPEN_FILES.iterdir())
     except OSError:  # no /proc: opening the file will tell
         return
     left = max(_LEFT_MIN, limit // _LEFT_SHARE)

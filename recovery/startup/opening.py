@@ -159,7 +159,7 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
 def usual_commit(directory: Path, durability: DurabilityName, wanted: CommitName) -> str:
     """Return the commit that a new store in an existing directory would have: ``undo`` or ``journal``."""
     lock = directory / LOCK_FILE
-    lock.touch(mode=0o600)  # `find_domain` looks at it
+    lock.touch()  # `find_domain` looks at it
     try:
         return choose_commit(wanted, find_domain(directory, durability)).name.lower()
     finally:

@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,10 +34,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gpkvs.config import ServerConfig
+from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.server.http_port import CONNECTIONS_MAX
+from gpkvs.server import app as server_app
+from gpkvs.server.app import ServeOptions
+from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from gpkvs.server.tls import Tls, TlsError, TlsFiles, names_of_call, names_of_certificate, tls_files
 from tests.certificates import HERE, Authority, Pair, server_options
 from tests.server.wire import GET, SET, batch
@@ -218,6 +221,7 @@ def test_handshakes_that_never_end_keep_nobody_out_of_the_metrics(site: Site) ->
         for client in idle[::2]:
             client.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
         assert site.get("/metrics", site.client)[0] == 200
+        idle[0].settimeout(CONNECTION_SECONDS_MAX / 2)
         with suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest made room
     finally:
@@ -409,6 +413,22 @@ def test_a_wrong_file_ends_the_start_with_a_line(files: TlsFiles, tmp_path: Path
 def test_settings_that_lack_a_file(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{field}: TLS takes a certificate"):
         tls_files(ServerConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_private"), [({}, False), ({"tls_key": Path("key")}, True), ({"users": Path("users")}, True)]
+)
+def test_a_server_with_secrets_keeps_its_memory_private(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], is_private: bool
+) -> None:
+    done: list[str] = []
+    for name in ("keep_memory_private", "_Server", "raise_open_files"):
+        monkeypatch.setattr(server_app, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    with pytest.raises(AttributeError, match="run"):  # what stands in for the server has no such method
+        server_app.run(ServeOptions(Path("store"), StoreConfig(), ServerConfig(**settings)))
+    assert ("keep_memory_private" in done) == is_private
+    assert done[-1] == "_Server"  # which reads the key
 
 
 NAMES = (
