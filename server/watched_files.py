@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+_log = logging.getLogger("gpkvs.server")
+
 _LOOK_SECONDS = 0.25
+AGAIN_SECONDS = 60.0
 
 
 class WatchedFiles:
@@ -17,31 +22,49 @@ class WatchedFiles:
     paths
         The files; links are followed.
     changed
-        Called in that thread after a change of any of them.
+        Called in that thread after a change of any of them. It returns whether the files can be used: if not, it is
+        called again after a while, since what keeps them from use may pass without a change.
+    again_seconds
+        That while.
     """
 
-    def __init__(self, paths: Iterable[Path], changed: Callable[[], object]) -> None:
+    def __init__(
+        self, paths: Iterable[Path], changed: Callable[[], bool], *, again_seconds: float = AGAIN_SECONDS
+    ) -> None:
         self._paths = tuple(paths)
         self._changed = changed
-        self._seen = [_look(path) for path in self._paths]
+        self._again_seconds = again_seconds
+        self._seen = self._look()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watched-files", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; not called by it."""
         self._closed.set()
         self._thread.join()
 
     def _watch(self) -> None:
+        again = float("inf")
         while not self._closed.wait(_LOOK_SECONDS):
-            seen = [_look(path) for path in self._paths]
-            if seen != self._seen:
+            seen = self._look()
+            if seen != self._seen or time.monotonic() >= again:
                 self._seen = seen
-                self._changed()
+                again = float("inf") if self._can_be_used() else time.monotonic() + self._again_seconds
+
+    def _can_be_used(self) -> bool:
+        try:
+            return self._changed()
+        except Exception:  # noqa: BLE001 - the thread must go on, or no later change would be seen
+            _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
+            return False
+
+    def _look(self) -> list[tuple[int, ...]]:
+        return [_state(path) for path in self._paths]
 
 
-def _look(path: Path) -> tuple[int, ...]:
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what differs after any change, also of a link on the way to a file."""
     try:
         found = path.stat()
     except OSError as error:

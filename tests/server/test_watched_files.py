@@ -1,0 +1,90 @@
+"""Files that are watched: every way to change one is seen, and nothing ends the watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+
+from gpkvs.server.watched_files import WatchedFiles
+
+SEEN_SECONDS_MAX = 30
+UNSEEN_SECONDS = 0.6  # two looks
+
+
+class Watch:
+    """Two watched files, one of them behind a link to its folder, as orchestrators mount them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "version-1").mkdir()
+        (folder / "version-1" / "file").write_text("a")
+        (folder / "now").symlink_to("version-1")
+        self.file, self.linked = folder / "file", folder / "now" / "file"
+        self.file.write_text("a")
+        self.calls: Queue[None] = Queue()
+        self.answers: list[Callable[[], bool]] = []
+        self.watched = WatchedFiles([self.file, self.linked], self.changed, again_seconds=0.1)
+
+    def changed(self) -> bool:
+        self.calls.put(None)
+        return self.answers.pop()() if self.answers else True
+
+    def was_seen(self) -> bool:
+        try:
+            self.calls.get(timeout=SEEN_SECONDS_MAX)
+        except Empty:
+            return False
+        return True
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    made = Watch(tmp_path)
+    yield made
+    made.watched.close()
+
+
+def write_other(watch: Watch) -> None:
+    (watch.folder / "version-2").mkdir()
+    (watch.folder / "version-2" / "file").write_text("a")
+    (watch.folder / "next").symlink_to("version-2")
+    (watch.folder / "next").rename(watch.folder / "now")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda watch: watch.file.write_text("b"),
+        lambda watch: watch.file.unlink(),
+        lambda watch: watch.file.chmod(0o640),
+        lambda watch: (watch.folder / "version-1" / "file").write_text("b"),
+        lambda watch: (watch.folder / "now").unlink(),
+        write_other,
+    ],
+)
+def test_every_change_is_seen_once(watch: Watch, change: Callable[[Watch], object]) -> None:
+    change(watch)
+    assert watch.was_seen()
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
+
+
+def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:
+    watch.answers = [lambda: False, lambda: False]
+    watch.file.write_text("b")
+    assert all(watch.was_seen() for _ in range(3))
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
+
+
+def test_a_failure_does_not_end_the_watch(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    watch.answers = [lambda: bool(1 // 0)]
+    watch.file.write_text("b")
+    assert watch.was_seen()
+    assert watch.was_seen()  # again
+    assert f"cannot read {watch.file}" in caplog.text
+    watch.file.write_text("c")
+    assert watch.was_seen()
