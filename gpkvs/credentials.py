@@ -247,3 +247,7 @@ def _is_loopback_address(address: str) -> bool:
         return ipaddress.ip_address(found["bracketed"] or found["host"] or found["bare"]).is_loopback
     except ValueError:
         return False
+
+
+PLAIN: Final = Access()
+"""No TLS, and no login."""

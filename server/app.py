@@ -144,17 +144,13 @@ class _Server:
     def _open_audit(self, config: ServerConfig) -> AuditLog:
         return AuditFile(config.audit_log, config.audit_bytes_max, self._metrics) if config.audit_log else NO_AUDIT
 
-    def _stop_audit(self) -> None:
-        self._audit.note("stop")
-        self._audit.close()
-
     async def run(self) -> None:
         """Start, serve, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         gate = Gate()
         async with AsyncExitStack() as stack:
-            stack.callback(self._stop_audit)
+            stack.callback(self._audit.close)
             stack.callback(_ignore_signals)
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:

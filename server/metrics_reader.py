@@ -8,14 +8,22 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from itertools import pairwise
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpkvs.credentials import PLAIN, Access, TlsCredentials
 from gpkvs.engine.meter import PHASES, WRITE_PHASES
 from gpkvs.errors import GpkvsError
 
 _SECONDS_MAX = 5.0
 _DEVICE_BYTES = "gpkvs_process_written_bytes_total"
+
+
+_WHY = {
+    401: "it wants a login: --token-file, or --user and --password-file",
+    403: "this user may not read metrics: an administrator gives rights with gpkvs user rights",
+}
 
 
 class ScrapeError(GpkvsError):
@@ -29,22 +37,28 @@ class Scrape:
     ----------
     address
         HOST:PORT of the metrics.
+    access
+        What the server wants to see; by default nothing, over plain HTTP.
 
     Raises
     ------
     ScrapeError
         If nothing responds there, or the response is not the metrics of a gpkvs server.
+    InvalidArgumentError
+        If a secret would leave this machine in plain, or a file of the TLS credentials cannot be used.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, access: Access = PLAIN) -> None:
         self.at_seconds = time.monotonic()
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         try:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=_SECONDS_MAX) as response:
-                text = response.read().decode()
+            text = _read(address, access)
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     self._samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+        except urllib.error.HTTPError as error:
+            why = _WHY.get(error.code, f"HTTP status {error.code}")
+            raise ScrapeError(f"no metrics at {address}: {why}") from error
         except urllib.error.URLError as error:
             raise ScrapeError(f"no metrics at {address}: {error.reason} (--metrics of gpkvs serve?)") from error
         except (OSError, HTTPException, ValueError) as error:
@@ -71,6 +85,27 @@ class Scrape:
         for labels, value in self._samples.get(name, ()):
             sums[labels[label]] = sums.get(labels[label], 0.0) + value
         return sums
+
+
+def _read(address: str, access: Access) -> str:
+    """Return the text of all metrics; a redirection is not followed, and no proxy is asked: it would see the header."""
+    access.check_target(address)
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirection()]
+    scheme = "http"
+    if isinstance(access.credentials, TlsCredentials):
+        scheme = "https"
+        handlers.append(urllib.request.HTTPSHandler(context=access.credentials.context()))
+    request = urllib.request.Request(f"{scheme}://{address}/metrics")
+    if access.header is not None:
+        request.add_header("Authorization", access.header)
+    with urllib.request.build_opener(*handlers).open(request, timeout=_SECONDS_MAX) as response:
+        text: str = response.read().decode()
+    return text
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_given: Any) -> None:
+        return None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 _log = logging.getLogger("gpkvs.server")
 
 _LOOK_SECONDS = 0.25
+_CLOSE_SECONDS_MAX = 1.0
 AGAIN_SECONDS = 60.0
 
 
@@ -34,20 +35,22 @@ class WatchedFiles:
         self._paths = tuple(paths)
         self._changed = changed
         self._again_seconds = again_seconds
-        self._seen = self._look()
+        self._seen = self._look_at_all()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watched-files", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; not called by it."""
+        """End the thread; one that waits for a disk ends later. Not called by it."""
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS_MAX)
 
     def _watch(self) -> None:
         again = float("inf")
         while not self._closed.wait(_LOOK_SECONDS):
-            seen = self._look()
+            seen = self._look_at_all()
+            if self._closed.is_set():
+                return
             if seen != self._seen or time.monotonic() >= again:
                 self._seen = seen
                 again = float("inf") if self._can_be_used() else time.monotonic() + self._again_seconds
@@ -59,11 +62,11 @@ class WatchedFiles:
             _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
             return False
 
-    def _look(self) -> list[tuple[int, ...]]:
-        return [_state(path) for path in self._paths]
+    def _look_at_all(self) -> list[tuple[int, ...]]:
+        return [_look(path) for path in self._paths]
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _look(path: Path) -> tuple[int, ...]:
     """Return what differs after any change, also of a link on the way to a file."""
     try:
         found = path.stat()

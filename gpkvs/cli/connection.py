@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import grpc
 import typer
 
 from gpkvs.cli.output import failures_exit
+from gpkvs.credentials import Access
 
 EXIT_FAILED = 2
 
@@ -17,15 +18,35 @@ Target = Annotated[str, typer.Option(help="The address of the server.", envvar="
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the response.", min=0.001)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 
-_SIZES_UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_SIZES_UNBOUNDED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
 @contextmanager
-def connect(target: str) -> Iterator[grpc.Channel]:
+def connect(target: str, access: Access) -> Iterator[grpc.Channel]:
     """Connect to a server; print an error as one line on stderr and exit with status 2."""
     try:
-        with failures_exit(EXIT_FAILED), grpc.insecure_channel(target, options=_SIZES_UNBOUNDED) as channel:
-            yield channel
+        with failures_exit(EXIT_FAILED), access.channel(target, _SIZES_UNBOUNDED) as channel:
+            yield channel if access.metadata is None else grpc.intercept_channel(channel, _Login(access.metadata))
     except grpc.RpcError as error:
-        typer.echo(f"gpkvs: {target}: {error.code().name}: {error.details()}", err=True)
+        typer.echo(f"gpkvs: {target}: {error.code().name}: {_explained(error, target)}", err=True)
         raise typer.Exit(EXIT_FAILED) from error
+
+
+class _Login(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Sends metadata with each call."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(details._replace(metadata=self._metadata), request)
+
+
+def _explained(error: grpc.RpcError, target: str) -> str:
+    """Return the details of an error; those of a connection that failed are a long story."""
+    details: str = error.details()
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return details
+    from gpkvs.client.retry import classify  # noqa: PLC0415 - it takes longer than most commands
+
+    return str(classify(error.code(), details, {}, target).error).removeprefix(f"{target}: ")

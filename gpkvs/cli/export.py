@@ -16,13 +16,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gpkvs
 from gpkvs.batch import Batch, RequestResult
+from gpkvs.cli.access import is_typed, takes_access
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
-from gpkvs.client import Client, DeadlineError, OutcomeUnknownError, RetryPolicy, ServerBusyError, UnavailableError
+from gpkvs.client import (
+    Client,
+    DeadlineError,
+    OutcomeUnknownError,
+    RetryPolicy,
+    ServerBusyError,
+    TlsError,
+    UnavailableError,
+)
 from gpkvs.config import DEFAULT_TABLE, ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.errors import UnknownTableError
 from gpkvs.export.file_format import ExportError, Header
 from gpkvs.export.importer import BATCH_OPS, Execute, Imported, import_numbers, import_records, numbers_of
@@ -61,7 +71,10 @@ class FileFormat(StrEnum):
         143: "SIGTERM",
     }
 )
+@takes_access
 def export_command(
+    context: typer.Context,
+    access: Access,
     out: Annotated[Path, typer.Option("--out", help="The file that is made.", metavar="FILE", dir_okay=False)],
     file_format: Annotated[
         FileFormat, typer.Option("--format", help="msgpack, or parquet: for a table of the layout u64, with pyarrow.")
@@ -97,10 +110,12 @@ def export_command(
     Example: gpkvs export --out users.msgpack --table users
     """
     began = time.monotonic()
+    if data is not None and is_typed(context, "target"):
+        raise typer.BadParameter("it names a server, --data a store without one: give one", param_hint="--target")
     with (
         failures_exit(EXIT_FAILED),
         ended_by_signals(kill_children=False),
-        _source(target, data, timeout) as source,
+        _source(target, access, data, timeout) as source,
     ):
         found = _table(source, table)
         header = Header(found.name, found.layout, prefix.encode(), source.info().version)
@@ -120,8 +135,12 @@ def export_command(
         raise typer.Exit(EXIT_DAMAGED)
 
 
-def _source(target: str, data: Path | None, timeout: float) -> AbstractContextManager[Client | gpkvs.Store]:
-    return gpkvs.open(data, create=False) if data else Client(target, timeout=timeout, retry=_PATIENT)
+def _source(
+    target: str, access: Access, data: Path | None, timeout: float
+) -> AbstractContextManager[Client | gpkvs.Store]:
+    if data is None:
+        return Client(target, timeout=timeout, retry=_PATIENT, **access.as_arguments())
+    return gpkvs.open(data, create=False)
 
 
 def _scan_into(writer: ExportWriter, source: Client | gpkvs.Store, header: Header, records: int | None) -> None:
@@ -142,7 +161,9 @@ def _scan_into(writer: ExportWriter, source: Client | gpkvs.Store, header: Heade
 
 
 @exits({0: "imported", EXIT_FAILED: "failed; it says how many records are stored", 143: "SIGTERM"})
+@takes_access
 def import_command(
+    access: Access,
     file: Annotated[Path, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE")],
     target: Target = ServerConfig.listen,
     table: Annotated[
@@ -173,7 +194,7 @@ def import_command(
     with (
         failures_exit(EXIT_FAILED),
         ended_by_signals(kill_children=False),
-        Client(target, timeout=timeout) as client,
+        Client(target, timeout=timeout, **access.as_arguments()) as client,
     ):
         source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
         name = table or source.table
@@ -247,8 +268,8 @@ def _storing(client: Client, table: str, timeout: float, show: Callable[[int], N
             delay_s = _PATIENT.delay_s(attempt)
             try:
                 result = client.execute(batch, table=table)
-            except _PASSING:
-                if time.monotonic() + delay_s > give_up:
+            except _PASSING as error:
+                if isinstance(error, TlsError) or time.monotonic() + delay_s > give_up:
                     _say_stored(stored)
                     raise
                 time.sleep(delay_s)

@@ -9,18 +9,23 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 
 @exits({0: "shown", 2: "the server cannot be asked"})
-def info_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
+@takes_access
+def info_command(
+    access: Access, target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False
+) -> None:
     """Show a server's store: durability, sizes, tables, limits, the last recovery."""
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         info = admin_pb2_grpc.AdminStub(channel).Info(admin_pb2.InfoRequest(), timeout=timeout)
     if as_json:
         print_json(as_dict(info))

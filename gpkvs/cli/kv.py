@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.errors import CorruptRecordError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
@@ -42,15 +44,21 @@ Ttl = Annotated[
 
 
 @exits({0: "found", 1: "not found", 2: "failed"})
+@takes_access
 def get_command(
-    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+    access: Access,
+    key: Key,
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Print the value of a key, byte for byte.
 
     On a terminal a newline follows. The value of a u64 table is printed as a number. With --json, a value that is not
     UTF-8 is printed as "value_base64".
     """
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.GetRequest(table=table, key=form.encode(key.encode(), "key"))
         response = kv_pb2_grpc.KVStub(channel).Get(request, timeout=timeout)
@@ -68,7 +76,9 @@ def get_command(
 
 
 @exits({0: "stored", EXIT_CONDITION: "the condition does not hold, nothing was stored", 2: "failed"})
+@takes_access
 def set_command(
+    access: Access,
     key: Key,
     value: Annotated[
         str | None,
@@ -92,7 +102,7 @@ def set_command(
     """
     condition = condition_of(if_absent=if_absent, if_present=if_present, if_version=if_version)
     data = sys.stdin.buffer.read() if value is None else value.encode()
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.SetRequest(
             table=table,
@@ -115,7 +125,9 @@ def set_command(
         2: "failed",
     }
 )
+@takes_access
 def delete_command(
+    access: Access,
     key: Key,
     if_version: IfVersion = None,
     target: Target = ServerConfig.listen,
@@ -124,7 +136,7 @@ def delete_command(
     as_json: AsJson = False,
 ) -> None:
     """Remove a key, if it is there; that is durable when this returns."""
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
         condition = condition_of(if_version=if_version)
         request = kv_pb2.DeleteRequest(
@@ -140,11 +152,17 @@ def delete_command(
 
 
 @exits({0: "the key is there", 1: "it is not", 2: "failed"})
+@takes_access
 def exists_command(
-    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+    access: Access,
+    key: Key,
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Say by the exit status whether a key is there, without reading its value."""
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         data = form_of(channel, table, timeout).encode(key.encode(), "key")
         request = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=data, key_size=len(data))
         response = kv_pb2_grpc.KVStub(channel).Batch(request, timeout=timeout)

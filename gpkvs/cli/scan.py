@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.kv import Table
@@ -17,6 +18,7 @@ from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.typed_keys import Form, form_of
 from gpkvs.client import Client
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
@@ -28,7 +30,9 @@ Prefix = Annotated[str, typer.Option(help="Only keys that begin with this text; 
 
 
 @exits({0: "all shown", EXIT_DAMAGED: "some records are damaged and are not shown", EXIT_FAILED: "failed"})
+@takes_access
 def scan_command(
+    access: Access,
     prefix: Prefix = "",
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Show no values.")] = False,
     limit: Annotated[
@@ -53,10 +57,13 @@ def scan_command(
     """
     with failures_exit(EXIT_FAILED):
         behind = _cursor_of(cursor)
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
     damaged = 0
-    with failures_exit(EXIT_FAILED), Client(target, timeout=timeout, table=table) as client:
+    with (
+        failures_exit(EXIT_FAILED),
+        Client(target, timeout=timeout, table=table, **access.as_arguments()) as client,
+    ):
         for piece in client.scan_pieces(prefix.encode(), cursor=behind, keys_only=keys_only, limit=limit):
             damaged, behind = damaged + piece.damaged, piece.cursor
             shown = _json_lines(piece, form) if as_json else _text_lines(piece, form)
@@ -137,7 +144,9 @@ def _named(name: str, data: bytes | int) -> dict[str, str | int]:
 
 
 @exits({0: "counted", EXIT_FAILED: "failed"})
+@takes_access
 def count_command(
+    access: Access,
     prefix: Prefix = "",
     target: Target = ServerConfig.listen,
     table: Table = "",
@@ -149,7 +158,7 @@ def count_command(
     With --prefix the server looks at all keys. Without it the answer comes at once, and keys that have expired count
     until the server removes them, which is soon.
     """
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         request = kv_pb2.CountRequest(table=table, prefix=prefix.encode())
         count = kv_pb2_grpc.KVStub(channel).Count(request, timeout=timeout).count
     if as_json:

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
 from gpkvs.cli.output import print_json
 from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 app = typer.Typer(
@@ -37,7 +39,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ 
 
 @app.command("create")
 @exits({0: "made", 2: "failed"})
+@takes_access
 def create_command(
+    access: Access,
     name: Name,
     layout: Annotated[Layout, typer.Option(help="Which keys and values the table holds.")] = Layout.BYTES,
     index_bytes: Annotated[
@@ -66,7 +70,7 @@ def create_command(
 
     Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
     """
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         request = admin_pb2.CreateTableRequest(
             name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
         )
@@ -77,9 +81,12 @@ def create_command(
 
 @app.command("list")
 @exits({0: "shown", 2: "the server cannot be asked"})
-def list_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
+@takes_access
+def list_command(
+    access: Access, target: Target = ServerConfig.listen, timeout: Timeout = 10.0, as_json: AsJson = False
+) -> None:
     """Show all tables: records, slots, load, size."""
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
     if as_json:
         print_json([as_dict(table) for table in tables])
@@ -89,7 +96,9 @@ def list_command(target: Target = ServerConfig.listen, timeout: Timeout = 10.0, 
 
 @app.command("drop")
 @exits({0: "dropped", 1: "you said no", 2: "failed"})
+@takes_access
 def drop_command(
+    access: Access,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     target: Target = ServerConfig.listen,
@@ -98,5 +107,5 @@ def drop_command(
     """Remove a table and everything in it, for good."""
     if not yes:
         typer.confirm(f"Remove table {name!r} of {target} and everything in it?", abort=True, err=True)
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         admin_pb2_grpc.AdminStub(channel).DropTable(admin_pb2.DropTableRequest(name=name), timeout=timeout)

@@ -14,16 +14,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
 
 
 @exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)
+@takes_access
 def top_command(
+    access: Access,
     metrics: Annotated[
         str,
         typer.Option(
@@ -45,22 +49,22 @@ def top_command(
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
     """
     with failures_exit(2):
-        first = Scrape(metrics)
+        first = Scrape(metrics, access)
     try:
         if once:
             time.sleep(interval)
             with failures_exit(2):
-                summary = summarize(Interval(first, Scrape(metrics)))
+                summary = summarize(Interval(first, Scrape(metrics, access)))
             if as_json:
                 typer.echo(json.dumps(summary))
             else:
                 Console(highlight=False).print(render(summary, metrics))
         elif as_json:
-            for state in _watch(metrics, first, interval, no_key_within):
+            for state in _watch(metrics, access, first, interval, no_key_within):
                 typer.echo(json.dumps(state if isinstance(state, dict) else {"error": str(state)}))
         else:
             with key_presses(b"q") as is_ended, Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
-                for state in _watch(metrics, first, interval, is_ended):
+                for state in _watch(metrics, access, first, interval, is_ended):
                     shown = render(state, metrics) if isinstance(state, dict) else Text(f"{state}; trying again")
                     live.update(shown, refresh=True)
     except KeyboardInterrupt:
@@ -68,12 +72,12 @@ def top_command(
 
 
 def _watch(
-    metrics: str, last: Scrape, interval: float, is_ended: Callable[[float], bool]
+    metrics: str, access: Access, last: Scrape, interval: float, is_ended: Callable[[float], bool]
 ) -> Iterator[dict[str, object] | ScrapeError]:
     """Yield a summary of each interval, or the error if there is none: a server that is away may come back."""
     while not is_ended(interval):
         try:
-            now = Scrape(metrics)
+            now = Scrape(metrics, access)
         except ScrapeError as error:
             yield error
         else:

@@ -9,10 +9,11 @@ import grpc
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
+from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _NUMBER = re.compile(r"[0-9]{1,20}|0x[0-9a-f]{1,16}", re.IGNORECASE)
 _MAX = (1 << 64) - 1
+_REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,17 @@ class Form:
 
 
 def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
-    """Ask the server for a table's layout.
+    """Ask the server for a table's layout, by a question that takes no more than the right to read.
 
-    The default table needs no call: it holds bytes. A missing table is left to the next call, which says so.
+    The default table needs no call: it holds bytes. Any refusal is left to the next call, which says why.
     """
     if table in ("", DEFAULT_TABLE):
         return Form(table, is_u64=False)
-    tables = admin_pb2_grpc.AdminStub(channel).ListTables(admin_pb2.ListTablesRequest(), timeout=timeout).tables
-    return Form(table, any(found.name == table and found.layout == "u64" for found in tables))
+    question = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=bytes(8), key_size=8, numbers=True)
+    try:
+        kv_pb2_grpc.KVStub(channel).Batch(question, timeout=timeout)
+    except grpc.RpcError as error:
+        if error.code() not in _REFUSED:
+            raise
+        return Form(table, is_u64=False)
+    return Form(table, is_u64=True)

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from gpkvs.batch import Op
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.kv import EXIT_MISS, Key, Table, milliseconds
 from gpkvs.cli.output import print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.text import quoted
@@ -31,7 +33,9 @@ NewTtl = Annotated[
 
 
 @exits({0: "added", 2: "failed, as where the value is no number; the key is as it was"})
+@takes_access
 def incr_command(
+    access: Access,
     key: Key,
     delta: Annotated[int, typer.Argument(help="What to add; write -- before a negative number.")] = 1,
     ttl: NewTtl = None,
@@ -46,7 +50,7 @@ def incr_command(
 
     Example: gpkvs incr visits
     """
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
         request = kv_pb2.IncrementRequest(
             table=table, key=form.encode(key.encode(), "key"), delta=_signed(delta), ttl_ms=milliseconds(ttl)
@@ -65,7 +69,9 @@ def _signed(delta: int) -> int:
 
 
 @exits({0: "added", 2: "failed; the key is as it was"})
+@takes_access
 def append_command(
+    access: Access,
     key: Key,
     value: Annotated[str, typer.Argument(help="What to add, as UTF-8.")],
     ttl: NewTtl = None,
@@ -78,13 +84,15 @@ def append_command(
 
     Example: gpkvs append log "one more line"
     """
-    response = _operate(Op.APPEND, key, target, table, timeout, value=value.encode(), ttl=ttl)
+    response = _operate(Op.APPEND, key, access, target, table, timeout, value=value.encode(), ttl=ttl)
     if as_json:
         print_json({"version": int.from_bytes(response.versions, "little")})
 
 
 @exits({0: "changed", EXIT_MISS: "not found", 2: "failed"})
+@takes_access
 def expire_command(
+    access: Access,
     key: Key,
     ttl: Annotated[
         float | None,
@@ -98,13 +106,19 @@ def expire_command(
 
     Example: gpkvs expire session:42 3600
     """
-    if _operate(Op.EXPIRE, key, target, table, timeout, ttl=ttl).status != _OK:
+    if _operate(Op.EXPIRE, key, access, target, table, timeout, ttl=ttl).status != _OK:
         _miss(key)
 
 
 @exits({0: "found", EXIT_MISS: "not found", 2: "failed"})
+@takes_access
 def ttl_command(
-    key: Key, target: Target = ServerConfig.listen, table: Table = "", timeout: Timeout = 10.0, as_json: AsJson = False
+    access: Access,
+    key: Key,
+    target: Target = ServerConfig.listen,
+    table: Table = "",
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Print how many seconds a key will still be there, or "never" if it does not expire.
 
@@ -112,7 +126,7 @@ def ttl_command(
     """
     from gpkvs.operations import seconds_left  # noqa: PLC0415 - the other commands need less
 
-    response = _operate(Op.EXPIRY, key, target, table, timeout)
+    response = _operate(Op.EXPIRY, key, access, target, table, timeout)
     found = response.status == _OK
     expiry_ms = int.from_bytes(response.values, "little")
     left = seconds_left(expiry_ms) if expiry_ms else None
@@ -125,10 +139,18 @@ def ttl_command(
 
 
 def _operate(
-    op: Op, key: str, target: str, table: str, timeout: float, *, value: bytes | None = None, ttl: float | None = None
+    op: Op,
+    key: str,
+    access: Access,
+    target: str,
+    table: str,
+    timeout: float,
+    *,
+    value: bytes | None = None,
+    ttl: float | None = None,
 ) -> kv_pb2.BatchResponse:
     """Run one operation."""
-    with connect(target) as channel:
+    with connect(target, access) as channel:
         encoded = form_of(channel, table, timeout).encode(key.encode(), "key")
         request = kv_pb2.BatchRequest(
             table=table,

@@ -20,6 +20,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import Target
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import failures_exit, print_json
@@ -30,6 +31,7 @@ from gpkvs.client.ycsb.report import Report
 from gpkvs.client.ycsb.runner import Runner, tick
 from gpkvs.client.ycsb.workload import CoreWorkload
 from gpkvs.config import ServerConfig
+from gpkvs.credentials import Access
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 EXIT_FAILED = 1
@@ -105,7 +107,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JS
 
 @app.command("load")
 @exits(_STATUSES, interrupted=False)
+@takes_access
 def load_command(
+    access: Access,
     workload: WorkloadOption = None,
     files: Files = None,
     pairs: Pairs = None,
@@ -122,12 +126,14 @@ def load_command(
     """
     with failures_exit(EXIT_NOT_RUN):
         properties = _properties(workload, files, pairs, threads, batch, ops_per_second)
-        _main(properties, target, is_load=True, status=status, as_json=as_json)
+        _main(properties, access, target, is_load=True, status=status, as_json=as_json)
 
 
 @app.command("run")
 @exits(_STATUSES, interrupted=False)
+@takes_access
 def run_command(
+    access: Access,
     workload: WorkloadOption = None,
     files: Files = None,
     pairs: Pairs = None,
@@ -146,7 +152,7 @@ def run_command(
         properties = _properties(workload, files, pairs, threads, batch, ops_per_second)
         if properties.operationcount < 1:
             raise InvalidArgumentError("0, say how many with -p operationcount=N", field="operationcount")
-        _main(properties, target, is_load=False, status=status, as_json=as_json)
+        _main(properties, access, target, is_load=False, status=status, as_json=as_json)
 
 
 def _properties(
@@ -177,13 +183,13 @@ def _properties(
     return properties
 
 
-def _main(properties: Properties, target: str, *, is_load: bool, status: bool, as_json: bool) -> None:
+def _main(properties: Properties, access: Access, target: str, *, is_load: bool, status: bool, as_json: bool) -> None:
     if ":" not in target:
         raise InvalidArgumentError(
             f"{target!r} is no HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
             field="--target",
         )
-    report, is_interrupted = uvloop.run(_measure(properties, target, is_load=is_load, status=status))
+    report, is_interrupted = uvloop.run(_measure(properties, access, target, is_load=is_load, status=status))
     if as_json:
         print_json(report.as_json())
     else:
@@ -198,7 +204,9 @@ def _main(properties: Properties, target: str, *, is_load: bool, status: bool, a
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _measure(properties: Properties, target: str, *, is_load: bool, status: bool) -> tuple[Report, bool]:
+async def _measure(
+    properties: Properties, access: Access, target: str, *, is_load: bool, status: bool
+) -> tuple[Report, bool]:
     workload = CoreWorkload(properties, properties.seed or secrets.randbits(32))
     steps, total = (
         (workload.loads(), properties.records_to_insert)
@@ -206,7 +214,7 @@ async def _measure(properties: Properties, target: str, *, is_load: bool, status
         else (workload.transactions(), properties.operationcount)
     )
     stopped = asyncio.Event()
-    async with AsyncClient(target, table=properties.table) as client:
+    async with AsyncClient(target, table=properties.table, **access.as_arguments()) as client:
         kind = BatchRunner if properties.batch > 1 else Runner
         runner = kind(client, properties, workload, _print_error)
         ready = asyncio.create_task(client.wait_ready(_READY_SECONDS_MAX))

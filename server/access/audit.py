@@ -28,7 +28,7 @@ class AuditLog:
         """Open the path again: the file may have been renamed."""
 
     def close(self) -> None:
-        """Keep what was noted, and note no more."""
+        """Note that the server stops, and nothing more."""
 
 
 NO_AUDIT = AuditLog()

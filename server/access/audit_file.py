@@ -119,8 +119,10 @@ class AuditFile(AuditLog):
             self._wake.notify()
 
     def close(self) -> None:
-        """Write what waits, and end; a disk that hangs is given up."""
+        """Write what waits and that the server stops, and end; a disk that hangs is given up."""
         with self._wake:
+            self._put_ended(math.inf)
+            self._put("stop", {})
             self._is_closed = True
             self._wake.notify()
         self._thread.join(_CLOSE_SECONDS_MAX)
@@ -146,7 +148,7 @@ class AuditFile(AuditLog):
         while not is_last:
             with self._wake:
                 self._wake.wait_for(lambda: self._queue or self._is_closed or self._is_renamed, self._idle_seconds())
-                self._put_ended(math.inf if self._is_closed else time.monotonic())
+                self._put_ended(time.monotonic())
                 lines, self._queue = self._queue, []
                 is_renamed, self._is_renamed = self._is_renamed, False
                 is_last = self._is_closed

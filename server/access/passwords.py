@@ -83,15 +83,11 @@ class Passwords:
             return False
         return self._remembered(self._digest(user.password, user.name, secret))
 
-    def is_checked(self, user: User | None, name: str, password: str) -> bool:
-        """Return whether this very password is being verified: to wait for the result is no further attempt."""
-        secret = _secret(password)
-        return secret is not None and self._digest(self._hash_of(user), name, secret) in self._checks
-
     async def verify(self, user: User | None, name: str, password: str) -> bool:
         """Return whether a password is right; for no user, or one without a password, it takes as long to say no.
 
-        The user may be removed, or get a new password, while this waits: a caller has to look again.
+        Calls with one password at the same time wait for one verification. The user may be removed, or get a new
+        password, while this waits: a caller has to look again.
 
         Parameters
         ----------

@@ -64,17 +64,17 @@ class _Rows(Generic[_Key]):
         self._use(key).attempts += 1
 
     def fail(self, key: _Key) -> None:
-        row = self._end(key)
+        row = self._count_out(key)
         row.failures += 1
         if row.failures >= _FREE:
             doublings = min(row.failures - _FREE, _DOUBLINGS_MAX)
             row.free_at = self._clock() + min(_PAUSE_S * 2**doublings, _PAUSE_S_MAX)
 
-    def forgive(self, key: _Key, failures: int) -> None:
-        row = self._end(key)
-        row.failures = max(0, row.failures - failures)
+    def end(self, key: _Key, forgiven: int = 0) -> None:
+        row = self._count_out(key)
+        row.failures = max(0, row.failures - forgiven)
 
-    def _end(self, key: _Key) -> _Row:
+    def _count_out(self, key: _Key) -> _Row:
         row = self._use(key)
         row.attempts = max(0, row.attempts - 1)
         return row
@@ -106,8 +106,8 @@ def _put_last(rows: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 class Throttle:
     """Says who may try to log in with a password; for one event loop.
 
-    Ask `blocked_s`, then `begin`, then verify, then say `failed` or `succeeded`; one of both has to be said, also for a
-    call that was cancelled meanwhile (`failed`).
+    Ask `blocked_s`, then `begin`, then verify, then say how it ended: `failed`, `succeeded` or `dropped`. One of them
+    has to be said for each attempt that began; a call that was cancelled meanwhile has `failed`.
 
     Parameters
     ----------
@@ -156,10 +156,17 @@ class Throttle:
         """End an attempt that was right: it forgives what this address has got wrong for this user, nothing else."""
         network, name = pair = _pair(address, user)
         failures = self._pairs.failures(pair)
-        self._addresses.forgive(network, failures)
-        self._users.forgive(name, failures)
-        self._pairs.forgive(pair, failures)
+        self._addresses.end(network, failures)
+        self._users.end(name, failures)
+        self._pairs.end(pair, failures)
         _put_last(self._trusted, pair, self._clock())
+
+    def dropped(self, address: str, user: str) -> None:
+        """End an attempt that told nothing, as the password could not be verified."""
+        network, name = pair = _pair(address, user)
+        self._addresses.end(network)
+        self._users.end(name)
+        self._pairs.end(pair)
 
 
 def _pair(address: str, user: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from tests.mutants import (
     scan,
     server,
     storage,
+    users,
 )
 from tests.mutants.mutant import Mutant
 
@@ -29,6 +30,7 @@ _ALL: tuple[Mutant, ...] = (
     *operations.MUTANTS,
     *exports.MUTANTS,
     *faces.MUTANTS,
+    *users.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

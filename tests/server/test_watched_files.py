@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
 
 import pytest
 
+from gpkvs.server import watched_files
 from gpkvs.server.watched_files import WatchedFiles
 
 SEEN_SECONDS_MAX = 30
-UNSEEN_SECONDS = 0.6  # two looks
+UNSEEN_SECONDS = 0.05  # some looks
 
 
 class Watch:
@@ -38,6 +41,11 @@ class Watch:
         except Empty:
             return False
         return True
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "_LOOK_SECONDS", 0.005)
 
 
 @pytest.fixture
@@ -88,3 +96,22 @@ def test_a_failure_does_not_end_the_watch(watch: Watch, caplog: pytest.LogCaptur
     assert f"cannot read {watch.file}" in caplog.text
     watch.file.write_text("c")
     assert watch.was_seen()
+
+
+def test_a_disk_that_hangs_holds_up_only_the_thread(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "_CLOSE_SECONDS_MAX", 0.05)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def look(_path: Path) -> tuple[int, ...]:
+        hangs.set()
+        goes_on.wait(20)
+        return ()
+
+    monkeypatch.setattr(watched_files, "_look", look)
+    assert hangs.wait(20)
+    began = time.monotonic()
+    watch.watched.close()
+    assert time.monotonic() - began < 5
+    goes_on.set()
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)

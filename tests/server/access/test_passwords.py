@@ -205,12 +205,8 @@ def test_two_are_verified_at_a_time_and_so_many_wait(passwords: Passwords, check
 
 def test_calls_with_one_password_wait_for_one_verification(passwords: Passwords, checks: Checks) -> None:
     async def main() -> list[bool]:
-        assert not passwords.is_checked(ALICE, "alice", PASSWORD)
         calls = [asyncio.ensure_future(passwords.verify(ALICE, "alice", PASSWORD)) for _ in range(500)]
         await checks.begun(1)
-        assert passwords.is_checked(ALICE, "alice", PASSWORD)
-        assert not passwords.is_checked(ALICE, "alice", "wrong")
-        assert not passwords.is_checked(replace(ALICE, name="bob"), "bob", PASSWORD)
         calls[0].cancel()
         await asyncio.sleep(0)
         checks.go_on.set()
@@ -218,7 +214,6 @@ def test_calls_with_one_password_wait_for_one_verification(passwords: Passwords,
 
     assert asyncio.run(main()) == [True] * 499
     assert len(checks.hashes) == 1
-    assert not passwords.is_checked(ALICE, "alice", PASSWORD)
 
 
 def test_a_verification_without_memory_is_no_wrong_password(

@@ -139,9 +139,9 @@ def test_a_login_forgives_its_own_failures_alone(throttle: Throttle, clock: Cloc
     assert throttle.blocked_s(HOME, "alice") == 0
     # Who has a user of his own cannot guess between two logins.
     done = 0
-    for _ in range(1000):
+    for number in range(1000):
         log_in(throttle, EVIL, "mallory")
-        done += guess(throttle, clock, 0.125, [(EVIL, "carol")])
+        done += guess(throttle, clock, 0.125, [(EVIL, f"user{number}")])
     assert done < 15
 
 
@@ -191,6 +191,19 @@ def test_an_attempt_whose_end_nobody_said_is_forgotten(throttle: Throttle, clock
     assert throttle.blocked_s(HOME, "bob") == 0.25
     clock.now += 900
     assert throttle.blocked_s(HOME, "bob") == 0
+
+
+def test_an_attempt_that_told_nothing_does_not_count(throttle: Throttle, clock: Clock) -> None:
+    fail(throttle, HOME, "bob", 2)
+    for _ in range(20):
+        throttle.begin(HOME, "bob")
+        assert throttle.blocked_s(HOME, "bob") == 0.25
+        throttle.dropped(HOME, "bob")
+        assert throttle.blocked_s(HOME, "bob") == 0
+    fail(throttle, HOME, "bob")
+    throttle.begin(HOME, "bob")
+    throttle.dropped(HOME, "bob")
+    assert throttle.blocked_s(HOME, "bob") == 0.25  # the failures that were there stay
 
 
 def test_tables_are_bounded(throttle: Throttle, monkeypatch: pytest.MonkeyPatch) -> None:

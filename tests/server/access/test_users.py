@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpkvs.server.access.patterns import Patterns
@@ -294,6 +294,7 @@ def test_a_file_of_many_users(file: Path) -> None:
 
 
 @given(st.lists(st.text("ab.*", min_size=1, max_size=7), max_size=3), st.text("ab.", max_size=9))
+@example(["a*a"], "a")
 def test_patterns_match_as_file_names_do(texts: list[str], name: str) -> None:
     patterns = Patterns(tuple(texts))
     expected = any(fnmatchcase(name, text) for text in texts)
