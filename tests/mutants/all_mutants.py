@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    audit,
     client,
     compaction,
     expiry,
@@ -31,6 +32,7 @@ _ALL: tuple[Mutant, ...] = (
     *exports.MUTANTS,
     *faces.MUTANTS,
     *users.MUTANTS,
+    *audit.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
