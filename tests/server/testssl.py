@@ -37,14 +37,20 @@ def findings(program: str, address: str, authority: Authority, folder: Path) -> 
     """Return all findings at one port."""
     report = folder / f"{address.replace(':', '-')}.json"
     options = ["--quiet", "--warnings", "batch", "--color", "0", "--jsonfile", str(report)]
-    subprocess.run(
-        [program, *options, "--add-ca", str(authority.path), "--ip", "one", address],
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        timeout=PORT_SECONDS_MAX,
-        check=False,  # its status counts findings that are accepted here
-    )
-    return list(json.loads(report.read_text()))
+    found: list[dict[str, Any]] = []
+    for _ in range(2):  # on a busy machine it may give up at its first connection
+        report.unlink(missing_ok=True)
+        subprocess.run(
+            [program, *options, "--add-ca", str(authority.path), "--ip", "one", address],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            timeout=PORT_SECONDS_MAX,
+            check=False,  # its status counts findings that are accepted here
+        )
+        found = json.loads(report.read_text())
+        if not any(finding["finding"] == "Scan interrupted" for finding in found):
+            break
+    return found
 
 
 def faults(found: list[dict[str, Any]]) -> Iterator[str]:
