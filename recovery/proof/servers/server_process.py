@@ -40,6 +40,7 @@ class ServerOptions:
     log: str = "4MiB"
     commit: str = "undo"
     journal: str = "1MiB"  # so small that checkpoints come often
+    access: tuple[str, ...] = ()  # options of TLS and users
 
     def arguments(self) -> list[str]:
         """Return them as command-line options."""
@@ -53,7 +54,7 @@ class ServerOptions:
             "commit": self.commit,
             "journal-bytes": self.journal,
         }
-        return [f"--{name}={value}" for name, value in given.items() if value]
+        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.access]
 
 
 class ServerProcess:

@@ -29,10 +29,10 @@ def points_of(commit: str) -> tuple[str, ...]:
     return in_batches + in_starts
 
 
-@pytest.mark.parametrize("commit", ["undo", "journal"])
-def test_every_failpoint(tmp_path: Path, commit: str) -> None:
+@pytest.mark.parametrize(("commit", "more"), [("undo", ["--tls"]), ("journal", [])])
+def test_every_failpoint(tmp_path: Path, commit: str, more: list[str]) -> None:
     seed, points = secrets.randbelow(1 << 32), points_of(commit)
-    options = [f"--seed={seed}", f"--commit={commit}", f"--data={tmp_path / 'drill'}", "--json"]
+    options = [f"--seed={seed}", f"--commit={commit}", f"--data={tmp_path / 'drill'}", "--json", *more]
     done = run_drill(f"--rounds={len(points) + 1}", *options)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -42,6 +42,9 @@ def test_every_failpoint(tmp_path: Path, commit: str) -> None:
     assert report["batches_undone"] >= (len(LEAVES_ACTIVE) if commit == "undo" else 0)
     for store in (tmp_path / "drill").glob("store-*/root"):
         assert_clean(store.parent)
+    log = (tmp_path / "drill" / "store-1.server.log").read_text()
+    assert ("--users=" in log) == ("--tls" in more)
+    assert "Bearer" not in log
 
 
 def test_a_drill_that_fails_says_how_to_repeat_it_and_keeps_the_data(
