@@ -190,6 +190,30 @@ def metrics_cost(result: dict[str, Any]) -> Rows:
     return Rows("cost of metrics, medians of pairs of runs", headings, lines)
 
 
+def token_cost(result: dict[str, Any]) -> Rows:
+    """Return what a token costs a single call; only the login alone is above the noise of a call."""
+    found = result["token"]
+    lines: list[tuple[str, ...]] = [
+        (name, f"{found[kind]['without_us']:,.0f}", f"{found[kind]['cost_us']:+.1f}", _middle(found[kind]), "")
+        for name, kind in (("time of a call", "wall"), ("CPU of the server", "server_cpu"))
+    ]
+    aim = f"at most {found['aim_us']:g}: {'met' if result['login_us'] <= found['aim_us'] else 'missed'}"
+    lines.append(("the login alone", "", f"{result['login_us']:+.2f}", "", aim))
+    headings = ("a single SET", "without a token, µs", "more with one, µs", "middle half of the pairs", "aim")
+    return Rows("cost of a token, medians of pairs of runs", headings, lines)
+
+
+def _middle(found: dict[str, Any]) -> str:
+    return " to ".join(f"{cost:+.1f}" for cost in found["middle_us"])
+
+
+def handshakes(result: dict[str, Any]) -> Rows:
+    """Return how many connections with TLS a server opens."""
+    found = result["handshakes"]
+    line = (rate_text(found["rate"]), f"{found['server_cpu_us']:,.0f}")
+    return Rows("TLS handshakes", ("a second", "CPU of the server for one, µs"), [line], left=0)
+
+
 def calls(result: dict[str, Any]) -> Rows:
     """Return the calls of functions in the server for a message."""
     lines: list[tuple[str, ...]] = [
@@ -224,7 +248,14 @@ def top_functions(result: dict[str, Any]) -> Rows:
     return Rows("where the counting server spends a message's time", headings, lines, left=2)
 
 
-_SECTIONS = {"memory": memory, "start": start, "metrics_cost": metrics_cost, "calls": calls}
+_SECTIONS = {
+    "memory": memory,
+    "start": start,
+    "metrics_cost": metrics_cost,
+    "calls": calls,
+    "token": token_cost,
+    "handshakes": handshakes,
+}
 
 
 def tables_of(result: dict[str, Any], *, profile: bool) -> list[Rows]:

@@ -30,7 +30,7 @@ class ServerProcessError(GpkvsError):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How to start the server; sizes as `gpkvs serve` takes them, an empty one is not given."""
+    """How to start the server; sizes as `gpkvs serve` takes them, an empty one is not given; and more options."""
 
     backend: str = "auto"
     durability: str = "auto"
@@ -40,6 +40,7 @@ class ServerOptions:
     log: str = "4MiB"
     commit: str = "undo"
     journal: str = "1MiB"  # so small that checkpoints come often
+    more: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """Return them as command-line options."""
@@ -53,7 +54,7 @@ class ServerOptions:
             "commit": self.commit,
             "journal-bytes": self.journal,
         }
-        return [f"--{name}={value}" for name, value in given.items() if value]
+        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.more]
 
 
 class ServerProcess:

@@ -1,0 +1,1 @@
+"""Benchmarks of what TLS and logins cost."""
