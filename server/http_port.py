@@ -216,7 +216,8 @@ class HttpPort:
 
     async def _metrics_for(self, query: str, headers: Message, info: Callable[[str], Any]) -> _Response:
         """Return the metrics, or why somebody may not read them."""
-        address = info("peername")[0]
+        peer = info("peername")
+        address = peer[0] if peer else ""  # it has gone
         names = names_of_certificate(info("peercert") or {})
         try:
             await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpkvs.server.access.audit import AuditLog
@@ -72,7 +74,8 @@ class UsersFile:
         """Read the file, in any thread, and return whether it can be used. If not, log that; those in force stay."""
         with self._reading:
             try:
-                users = load_users(self._path)
+                with _without_collections():
+                    users = load_users(self._path)
             except UsersError as error:
                 self._metrics.users_file_good.set(0)
                 _log.error("%s; the users stay as they were", error, extra={"event": "users_changed", "good": False})
@@ -86,6 +89,19 @@ class UsersFile:
             self._audit.note("users_changed", **changes)
         self._loop.call_soon_threadsafe(self._take, users)
         return True
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile: each collection looks at all that was read so far, and stops all threads.
+
+    With 10,000 users it took up to 220 ms, several times.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def changes_between(old: Users, new: Users) -> dict[str, object]:

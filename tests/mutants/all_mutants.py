@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    access,
     client,
     compaction,
     expiry,
@@ -19,6 +20,7 @@ from tests.mutants import (
 from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
+    *access.MUTANTS,
     *server.MUTANTS,
     *client.MUTANTS,
     *storage.MUTANTS,

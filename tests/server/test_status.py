@@ -17,6 +17,9 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
+from gpkvs.server.access.audit import AuditError
+from gpkvs.server.access.caller import ANYONE, LoginError
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.status import status_of
@@ -29,6 +32,9 @@ from gpkvs.server.status import status_of
         (TableExistsError("there is one"), StatusCode.ALREADY_EXISTS, "table_exists"),
         (InvalidArgumentError("too long"), StatusCode.INVALID_ARGUMENT, "invalid"),
         (NoSpaceError("heap", "delete keys"), StatusCode.RESOURCE_EXHAUSTED, "heap_full"),
+        (LoginError("log in", "missing"), StatusCode.UNAUTHENTICATED, "unauthenticated"),
+        (RightsError(ANYONE, "write", "orders"), StatusCode.PERMISSION_DENIED, "permission_denied"),
+        (AuditError("the audit log cannot be written"), StatusCode.UNAVAILABLE, "audit"),
         (NotServingError("the server is stopping"), StatusCode.UNAVAILABLE, "not_serving"),
         (ExpiredRequestError("it waited too long"), StatusCode.DEADLINE_EXCEEDED, "deadline"),
         # Whether these were executed is not known.

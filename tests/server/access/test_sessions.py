@@ -27,6 +27,7 @@ from tests.server.wire import GET, SET, Refused, batch
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 CODE = {code: code.value[0] for code in grpc.StatusCode}
+SECONDS_MAX = 20  # until a test has failed
 NO_LONGER = "no longer counts: log in again"
 VALUE = bytes(8000)
 KEYS = 1500  # more than a Scan sends ahead of a client that does not read
@@ -88,7 +89,7 @@ def user(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[User]:
     user.channel.close()
 
 
-def await_true(condition: Callable[[], bool], seconds: float = 10) -> None:
+def await_true(condition: Callable[[], bool], seconds: float = SECONDS_MAX) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it does not happen"
@@ -100,7 +101,7 @@ class Stream:
 
     def __init__(self, kv: kv_pb2_grpc.KVStub, header: Header) -> None:
         self._requests: queue.Queue[kv_pb2.BatchRequest | None] = queue.Queue()
-        self.responses = kv.Pipeline(iter(self._requests.get, None), metadata=header)
+        self.responses = kv.Pipeline(iter(self._requests.get, None), metadata=header, timeout=SECONDS_MAX)
         self.send(batch([(GET, b"k")]))
 
     def send(self, request: kv_pb2.BatchRequest) -> kv_pb2.BatchResponse:
@@ -126,7 +127,7 @@ def test_streams_and_connections_of_a_removed_user_end(guarded: Guarded, user: U
     stream = Stream(user.kv, user.header)
     reflection = reflection_pb2_grpc.ServerReflectionStub(user.channel)
     asks: queue.Queue[reflection_pb2.ServerReflectionRequest] = queue.Queue()
-    described = reflection.ServerReflectionInfo(iter(asks.get, None), metadata=user.header)
+    described = reflection.ServerReflectionInfo(iter(asks.get, None), metadata=user.header, timeout=SECONDS_MAX)
     asks.put(reflection_pb2.ServerReflectionRequest(list_services=""))
     next(described)
     states: list[grpc.ChannelConnectivity] = []
@@ -148,7 +149,9 @@ def test_streams_and_connections_of_a_removed_user_end(guarded: Guarded, user: U
 
 def test_a_call_that_waits_for_its_message_ends(user: User) -> None:
     messages: queue.Queue[bytes] = queue.Queue()
-    call = user.channel.stream_stream("/gpkvs.v1.KV/Set")(iter(messages.get, None), metadata=user.header)
+    call = user.channel.stream_stream("/gpkvs.v1.KV/Set")(
+        iter(messages.get, None), metadata=user.header, timeout=SECONDS_MAX
+    )
     call.initial_metadata  # noqa: B018
     user.remove()
     with Refused(UNAUTHENTICATED, NO_LONGER):
@@ -171,7 +174,7 @@ def test_a_connection_that_others_use_stays(guarded: Guarded, user: User) -> Non
 
 def test_rights_that_are_taken_away_are_gone_at_the_next_message(user: User) -> None:
     stream = Stream(user.kv, user.header)
-    scan = user.kv.Scan(kv_pb2.ScanRequest(), metadata=user.header)
+    scan = user.kv.Scan(kv_pb2.ScanRequest(), metadata=user.header, timeout=SECONDS_MAX)
     next(scan)
     write = batch([(SET, b"written", b"")])
     assert stream.send(write).code == 0
@@ -194,7 +197,7 @@ def test_rights_that_are_taken_away_are_gone_at_the_next_message(user: User) -> 
 
 
 def test_a_scan_of_a_removed_user_ends(user: User) -> None:
-    scan = user.kv.Scan(kv_pb2.ScanRequest(), metadata=user.header)
+    scan = user.kv.Scan(kv_pb2.ScanRequest(), metadata=user.header, timeout=SECONDS_MAX)
     next(scan)
     user.remove()
     await_true(lambda: user.code() is UNAUTHENTICATED)
