@@ -99,6 +99,18 @@ STEPS = (
     Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
+    Step(
+        "fuzz-headers",
+        ".venv/bin/python -m tests.server.access.fuzz_headers --seconds 600 --seed $SEED",
+        ".venv/bin/python -m tests.server.access.fuzz_headers --seconds 5 --seed $SEED",
+        15,
+    ),
+    Step(
+        "security",
+        ".venv/bin/python -m tests.server.testssl",
+        ".venv/bin/python -m pytest -q tests/server/test_tls.py -k nothing_older",
+        20,
+    ),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     access,
+    audit,
     client,
     compaction,
     expiry,
@@ -33,6 +34,7 @@ _ALL: tuple[Mutant, ...] = (
     *exports.MUTANTS,
     *faces.MUTANTS,
     *users.MUTANTS,
+    *audit.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

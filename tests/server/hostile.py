@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import DELETE
@@ -22,7 +22,7 @@ from tests.server.wire import DELETE
 MIB = 1 << 20
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
 _FRAME_BYTES = 16_384
@@ -33,24 +33,51 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _headers(fields: Mapping[str, str | bytes]) -> bytes:
-    """Write headers as HPACK allows it without tables and codes."""
-    parts = []
-    for name, value in fields.items():
-        data = value if isinstance(value, bytes) else value.encode()
-        parts.append(b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(data)]) + data)
-    return b"".join(parts)
+def _text(data: bytes) -> bytes:
+    """Write a text as HPACK allows it without codes."""
+    if len(data) < 127:
+        return bytes([len(data)]) + data
+    more, rest = b"", len(data) - 127
+    while rest >= 128:
+        more += bytes([rest % 128 + 128])
+        rest //= 128
+    return b"\x7f" + more + bytes([rest]) + data
 
 
-def _call_headers(path: str, more: Mapping[str, str | bytes]) -> bytes:
-    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "hostile"}
-    return _headers({**fields, "te": "trailers", "content-type": "application/grpc", **more})
+def _headers(fields: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Write headers as HPACK allows it without tables."""
+    return b"".join(
+        b"\x00" + _text(name.encode()) + _text(value if isinstance(value, bytes) else value.encode())
+        for name, value in fields
+    )
 
 
-def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
-    """Return the bytes of a connection with one call of an empty message, with more headers."""
-    headers = _frame(_HEADERS, _END_HEADERS, 1, _call_headers(path, more))
-    return _PREFACE + _frame(_SETTINGS, 0, 0) + headers + _frame(_DATA, _END_STREAM, 1, bytes(5))
+def _call_headers(path: str, more: Iterable[tuple[str, str | bytes]]) -> bytes:
+    fields = ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "hostile"))
+    return _headers((*fields, ("te", "trailers"), ("content-type", "application/grpc"), *more))
+
+
+def connection_with_call(path: str, more: Iterable[tuple[str, str | bytes]], data: bytes = b"") -> bytes:
+    """Return the bytes of a connection with one call, with more headers."""
+    headers = _call_headers(path, more)
+    first, *others = (headers[start : start + _FRAME_BYTES] for start in range(0, len(headers), _FRAME_BYTES))
+    frames = _frame(_HEADERS, 0 if others else _END_HEADERS, 1, first)
+    for number, part in enumerate(others, 1):
+        frames += _frame(_CONTINUATION, _END_HEADERS if number == len(others) else 0, 1, part)
+    return _PREFACE + _frame(_SETTINGS, 0, 0) + frames + _frame(_DATA, _END_STREAM, 1, message(data))
+
+
+def is_answered(connection: socket.socket) -> bool:
+    """Read until the only call of a connection has ended; return whether it got a message."""
+    file = connection.makefile("rb")
+    while len(head := file.read(9)) == 9:
+        size, kind, flags, stream = int.from_bytes(head[:3]), head[3], head[4], int.from_bytes(head[5:])
+        payload = file.read(size)
+        if stream == 1 and kind == _DATA and payload:
+            return True
+        if (stream == 1 and (kind == _RST or (kind == _HEADERS and flags & _END_STREAM))) or kind == _GOAWAY:
+            break
+    return False
 
 
 class Hostile:
@@ -81,7 +108,7 @@ class Hostile:
     def call(self, path: str, data: bytes | memoryview, *, ends: bool = True, encoding: str = "identity") -> None:
         """Begin a call that will send this, and say that it is all, or not."""
         stream, self._next = self._next, self._next + 2
-        self._out += _frame(_HEADERS, _END_HEADERS, stream, _call_headers(path, {"grpc-encoding": encoding}))
+        self._out += _frame(_HEADERS, _END_HEADERS, stream, _call_headers(path, [("grpc-encoding", encoding)]))
         self._windows[stream] = self._first_window
         self._unsent[stream] = memoryview(data)
         self._ends[stream] = ends
