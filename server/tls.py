@@ -134,8 +134,8 @@ class Tls:
         """Return when the first certificate of a kind ends, in seconds since 1970."""
         return self._ends[certificate].timestamp()
 
-    def reload(self) -> None:
-        """Read the files again, in any thread. If one is wrong, log that and change nothing."""
+    def reload(self) -> bool:
+        """Read the files again, in any thread; return whether all are right. If not, log that and change nothing."""
         with self._reloading:
             try:
                 self._take(_load(self.files))
@@ -143,7 +143,7 @@ class Tls:
                 self.is_good = False
                 _log.error("%s; TLS stays as it was", error, extra={"event": "tls_changed", "good": False})
                 self._audit.note("tls_changed", good=False)
-                return
+                return False
             self.is_good = True
             end = self._ends["server"]
             fields = {"good": True, "certificate_end": end.isoformat()}
@@ -153,6 +153,7 @@ class Tls:
                 extra={"event": "tls_changed", **fields},
             )
             self._audit.note("tls_changed", **fields)
+            return True
 
 
 def names_of_call(properties: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:

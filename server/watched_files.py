@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+_log = logging.getLogger("gpkvs.server")
+
 _LOOK_SECONDS = 0.25
 _CLOSE_SECONDS_MAX = 1.0
+AGAIN_SECONDS = 60.0
 
 
 class WatchedFiles:
@@ -18,31 +23,51 @@ class WatchedFiles:
     paths
         The files; links are followed.
     changed
-        Called in that thread after a change of any of them.
+        Called in that thread after a change of any of them. It returns whether the files can be used: if not, it is
+        called again after a while, since what keeps them from use may pass without a change.
+    again_seconds
+        That while.
     """
 
-    def __init__(self, paths: Iterable[Path], changed: Callable[[], object]) -> None:
+    def __init__(
+        self, paths: Iterable[Path], changed: Callable[[], bool], *, again_seconds: float = AGAIN_SECONDS
+    ) -> None:
         self._paths = tuple(paths)
         self._changed = changed
-        self._seen = [_look(path) for path in self._paths]
+        self._again_seconds = again_seconds
+        self._seen = self._look_at_all()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watched-files", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; one that waits for a disk ends later."""
+        """End the thread; one that waits for a disk ends later. Not called by it."""
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS_MAX)
 
     def _watch(self) -> None:
+        again = float("inf")
         while not self._closed.wait(_LOOK_SECONDS):
-            seen = [_look(path) for path in self._paths]
-            if seen != self._seen and not self._closed.is_set():
+            seen = self._look_at_all()
+            if self._closed.is_set():
+                return
+            if seen != self._seen or time.monotonic() >= again:
                 self._seen = seen
-                self._changed()
+                again = float("inf") if self._can_be_used() else time.monotonic() + self._again_seconds
+
+    def _can_be_used(self) -> bool:
+        try:
+            return self._changed()
+        except Exception:  # noqa: BLE001 - the thread must go on, or no later change would be seen
+            _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
+            return False
+
+    def _look_at_all(self) -> list[tuple[int, ...]]:
+        return [_look(path) for path in self._paths]
 
 
 def _look(path: Path) -> tuple[int, ...]:
+    """Return what differs after any change, also of a link on the way to a file."""
     try:
         found = path.stat()
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from gpkvs.proto.v1 import admin_pb2_grpc, kv_pb2_grpc
 from tests.certificates import Authority, Pair
@@ -67,7 +68,7 @@ class Server:
             time.sleep(0.01)
         self.target, self.metrics_address = ready.read_text().split()
         any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self.metrics_headers: dict[str, str] = {}  # what `metric` shows
+        self.metrics_headers: dict[str, str] = {}  # to get at the metrics
         self.metrics_url, self._context = f"http://{self.metrics_address}", None
         if authority is None:
             self.channel = grpc.insecure_channel(self.target, any_size)
@@ -77,16 +78,17 @@ class Server:
         self.kv = kv_pb2_grpc.KVStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)
 
-    def metric(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric's samples that have these labels."""
+    def samples(self) -> list[Sample]:
+        """Return what the server exports."""
         request = urllib.request.Request(f"{self.metrics_url}/metrics", headers=self.metrics_headers)
         with urllib.request.urlopen(request, timeout=30, context=self._context) as response:
             text = response.read().decode()
+        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples that have these labels."""
         return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            sample.value for sample in self.samples() if sample.name == name and labels.items() <= sample.labels.items()
         )
 
     def stop(self, number: int = signal.SIGTERM) -> None:

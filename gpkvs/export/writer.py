@@ -145,6 +145,7 @@ class ExportWriter:
             made = self._partial
             if self._parquet:
                 made = self.file.with_name(self.file.name + ".converting")
+                made.touch(mode=0o600)
                 convert(self._partial, made)
                 sync_path(made)
             self._require_free()
@@ -167,7 +168,7 @@ class ExportWriter:
     def _open(self) -> int:
         """Open the partial file; no two processes may write it at a time."""
         while True:
-            descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_ino == _inode(self._partial):

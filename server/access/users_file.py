@@ -68,15 +68,15 @@ class UsersFile:
         if self._watched:
             self._watched.close()
 
-    def reload(self) -> None:
-        """Read the file, in any thread. If it cannot be used, log that, and those in force stay."""
+    def reload(self) -> bool:
+        """Read the file, in any thread, and return whether it can be used. If not, log that; those in force stay."""
         with self._reading:
             try:
                 users = load_users(self._path)
             except UsersError as error:
                 self._metrics.users_file_good.set(0)
                 _log.error("%s; the users stay as they were", error, extra={"event": "users_changed", "good": False})
-                return
+                return False
             self._metrics.users_file_good.set(1)
             changes = changes_between(self.users, users)
             self.users = users
@@ -85,6 +85,7 @@ class UsersFile:
             _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
             self._audit.note("users_changed", **changes)
         self._loop.call_soon_threadsafe(self._take, users)
+        return True
 
 
 def changes_between(old: Users, new: Users) -> dict[str, object]:

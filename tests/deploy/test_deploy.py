@@ -20,12 +20,14 @@ from typing import Any
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
 from gpkvs.proto.v1 import kv_pb2
+from tests.accounts import Account, Accounts
+from tests.certificates import HERE, Authority, server_options
+from tests.server.access.guarded import Guarded
 from tests.server.wire import DELETE, GET, SET, Refused, batch
-from tests.serving import SIZES, Server, StartServer
+from tests.serving import SIZES, Server
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/gpkvs.json").read_text())
@@ -42,8 +44,9 @@ needs_prometheus = pytest.mark.skipif(
 class Load:
     """SETs, GETs and DELETEs in a thread, until it is stopped."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *header: tuple[str, str]) -> None:
         self._server = server
+        self._header = header
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -53,7 +56,7 @@ class Load:
             number += 1
             keys = [b"%d" % ((50 * number + i) % 5000) for i in range(50)]
             operations = [(SET, key, b"value") for key in keys] + [(GET, key) for key in keys]
-            self._server.kv.Batch(batch([*operations, (DELETE, keys[0])]))
+            self._server.kv.Batch(batch([*operations, (DELETE, keys[0])]), metadata=self._header)
 
     def __enter__(self) -> Load:
         self._thread.start()
@@ -64,16 +67,22 @@ class Load:
         self._thread.join()
 
 
-def refuse_one(server: Server) -> None:
+def refuse_one(server: Server, *header: tuple[str, str]) -> None:
     """Have a request refused, so that this is counted too."""
     with Refused(grpc.StatusCode.INVALID_ARGUMENT):
-        server.kv.Set(kv_pb2.SetRequest(key=b""))
+        server.kv.Set(kv_pb2.SetRequest(key=b""), metadata=header)
 
 
-def exported_names(server: Server) -> set[str]:
-    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as response:
-        text = response.read().decode()
-    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    """Return a server with a journal, TLS, users and an audit log."""
+    authority = Authority(tmp_path)
+    accounts = Accounts(tmp_path / "users.toml", root=Account(read=("*",), write=("*",), metrics=True))
+    tls = server_options(authority.issue("server", *HERE))
+    audit = ("--audit-log", str(tmp_path / "audit.log"))
+    started = Guarded(accounts, tmp_path, "--commit", "journal", *tls, *audit, authority=authority)
+    yield started
+    started.close()
 
 
 def wait_for(what: str, found: Callable[[], Any], seconds_max: float = 30.0) -> Any:
@@ -86,11 +95,20 @@ def wait_for(what: str, found: Callable[[], Any], seconds_max: float = 30.0) -> 
 
 
 class Prometheus:
-    """A real Prometheus that scrapes one server, with the configuration in deploy/."""
+    """A real Prometheus that scrapes one server, with the configuration in deploy/.
+
+    For a server with TLS and users, the lines that are there as comments count, and the folder has its CA and a token.
+    """
 
     def __init__(self, server: Server, folder: Path) -> None:
         config = (DEPLOY / "prometheus.yml").read_text()
-        for old, new in (("127.0.0.1:9171", server.metrics_address), (": 5s", ": 250ms"), (": 15s", ": 250ms")):
+        changes = [("127.0.0.1:9171", server.metrics_address), (": 5s", ": 250ms"), (": 15s", ": 250ms")]
+        if server.metrics_headers:
+            (folder / "token").write_text(server.metrics_headers["Authorization"].removeprefix("Bearer "))
+            changes += [(f"# {name}:", f"{name}:") for name in ("scheme", "tls_config", "authorization")]
+            changes += [("/etc/prometheus/gpkvs-ca.pem", f"{folder}/ca.pem")]
+            changes += [("/etc/prometheus/gpkvs-token", f"{folder}/token")]
+        for old, new in changes:
             assert old in config
             config = config.replace(old, new)
         (folder / "prometheus.yml").write_text(config)
@@ -161,12 +179,12 @@ def prometheus(server: Server, tmp_path: Path) -> Iterator[Prometheus]:
         started.stop()
 
 
-def test_metrics_of_dashboard_and_alerts_exist(start_server: StartServer) -> None:
-    """With a journal: it has some more."""
-    server = start_server("--commit", "journal")
-    server.kv.Set(kv_pb2.SetRequest(key=b"key"))
-    refuse_one(server)
-    exported = exported_names(server)
+def test_metrics_of_dashboard_and_alerts_exist(guarded: Guarded) -> None:
+    """With a journal, TLS and users: they have some more."""
+    server, header = guarded.server, guarded.headers["root"]
+    server.kv.Set(kv_pb2.SetRequest(key=b"key"), metadata=header)
+    refuse_one(server, *header)
+    exported = {sample.name for sample in server.samples()}
     expressions = [*QUERIES, *re.findall(r"expr: (?:\|\n)?((?:.+\n)(?: {10,}.+\n)*)", ALERTS)]
     assert len(expressions) > 40
     used = {name for expression in expressions for name in METRIC.findall(expression)}
@@ -181,6 +199,16 @@ def test_promtool_accepts(arguments: tuple[str, str]) -> None:
     result = subprocess.run(["promtool", "check", kind, DEPLOY / name], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "SUCCESS" in result.stdout
+
+
+@needs_prometheus
+def test_alerts_of_logins_certificates_and_files_fire_when_they_should(tmp_path: Path) -> None:
+    without_texts = re.sub(r"^ +(annotations|summary|action):.*\n", "", ALERTS, flags=re.MULTILINE)
+    (tmp_path / "alerts.yml").write_text(without_texts)
+    shutil.copy(Path(__file__).with_name("security_alerts.yml"), tmp_path)
+    command = ["promtool", "test", "rules", tmp_path / "security_alerts.yml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_alert_says_what_to_do() -> None:
@@ -214,7 +242,8 @@ def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prom
         # A 4- to 5-byte key and value make a record of 48 bytes, an undo entry of 48 and a slot of 32.
         amplification = "sum(rate(gpkvs_written_bytes_total[5s])) / sum(rate(gpkvs_user_bytes_total[5s]))"
         assert 5 < prometheus.value(amplification) < 50
-        assert all("journal" in query or "checkpoint" in query for query in empty_queries(prometheus))
+        elsewhere = ("journal", "checkpoint", "certificate")  # the next test has them
+        assert all(any(name in query for name in elsewhere) for query in empty_queries(prometheus))
     rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == ALERTS.count("- alert: ")
     assert {rule["health"] for rule in rules} == {"ok"}, rules
@@ -223,16 +252,19 @@ def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prom
 
 
 @needs_prometheus
-def test_prometheus_scrapes_a_server_with_a_journal(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server("--commit", "journal")
-    refuse_one(server)
+def test_prometheus_scrapes_a_server_with_a_journal_tls_and_users(guarded: Guarded, tmp_path: Path) -> None:
+    server, header = guarded.server, guarded.headers["root"]
+    refuse_one(server, *header)
     prometheus = Prometheus(server, tmp_path)
     try:
-        with Load(server):
+        with Load(server, *header):
             wait_for("Prometheus saw no batches", lambda: prometheus.query("rate(gpkvs_batch_seconds_count[5s]) > 0"))
             time.sleep(2)
             assert not empty_queries(prometheus), "these queries of the dashboard find nothing"
             assert 0 < prometheus.value("gpkvs_journal_used_bytes / gpkvs_journal_capacity_bytes") < 0.9
+            assert (
+                prometheus.value('sum(gpkvs_logins_total{method="token",result="ok"})') == 2
+            )  # this one's, and Load's
             # The flush is no phase of the engine: it may run the next batch meanwhile.
             assert prometheus.value("rate(gpkvs_batch_seconds_sum[5s])") > prometheus.value(
                 "sum(rate(gpkvs_phase_seconds_total[5s]))"

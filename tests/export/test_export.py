@@ -108,7 +108,8 @@ def test_records_go_to_a_file_and_back(server: Server, tmp_path: Path) -> None:
     made = gpkvs(server, "export", "--out", out, "--table", "small")
     assert (made.exit_code, "5 records of table small" in made.stdout) == (0, True), made.output
     assert names(tmp_path) == ["out"]
-    # Anybody can read it.
+    assert out.stat().st_mode & 0o777 == 0o600  # as the store that it came from
+    # Any program can read it.
     header, *records, end = msgpack.Unpacker(out.open("rb"))
     assert (header["format"], header["version"], header["table"]) == ("gpkvs-export", 1, "small")
     assert {key: value for key, value, _ in records} == SMALL
@@ -509,6 +510,7 @@ def test_numbers_go_to_parquet_and_back(server: Server, tmp_path: Path) -> None:
     made = gpkvs(server, "export", "--out", out, "--table", "numbers", "--format", "parquet")
     assert made.exit_code == 0, made.output
     assert names(tmp_path) == ["out.parquet"]
+    assert out.stat().st_mode & 0o777 == 0o600
     table = pq.read_table(out)
     assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == NUMBERS
     assert [str(field.type) for field in table.schema] == ["uint64", "uint64"]

@@ -1,93 +1,117 @@
-"""Files are looked at: each change is told once, also through the links that Kubernetes swaps."""
+"""Files that are watched: every way to change one is seen, and nothing ends the watch."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, Queue
 
 import pytest
 
-from gpkvs.server import watched_files as module
+from gpkvs.server import watched_files
 from gpkvs.server.watched_files import WatchedFiles
 
+SEEN_SECONDS_MAX = 30
+UNSEEN_SECONDS = 0.05  # some looks
 
-class Told:
-    """Counts what is told."""
 
-    def __init__(self) -> None:
-        self._changes = threading.Semaphore(0)
+class Watch:
+    """Two watched files, one of them behind a link to its folder, as orchestrators mount them."""
 
-    def __call__(self) -> None:
-        self._changes.release()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "version-1").mkdir()
+        (folder / "version-1" / "file").write_text("a")
+        (folder / "now").symlink_to("version-1")
+        self.file, self.linked = folder / "file", folder / "now" / "file"
+        self.file.write_text("a")
+        self.calls: Queue[None] = Queue()
+        self.answers: list[Callable[[], bool]] = []
+        self.watched = WatchedFiles([self.file, self.linked], self.changed, again_seconds=0.1)
 
-    def wait(self) -> None:
-        assert self._changes.acquire(timeout=20)
+    def changed(self) -> bool:
+        self.calls.put(None)
+        return self.answers.pop()() if self.answers else True
 
-    def is_silent(self) -> bool:
-        return not self._changes.acquire(timeout=0.05)
+    def was_seen(self) -> bool:
+        try:
+            self.calls.get(timeout=SEEN_SECONDS_MAX)
+        except Empty:
+            return False
+        return True
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(watched_files, "_LOOK_SECONDS", 0.005)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    made = Watch(tmp_path)
+    yield made
+    made.watched.close()
 
 
-@pytest.fixture
-def mounted(tmp_path: Path, told: Told) -> Iterator[Path]:
-    """Watch two files as Kubernetes mounts them: links into a folder behind a link, which it swaps."""
-    (tmp_path / "data").symlink_to("version-1")
-    for version in ("version-1", "version-2"):
-        (tmp_path / version).mkdir()
-        for name in ("cert", "key"):
-            (tmp_path / version / name).write_text(version)
-    for name in ("cert", "key"):
-        (tmp_path / name).symlink_to(f"data/{name}")
-    watched = WatchedFiles((tmp_path / "cert", tmp_path / "key"), told)
-    yield tmp_path
-    watched.close()
+def write_other(watch: Watch) -> None:
+    (watch.folder / "version-2").mkdir()
+    (watch.folder / "version-2" / "file").write_text("a")
+    (watch.folder / "next").symlink_to("version-2")
+    (watch.folder / "next").rename(watch.folder / "now")
 
 
-def test_a_swapped_link_is_one_change(mounted: Path, told: Told) -> None:
-    assert told.is_silent()
-    (mounted / "new").symlink_to("version-2")
-    (mounted / "new").replace(mounted / "data")
-    told.wait()
-    assert told.is_silent()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda watch: watch.file.write_text("b"),
+        lambda watch: watch.file.unlink(),
+        lambda watch: watch.file.chmod(0o640),
+        lambda watch: (watch.folder / "version-1" / "file").write_text("b"),
+        lambda watch: (watch.folder / "now").unlink(),
+        write_other,
+    ],
+)
+def test_every_change_is_seen_once(watch: Watch, change: Callable[[Watch], object]) -> None:
+    change(watch)
+    assert watch.was_seen()
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
 
 
-def test_a_file_that_goes_and_comes_back(mounted: Path, told: Told) -> None:
-    (mounted / "version-1" / "key").rename(mounted / "away")
-    told.wait()
-    assert told.is_silent()
-    (mounted / "away").rename(mounted / "version-1" / "key")
-    told.wait()
-    (mounted / "version-1" / "key").write_text("other key")
-    told.wait()
+def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:
+    watch.answers = [lambda: False, lambda: False]
+    watch.file.write_text("b")
+    assert all(watch.was_seen() for _ in range(3))
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
 
 
-def test_a_disk_that_hangs_holds_up_only_the_thread(
-    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_CLOSE_SECONDS_MAX", 0.05)
+def test_a_failure_does_not_end_the_watch(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    watch.answers = [lambda: bool(1 // 0)]
+    watch.file.write_text("b")
+    assert watch.was_seen()
+    assert watch.was_seen()  # again
+    assert f"cannot read {watch.file}" in caplog.text
+    watch.file.write_text("c")
+    assert watch.was_seen()
+
+
+def test_a_disk_that_hangs_holds_up_only_the_thread(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "_CLOSE_SECONDS_MAX", 0.05)
     hangs, goes_on = threading.Event(), threading.Event()
-    watched = WatchedFiles((tmp_path / "file",), told)
 
-    def look(path: Path) -> tuple[int, ...]:
+    def look(_path: Path) -> tuple[int, ...]:
         hangs.set()
         goes_on.wait(20)
         return ()
 
-    monkeypatch.setattr(module, "_look", look)
+    monkeypatch.setattr(watched_files, "_look", look)
     assert hangs.wait(20)
-    begin = time.monotonic()
-    watched.close()
-    assert time.monotonic() - begin < 5
+    began = time.monotonic()
+    watch.watched.close()
+    assert time.monotonic() - began < 5
     goes_on.set()
-    assert told.is_silent()
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
