@@ -99,6 +99,13 @@ STEPS = (
     Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
+    Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
+    Step(
+        "logins",
+        ".venv/bin/python -m tests.fuzz_logins --seconds 600 --seed $SEED",
+        ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",
+        20,
+    ),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
 )
 

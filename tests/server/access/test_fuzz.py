@@ -1,4 +1,4 @@
-"""Logins that are nearly right, for two seconds; `make nightly` has hours of them."""
+"""Logins that are nearly right, for two seconds; `make nightly` has ten minutes of them."""
 
 from __future__ import annotations
 
