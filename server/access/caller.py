@@ -13,7 +13,7 @@ from typing import Literal
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.patterns import Patterns
-from gpkvs.server.access.users import Rights, Token, User, Users
+from gpkvs.server.access.users import Rights, Token, User, Users, without_tokens
 
 Method = Literal["token", "password", "certificate", "none"]
 
@@ -34,7 +34,7 @@ class LoginError(GpkvsError):
     def __init__(self, message: str, reason: str, user: str = "", method: Method = "none") -> None:
         super().__init__(message)
         self.reason = reason
-        self.user = user
+        self.user = without_tokens(user)
         self.method = method
 
 

@@ -277,15 +277,18 @@ class Access:
     async def _verify(self, name: str, password: str, address: str) -> User | None:
         """Return whose name and password these are."""
         user = self._users.by_name.get(name)
-        is_right = False
+        end = self._throttle.failed
         self._throttle.begin(address, name)
         try:
-            is_right = await self._passwords.verify(user, name, password)
+            if await self._passwords.verify(user, name, password):
+                end = self._throttle.succeeded
+                return user
+            return None
         except PasswordsBusyError as error:
+            end = self._throttle.dropped
             raise LoginError(str(error), "slowed", name, "password") from None
         finally:
-            (self._throttle.succeeded if is_right else self._throttle.failed)(address, name)
-        return user if is_right else None
+            end(address, name)
 
     def _require_patience(self, address: str, name: str, method: Method) -> None:
         """Refuse an attempt too soon after failures."""

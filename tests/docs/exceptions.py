@@ -78,6 +78,7 @@ EXEMPTIONS = (
             "gpkvs bench wear --json bench/results/wear-process.json",
             "gpkvs bench growth --json bench/results/growth-process.json",
             "gpkvs bench scan --json bench/results/scan-process.json",
+            "gpkvs bench security --json bench/results/security-process.json",
         ),
         _BENCH,
     ),

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import DELETE
@@ -33,50 +33,51 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _text(data: bytes) -> bytes:
-    """Write a text as HPACK allows it without codes."""
+def _headers(fields: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
+    """Write headers as HPACK allows it without tables and codes."""
+    return b"".join(b"\x00" + _text(name) + _text(value) for name, value in fields)
+
+
+def _text(text: str | bytes) -> bytes:
+    """Write a text behind its length: in seven bits, or what is beyond them seven by seven, the lowest first."""
+    data = text if isinstance(text, bytes) else text.encode()
     if len(data) < 127:
         return bytes([len(data)]) + data
-    more, rest = b"", len(data) - 127
+    rest, length = len(data) - 127, bytearray([127])
     while rest >= 128:
-        more += bytes([rest % 128 + 128])
+        length.append(rest % 128 + 128)
         rest //= 128
-    return b"\x7f" + more + bytes([rest]) + data
+    return bytes([*length, rest]) + data
 
 
-def _headers(fields: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Write headers as HPACK allows it without tables."""
-    return b"".join(
-        b"\x00" + _text(name.encode()) + _text(value if isinstance(value, bytes) else value.encode())
-        for name, value in fields
-    )
+def call_headers(path: str, more: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
+    """Return the headers of a call, as they stand in a frame."""
+    first = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "hostile"}
+    return _headers([*first.items(), ("te", "trailers"), ("content-type", "application/grpc"), *more])
 
 
-def _call_headers(path: str, more: Iterable[tuple[str, str | bytes]]) -> bytes:
-    fields = ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "hostile"))
-    return _headers((*fields, ("te", "trailers"), ("content-type", "application/grpc"), *more))
+def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
+    """Return the bytes of a connection with one call of an empty message, with more headers."""
+    return connection_with(call_headers(path, more.items()), message(b""))
 
 
-def connection_with_call(path: str, more: Iterable[tuple[str, str | bytes]], data: bytes = b"") -> bytes:
-    """Return the bytes of a connection with one call, with more headers."""
-    headers = _call_headers(path, more)
-    first, *others = (headers[start : start + _FRAME_BYTES] for start in range(0, len(headers), _FRAME_BYTES))
-    frames = _frame(_HEADERS, 0 if others else _END_HEADERS, 1, first)
-    for number, part in enumerate(others, 1):
-        frames += _frame(_CONTINUATION, _END_HEADERS if number == len(others) else 0, 1, part)
-    return _PREFACE + _frame(_SETTINGS, 0, 0) + frames + _frame(_DATA, _END_STREAM, 1, message(data))
+def connection_with(headers: bytes, data: bytes) -> bytes:
+    """Return the bytes of a connection with one call, whose headers take as many frames as they need."""
+    out = _PREFACE + _frame(_SETTINGS, 0, 0)
+    for at in range(0, len(headers), _FRAME_BYTES):
+        kind, end = _CONTINUATION if at else _HEADERS, at + _FRAME_BYTES
+        out += _frame(kind, _END_HEADERS if end >= len(headers) else 0, 1, headers[at:end])
+    return out + _frame(_DATA, _END_STREAM, 1, data)
 
 
-def is_answered(connection: socket.socket) -> bool:
-    """Read until the only call of a connection has ended; return whether it got a message."""
-    file = connection.makefile("rb")
-    while len(head := file.read(9)) == 9:
-        size, kind, flags, stream = int.from_bytes(head[:3]), head[3], head[4], int.from_bytes(head[5:])
-        payload = file.read(size)
-        if stream == 1 and kind == _DATA and payload:
+def is_answered(received: bytes) -> bool:
+    """Return whether the only call of a connection has ended, by what the server sent."""
+    at = 0
+    while at + 9 <= len(received) and (end := at + 9 + int.from_bytes(received[at : at + 3], "big")) <= len(received):
+        kind, flags = received[at + 3 : at + 5]
+        if kind in (_RST, _GOAWAY) or (kind == _HEADERS and flags & _END_STREAM):
             return True
-        if (stream == 1 and (kind == _RST or (kind == _HEADERS and flags & _END_STREAM))) or kind == _GOAWAY:
-            break
+        at = end
     return False
 
 
@@ -108,7 +109,7 @@ class Hostile:
     def call(self, path: str, data: bytes | memoryview, *, ends: bool = True, encoding: str = "identity") -> None:
         """Begin a call that will send this, and say that it is all, or not."""
         stream, self._next = self._next, self._next + 2
-        self._out += _frame(_HEADERS, _END_HEADERS, stream, _call_headers(path, [("grpc-encoding", encoding)]))
+        self._out += _frame(_HEADERS, _END_HEADERS, stream, call_headers(path, [("grpc-encoding", encoding)]))
         self._windows[stream] = self._first_window
         self._unsent[stream] = memoryview(data)
         self._ends[stream] = ends

@@ -137,7 +137,7 @@ def test_bytes_that_are_no_text_are_refused(guarded: Guarded, value: bytes) -> N
     """No library sends them. gRPC would log them, with a traceback (`Guarded.close` looks)."""
     host, port = guarded.server.target.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 30, (next(ADDRESSES), 0)) as client:
-        client.sendall(connection_with_call("/gpkvs.v1.KV/Get", [("authorization", value)]))
+        client.sendall(connection_with_call("/gpkvs.v1.KV/Get", {"authorization": value}))
         received = bytearray()
         while b"gpkvs-executed" not in received:
             data = client.recv(1 << 16)
