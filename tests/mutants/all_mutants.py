@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     access,
+    audit,
     client,
     compaction,
     expiry,
@@ -21,6 +22,7 @@ from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
     *access.MUTANTS,
+    *audit.MUTANTS,
     *server.MUTANTS,
     *client.MUTANTS,
     *storage.MUTANTS,
