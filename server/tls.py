@@ -1,8 +1,8 @@
 """TLS of both ports, 1.3 only, from files that are read again when they change.
 
 All files are checked before they count. At the start a wrong one is an error; later the server keeps what it has and
-says what is wrong. Open connections stay as they are; each new one sees the newest files. None takes up an older
-session: so a client's certificate is looked at each time, by the CAs of that time.
+says what is wrong. Open connections stay as they are; each new one sees the newest files. A client may take up a
+session only of the last hour, and none from before a change: so the CAs of today decide.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -24,6 +25,13 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
 
 _log = logging.getLogger("gpkvs.server")
+
+# gRPC asks for its configuration at each handshake, one at a time, and makes handshakes of what it is given until it is
+# given something else. It exchanges the two without a lock. So nothing is given before the handshakes that have just
+# asked are begun: one that is begun meanwhile would end the process.
+_QUIET_SECONDS = 0.25
+# A client that takes up a session shows no certificate again. What gRPC is given anew knows no older session.
+_SESSION_SECONDS_MAX = 3600.0
 
 
 class TlsError(GpkvsError):
@@ -103,6 +111,7 @@ class Tls:
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
         self._take(_load(files))
+        self._given, self._given_at = self._configuration, time.monotonic()
 
     def _take(self, material: Material) -> None:
         self._configuration = grpc.ssl_server_certificate_configuration(
@@ -119,11 +128,19 @@ class Tls:
     def credentials(self) -> grpc.ServerCredentials:
         """For gRPC, which asks at each handshake what is in force; with a client CA, every client must show its own."""
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration,
-            # Given each time, also if it has not changed: gRPC then makes all anew, and knows no older session.
-            lambda: self._configuration,
+            self._given,
+            self._newest,
             require_client_authentication=self.files.client_ca is not None,
         )
+
+    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what gRPC is to make handshakes of from now on; None if that is what it has."""
+        is_old = self.files.client_ca is not None and time.monotonic() - self._given_at > _SESSION_SECONDS_MAX
+        if self._given is self._configuration and not is_old:
+            return None
+        time.sleep(_QUIET_SECONDS)
+        self._given, self._given_at = self._configuration, time.monotonic()
+        return self._given
 
     @property
     def certificates(self) -> Iterable[str]:

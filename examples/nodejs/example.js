@@ -1,6 +1,7 @@
 // A client of gpkvs from the .proto file alone: get, set, a batch of columns, a pipeline.
-// Usage: node example.js [HOST:PORT] [path of kv.proto]
+// Usage: [GPKVS_CLIENT_TLS_CA=ca.pem] [GPKVS_TOKEN=...] node example.js [HOST:PORT] [path of kv.proto]
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import grpc from '@grpc/grpc-js'
 import protoLoader from '@grpc/proto-loader'
@@ -10,7 +11,12 @@ const proto = process.argv[3] ?? fileURLToPath(new URL('../../proto/v1/kv.proto'
 
 const definition = protoLoader.loadSync(proto, { keepCase: true, longs: BigInt, defaults: true })
 const { KV } = grpc.loadPackageDefinition(definition).gpkvs.v1
-const kv = new KV(target, grpc.credentials.createInsecure())
+
+// TLS, and the token that goes along with every call. Without TLS everybody on the way could read it.
+const { GPKVS_CLIENT_TLS_CA: ca, GPKVS_TOKEN: token } = process.env
+const kv = new KV(target, ca ? grpc.credentials.createSsl(readFileSync(ca)) : grpc.credentials.createInsecure())
+const login = new grpc.Metadata()
+if (token) login.set('authorization', `Bearer ${token}`)
 
 const GET = 1
 const SET = 2
@@ -18,7 +24,7 @@ const SET = 2
 /** Calls a method of one request and one answer. */
 const call = (method, request) =>
   new Promise((resolve, reject) =>
-    kv[method](request, (error, answer) => (error ? reject(error) : resolve(answer))))
+    kv[method](request, login, (error, answer) => (error ? reject(error) : resolve(answer))))
 
 /** Puts equally many keys and values into the columns of one request. */
 function setColumns(keys, values, id = 0) {
@@ -71,7 +77,7 @@ console.log(`batch: ${valuesOf(read).slice(0, 3).join(' ')}, status ${[...read.s
 // A pipeline: many requests in flight, answers in their order. Writing waits when the server is behind ('drain').
 const requests = 100
 const perRequest = 100
-const stream = kv.Pipeline()
+const stream = kv.Pipeline(login)
 const answers = (async () => {
   let stored = 0
   for await (const answer of stream) {

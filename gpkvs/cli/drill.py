@@ -17,7 +17,9 @@ from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.config import BackendName, CommitName, DurabilityName
 from gpkvs.failpoint import SERVING_BY_COMMIT
+from gpkvs.recovery.proof.drill.clients import DrillClientOptions
 from gpkvs.recovery.proof.drill.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
+from gpkvs.recovery.proof.servers.run_access import make_access
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.recovery.startup.opening import usual_commit
 from gpkvs.text import counted
@@ -44,6 +46,12 @@ def drill_command(
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the stores.")] = "auto",
     commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls", help="With TLS and a user, whose certificate and token are made for the drill.", show_default=False
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Kill a real server under load, restart it, and check its store, again and again.
@@ -59,6 +67,7 @@ def drill_command(
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with failures_exit(1), ended_by_signals(), scratch_directory(data, "gpkvs-drill-") as directory:
+        access = make_access(directory / "access") if tls else None
         options = DrillOptions(
             rounds=rounds,
             seed=secrets.randbelow(1 << 32) if seed is None else seed,
@@ -68,7 +77,9 @@ def drill_command(
                 durability=durability,
                 commit=usual_commit(directory, durability, commit),
                 index="128KiB",
+                more=access.options if access else (),
             ),
+            clients=DrillClientOptions(credentials=access.credentials if access else None),
         )
         console.print(f"seed {options.seed}, {rounds} rounds, data in {directory}", markup=False)
         try:

@@ -99,7 +99,7 @@ class AuditFile(AuditLog):
         line = _Line(_pack(event, {name: _cut(value) for name, value in fields.items()}), durable)
         with self._wake:
             if self._required >= REQUIRED_MAX:
-                raise _refusal(f"{self._required} calls wait for it")
+                raise self._refusal(f"{self._required} calls wait for it")
             self._required += 1
             durable.add_done_callback(self._forget)
             self._queue.append(line)
@@ -108,9 +108,9 @@ class AuditFile(AuditLog):
             async with asyncio.timeout(REQUIRED_SECONDS_MAX):
                 await asyncio.wrap_future(durable)
         except TimeoutError:
-            raise _refusal(f"its disk does not answer for {REQUIRED_SECONDS_MAX:.0f} s") from None
+            raise self._refusal(f"its disk does not answer for {REQUIRED_SECONDS_MAX:.0f} s") from None
         except OSError as error:
-            raise _refusal(error.strerror) from error
+            raise self._refusal(error.strerror) from error
 
     def reopen(self) -> None:
         """Open the path again: the file may have been renamed."""
@@ -126,6 +126,12 @@ class AuditFile(AuditLog):
             self._is_closed = True
             self._wake.notify()
         self._thread.join(_CLOSE_SECONDS_MAX)
+
+    def _refusal(self, reason: str | None) -> AuditError:
+        return AuditError(
+            f"the audit log {self._path} cannot be written ({reason}), so this was not done: "
+            "see that its disk works and has room, and try again"
+        )
 
     def _forget(self, _durable: Future[None]) -> None:
         with self._wake:
@@ -167,7 +173,7 @@ class AuditFile(AuditLog):
     def _write(self, lines: list[_Line]) -> None:
         """Write lines, and make all durable at once that calls wait for."""
         self._tell_lost()
-        required = []
+        required: list[Future[None]] = []
         for data, durable in lines:
             # A call that is gone is not executed, and so it is not noted.
             if durable and not durable.set_running_or_notify_cancel():
@@ -175,7 +181,10 @@ class AuditFile(AuditLog):
             try:
                 self._file.append(data)
             except OSError as error:
-                self._fail(durable, error)
+                # A rotation may have failed to make durable what was written before.
+                for failed in (*required, durable):
+                    self._fail(failed, error)
+                required.clear()
             else:
                 required += [durable] if durable else []
         try:
@@ -229,7 +238,3 @@ def _cut(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _cut(part) for name, part in value.items()}
     return value
-
-
-def _refusal(reason: str | None) -> AuditError:
-    return AuditError(f"the audit log cannot be written ({reason}), so this was not done: see the server's log")

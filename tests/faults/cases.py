@@ -48,6 +48,7 @@ _SLOW = "faults/test_slow_disk.py::"
 _CONSISTENT = (
     "recovery/proof/consistency/test_consistency.py::test_a_server_that_is_killed_is_strictly_serializable[journal]"
 )
+_LOGIN = "server/access/test_login.py::"
 _STORE = "store/test_store.py::"
 _FULL, _GROWTH = "engine/test_full_store.py::", "engine/test_growth.py::"
 _COMPACTION = "engine/test_compaction.py::"
@@ -362,7 +363,22 @@ CASES = {
         ("server/test_load.py::test_full_queue", "server/test_pipeline.py::test_the_number_in_flight_is_bounded"),
         "connections and pings: no limit of gpkvs's own",
     ),
-    38: Case("bad or absent credentials: UNAUTHENTICATED", not_applicable=NO_FEATURE),
+    38: Case(
+        "bad or absent credentials: UNAUTHENTICATED",
+        (
+            f"{_LOGIN}test_all_others_are_refused",
+            f"{_LOGIN}test_a_token_takes_all_of_its_text",
+            f"{_LOGIN}test_a_token_that_has_ended_says_so",
+            f"{_LOGIN}test_nobody_has_to_send_a_message_to_be_refused",
+            f"{_LOGIN}test_failures_slow_the_next_attempt_down_and_nobody_else",
+            f"{_LOGIN}test_client_certificates_are_users",
+            "server/access/test_rights.py::test_rights_of_calls",
+            "server/access/test_sessions.py::test_streams_and_connections_of_a_removed_user_end",
+            "server/access/test_sessions.py::test_a_login_that_no_longer_counts_ends",
+            "server/test_tls.py::test_tls_1_3_with_http_2_and_nothing_older",
+            "server/test_tls.py::test_only_a_certificate_of_the_ca_gets_in",
+        ),
+    ),
     39: Case(
         "a million keys that collide under an unkeyed hash: set load within 5 % of random keys",
         ("faults/test_aimed_keys.py::test_aimed_keys_load_buckets_as_random_ones_do",),

@@ -22,7 +22,6 @@ from tests.mutants.mutant import Mutant
 
 _ALL: tuple[Mutant, ...] = (
     *access.MUTANTS,
-    *audit.MUTANTS,
     *server.MUTANTS,
     *client.MUTANTS,
     *storage.MUTANTS,
@@ -35,6 +34,7 @@ _ALL: tuple[Mutant, ...] = (
     *exports.MUTANTS,
     *faces.MUTANTS,
     *users.MUTANTS,
+    *audit.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

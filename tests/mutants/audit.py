@@ -1,67 +1,59 @@
-"""Mistakes with the audit log: what is lost unseen, and what happens before it is noted."""
+"""Mistakes in the audit log: what is lost unseen, and what others can make of it."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_LOG, _FILE, _FOLD = "server/access/audit_file.py", "server/access/rotated_file.py", "server/access/fold.py"
-_TESTS, _SERVER_TESTS = "server/access/test_audit.py::", "server/access/test_audited_server.py::"
+_FILE, _TESTS = "server/access/audit_file.py", "server/access/test_audit.py::"
 
 MUTANTS = (
     Mutant(
-        "tables-without-a-line",
+        "audit-never-required",
         "server/admin.py",
         'await self._audit.require("admin", **fields)',
         'self._audit.note("admin", **fields)',
-        "a full disk hides who drops tables",
-        (f"{_SERVER_TESTS}test_a_full_disk_stops_changes_of_tables_and_no_data",),
+        "tables are dropped while the disk of the audit log is full, and nobody can tell who did it",
+        ("server/access/test_audited_server.py::test_a_full_disk_stops_changes_of_tables_and_no_data",),
     ),
     Mutant(
-        "required-not-durable",
-        _LOG,
-        "                self._file.sync()",
-        "                pass",
-        "a power failure takes the line of a table that was dropped",
-        (f"{_TESTS}test_what_is_required_is_durable_first_and_many_share_an_fsync",),
-    ),
-    Mutant(
-        "lines-lost-unseen",
-        _LOG,
-        "        self._tell_lost()\n        required",
-        "        required",
-        "nobody sees that lines are missing",
-        (f"{_TESTS}test_a_full_disk_refuses_and_what_was_lost_is_told",),
-    ),
-    Mutant(
-        "lines-in-part",
+        "audit-durable-after-failed-rotation",
         _FILE,
-        "os.ftruncate(self._file, size)",
+        "for failed in (*required, durable):\n"
+        "                    self._fail(failed, error)\n                required.clear()",
+        "self._fail(durable, error)",
+        "a table is dropped although the disk lost the line that says so",
+        (f"{_TESTS}test_a_rotation_that_fails_refuses_what_was_written_before_it",),
+    ),
+    Mutant(
+        "audit-folds-everything",
+        "server/access/fold.py",
+        "if span is None and len(self._kinds) < _KEYS_MAX:",
+        "if span is None:",
+        "whoever logs in under other names all the time fills the disk and the memory",
+        (f"{_TESTS}test_a_flood_of_names_takes_bounded_memory_and_few_lines",),
+    ),
+    Mutant(
+        "audit-goes-on-in-a-torn-line",
+        "server/access/rotated_file.py",
+        'os.write(file, b"\\n")',
         "pass",
-        "a full disk leaves half a line, and the next one goes on in it",
-        (f"{_TESTS}test_a_full_disk_refuses_and_what_was_lost_is_told",),
-    ),
-    Mutant(
-        "torn-line-goes-on",
-        _FILE,
-        '!= b"\\n":',
-        '== b"":',
-        "after a crash the first line is part of a torn one, and no program reads it",
+        "the first event after a crash cannot be read",
         (f"{_TESTS}test_a_torn_last_line_is_ended",),
     ),
     Mutant(
-        "names-without-end",
-        _LOG,
-        "value if len(value) <= _TEXT_MAX else",
-        "value if value else",
-        "a client writes a megabyte into the log with each refusal",
+        "audit-cuts-nothing",
+        _FILE,
+        "if len(value) <= _TEXT_MAX else",
+        "if True else",
+        "a login with a name of a megabyte writes a megabyte",
         (f"{_TESTS}test_a_hostile_name_is_one_short_line",),
     ),
     Mutant(
-        "kinds-without-end",
-        _FOLD,
-        "len(self._kinds) < _KEYS_MAX",
-        "True",
-        "random names of users take all memory, and push all else out of the log",
-        (f"{_TESTS}test_a_flood_of_names_takes_bounded_memory_and_few_lines",),
+        "audit-tells-no-loss",
+        _FILE,
+        '            self._file.append(_pack("lost", {"count": lost}))\n',
+        "",
+        "lines are missing, and the log does not say so",
+        (f"{_TESTS}test_a_full_disk_refuses_and_what_was_lost_is_told",),
     ),
 )

@@ -38,6 +38,7 @@ from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server import app as server_app
+from gpkvs.server import tls
 from gpkvs.server.app import ServeOptions
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from gpkvs.server.tls import Tls, TlsError, TlsFiles, names_of_call, names_of_certificate, tls_files
@@ -173,19 +174,6 @@ def test_metrics_need_a_certificate_and_health_does_not(site: Site) -> None:
             site.get("/healthz", client)
 
 
-def test_no_session_is_taken_up_again(site: Site) -> None:
-    """Else a certificate would count after its end, or after its CA has gone."""
-    context = site.context(site.client)
-    with site.connect(context) as first:
-        assert first.recv(1)
-        session = first.session
-        assert session
-        assert session.has_ticket
-    with site.connect(context, session=session) as second:
-        assert second.recv(1)
-        assert not second.session_reused
-
-
 def test_who_speaks_plain_gets_a_clear_end(site: Site) -> None:
     with grpc.insecure_channel(site.server.target) as channel:
         with pytest.raises(grpc.RpcError) as raised:
@@ -269,6 +257,40 @@ def test_a_new_certificate_is_seen_by_new_connections(site: Site, stream: Stream
         certificate = connection.getpeercert()
         assert certificate
         assert certificate["serialNumber"] == site.serial() != old
+
+
+def test_no_session_of_before_a_change_is_taken_up(site: Site, stream: Stream) -> None:
+    """Else a client would come in whose CA has gone."""
+    context = site.context(site.client)
+
+    def connect(session: Any) -> tuple[bool, Any]:
+        with site.connect(context, session=session) as connection:
+            assert connection.recv(1)
+            assert connection.session
+            assert connection.session.has_ticket
+            return connection.session_reused, connection.session
+
+    _, session = connect(None)
+    was_reused, session = connect(session)
+    assert was_reused
+    old = site.serial()
+    site.authority.issue("server", *HERE)
+    wait_until(lambda: site.serial() != old)
+    assert not connect(session)[0]
+
+
+def test_grpc_is_given_what_is_new_and_each_hour_all_of_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_QUIET_SECONDS", 0.0)
+    pair = site.authority.issue("server", *HERE, folder=tmp_path)
+    made = Tls(TlsFiles(pair.cert, pair.key, site.client_ca))
+    assert made._newest() is None, "gRPC has it: another exchange would be a danger for nothing"
+    assert made.reload()
+    assert made._newest() is made._configuration
+    assert made._newest() is None
+    monkeypatch.setattr(tls, "_SESSION_SECONDS_MAX", 0.0)
+    assert made._newest() is made._configuration
 
 
 def test_a_certificate_may_come_before_its_key(site: Site, stream: Stream, tmp_path: Path) -> None:

@@ -80,6 +80,16 @@ def test_every_change_is_seen_once(watch: Watch, change: Callable[[Watch], objec
         watch.calls.get(timeout=UNSEEN_SECONDS)
 
 
+def test_a_file_that_is_gone_and_comes_back_is_seen_twice(watch: Watch) -> None:
+    kept = watch.folder / "kept"
+    watch.file.rename(kept)
+    assert watch.was_seen()
+    kept.rename(watch.file)
+    assert watch.was_seen()
+    with pytest.raises(Empty):
+        watch.calls.get(timeout=UNSEEN_SECONDS)
+
+
 def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:
     watch.answers = [lambda: False, lambda: False]
     watch.file.write_text("b")

@@ -36,7 +36,7 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True)
 class DrillClientOptions:
-    """How many clients there are, and how many keys."""
+    """How many clients there are, how many keys, and how the clients get in; None: without TLS."""
 
     single_clients: int = 6
     keys_per_client: int = 40
@@ -44,6 +44,7 @@ class DrillClientOptions:
     shared_keys: int = 3000
     cell_keys_max: int = 120
     untouched_keys: int = 200
+    credentials: grpc.ChannelCredentials | None = None
 
 
 @dataclass
@@ -72,7 +73,7 @@ class DrillClients:
     ledger
         Where they note their writes; the clients make its cells.
     options
-        How many clients and keys.
+        How many clients and keys, and how they get in.
     seed
         Of their choices; the timing is up to the machine.
     """
@@ -103,7 +104,7 @@ class DrillClients:
         The store must have as many records as the ledger, and `other_records` that others wrote. The problems are in
         the ledger's `violations`, the facts that the server gives in `info`.
         """
-        async with channel(target) as connection:
+        async with channel(target, self._options.credentials) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
             for cells in _portions(self.ledger.cells):
                 keys = [key for cell in cells for key in cell.keys]
@@ -122,7 +123,7 @@ class DrillClients:
 
     async def ask(self, target: str) -> admin_pb2.InfoResponse:
         """Return the facts that a server gives about itself."""
-        async with channel(target) as connection:
+        async with channel(target, self._options.credentials) as connection:
             admin = admin_pb2_grpc.AdminStub(connection)
             info: admin_pb2.InfoResponse = await admin.Info(admin_pb2.InfoRequest(), timeout=_CALL_SECONDS_MAX)
         return info
@@ -147,7 +148,7 @@ class DrillClients:
         return self._random.randint(VALUE_BYTES_MIN, 300)
 
     async def _single(self, target: str, cells: Sequence[Cell]) -> None:
-        async with channel(target) as connection:
+        async with channel(target, self._options.credentials) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
             while True:
                 cell = self._random.choice(cells)
@@ -156,7 +157,7 @@ class DrillClients:
                     return
 
     async def _batches(self, target: str) -> None:
-        async with channel(target) as connection:
+        async with channel(target, self._options.credentials) as connection:
             stub = kv_pb2_grpc.KVStub(connection)
             while True:
                 fresh = [cell for cell in self._shared if not cell.newest.number and not cell.open]
@@ -263,11 +264,12 @@ class DrillClients:
         self.ledger.acknowledge(attempt, versions)
 
 
-def channel(target: str) -> grpc.aio.Channel:
+def channel(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
     """Return a new connection to a server, which shares nothing with others."""
-    return grpc.aio.insecure_channel(
-        target, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    )
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)
 
 
 def batch_request(operations: Sequence[Operation], number: int, table: str = "") -> kv_pb2.BatchRequest:

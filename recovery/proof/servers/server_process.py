@@ -40,7 +40,7 @@ class ServerOptions:
     log: str = "4MiB"
     commit: str = "undo"
     journal: str = "1MiB"  # so small that checkpoints come often
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # other options, such as those of TLS and users
 
     def arguments(self) -> list[str]:
         """Return them as command-line options."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -232,6 +233,37 @@ def test_what_is_required_is_durable_first_and_many_share_an_fsync(
     assert next(syncs) == 2
     assert [line["table"] for line in lines(path)] == ["first", *map(str, range(REQUIRED_MAX - 2))]
     asyncio.run(audit.require("admin", table="room again"))
+
+
+def test_a_rotation_that_fails_refuses_what_was_written_before_it(
+    path: Path, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditFile(path, 300, metrics)
+    disk, syncs = HangingDisk(monkeypatch), itertools.count()
+    waiting = os.fsync
+
+    def fsync(file: int) -> None:
+        if next(syncs) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        waiting(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    async def run() -> list[BaseException | None]:
+        first = asyncio.create_task(log.require("admin"))
+        await asyncio.to_thread(disk.reached.wait)
+        others = [asyncio.create_task(log.require("admin", table=table)) for table in ("a", "b" * 150, "c" * 150)]
+        await asyncio.sleep(0)
+        disk.goes_on.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    first, *others, last = asyncio.run(run())
+    log.close()
+    assert (first, last) == (None, None)
+    assert [str(error) for error in others] == [
+        f"the audit log {path} cannot be written (Input/output error), so this was not done: "
+        "see that its disk works and has room, and try again"
+    ] * 2
 
 
 def test_a_disk_that_hangs_holds_up_nobody(

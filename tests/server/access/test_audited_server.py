@@ -124,8 +124,9 @@ def test_a_full_disk_stops_changes_of_tables_and_no_data(audited: Audited) -> No
     audited.wait_for(1, "admin_done")
     audited.fill_disk()
     try:
+        refusal = f"the audit log {audited.log} cannot be written (File too large)"
         for _ in range(2):
-            with Refused(grpc.StatusCode.UNAVAILABLE, "the audit log cannot be written (File too large)"):
+            with Refused(grpc.StatusCode.UNAVAILABLE, refusal):
                 audited.drop("c")
         audited.get(*audited.headers["alice"])
         server.kv.Set(kv_pb2.SetRequest(table="c", key=b"k", value=b"v"), metadata=audited.headers["root"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -154,7 +152,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         owner=Account(admin=tables),
         visitor=Account(read=("default",)),
     )
-    guarded = Guarded(accounts, folder, "--audit-log", str(folder / "audit.log"))
+    guarded = Guarded(accounts, folder)
     for name in (THERE, "other"):
         guarded.server.admin.CreateTable(
             admin_pb2.CreateTableRequest(name=name, index_bytes=1 << 20), metadata=guarded.headers["root"]
@@ -286,40 +284,3 @@ def test_a_long_name_of_a_table_is_cut(guarded: Guarded) -> None:
     code, text, _ = outcome(guarded, "Get", kv_pb2.GetRequest(table="n" * 1_000_000), guarded.headers["reads"])
     assert code is DENIED
     assert len(text) < 300
-
-
-def test_the_audit_log_tells_who_did_what(guarded: Guarded) -> None:
-    """In the order in which it happened; a change of tables before it happens, and how it ended."""
-    header = guarded.headers["owner"]
-    with Refused(DENIED, "user visitor may not write"):  # nobody else has tried that as this user
-        set_ = kv_pb2.SetRequest(table="audited", key=b"k")
-        guarded.server.kv.Set(set_, metadata=guarded.headers["visitor"])
-    create = admin_pb2.CreateTableRequest(name="orders.audited", index_bytes=1 << 20)
-    guarded.server.admin.CreateTable(create, metadata=header)
-    with Refused(grpc.StatusCode.ALREADY_EXISTS):
-        guarded.server.admin.CreateTable(create, metadata=header)
-    guarded.server.admin.DropTable(admin_pb2.DropTableRequest(name="orders.audited"), metadata=header)
-    path = guarded.accounts.path.with_name("audit.log")
-    expected = [
-        ("refused", "gpkvs.v1.KV.Set", "audited", None),
-        ("admin", "CreateTable", "orders.audited", None),
-        ("admin_done", "CreateTable", "orders.audited", "OK"),
-        ("admin", "CreateTable", "orders.audited", None),
-        ("admin_done", "CreateTable", "orders.audited", "ALREADY_EXISTS"),
-        ("admin", "DropTable", "orders.audited", None),
-        ("admin_done", "DropTable", "orders.audited", "OK"),
-    ]
-    give_up = time.monotonic() + 10
-    while True:  # a thread writes it
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        own = [line for line in lines if str(line.get("table")).endswith("audited")]
-        if len(own) >= len(expected) or time.monotonic() > give_up:
-            break
-        time.sleep(0.02)
-    assert [(line["event"], line["rpc"], line["table"], line.get("status")) for line in own] == expected
-    assert {(line["user"], line["address"]) for line in own[1:]} == {("owner", "127.0.0.1")}
-    assert own[1]["arguments"] == {"layout": "bytes", "index_bytes": 1 << 20, "index_bytes_max": 0}
-    assert (own[0]["user"], own[0]["method"], own[0]["reason"]) == ("visitor", "token", "may not write")
-    logins = [line["user"] for line in lines if line["event"] == "login" and line["method"] == "token"]
-    assert logins.count("owner") == 1
-    assert not [secret for secret in guarded.secrets if secret in path.read_text()]

@@ -33,12 +33,12 @@ def points_of(commit: str) -> tuple[str, ...]:
     return in_batches + in_starts
 
 
-@pytest.mark.parametrize("commit", ["undo", "journal"])
-def test_kills_at_failpoints_and_at_random(tmp_path: Path, commit: str) -> None:
+@pytest.mark.parametrize(("commit", "more"), [("undo", ["--tls"]), ("journal", [])])
+def test_kills_at_failpoints_and_at_random(tmp_path: Path, commit: str, more: list[str]) -> None:
     """At others in each run: tests/recovery/startup visits each of them in a process that is no server."""
     seed, points = secrets.randbelow(1 << 32), points_of(commit)
     rounds = plan(len(points) + 1 if os.environ.get(ALL_KILLS) else ROUNDS, seed, commit)
-    options = [f"--seed={seed}", f"--commit={commit}", f"--data={tmp_path / 'drill'}", "--json"]
+    options = [f"--seed={seed}", f"--commit={commit}", f"--data={tmp_path / 'drill'}", "--json", *more]
     done = run_drill(f"--rounds={len(rounds)}", *options)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -48,6 +48,9 @@ def test_kills_at_failpoints_and_at_random(tmp_path: Path, commit: str) -> None:
     assert report["batches_undone"] >= sum(round.undoes is True for round in rounds)
     for store in (tmp_path / "drill").glob("store-*/root"):
         assert_clean(store.parent)
+    log = (tmp_path / "drill" / "store-1.server.log").read_text()
+    assert ("--users=" in log) == ("--tls" in more)
+    assert "Bearer" not in log
 
 
 def test_a_drill_that_fails_says_how_to_repeat_it_and_keeps_the_data(

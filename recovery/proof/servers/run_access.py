@@ -1,0 +1,84 @@
+"""TLS and a user for the servers of one run: a certificate and a token that are of no use to anybody else."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from gpkvs.server.access.users import make_token
+
+_LASTS = timedelta(days=90)
+
+
+@dataclass(frozen=True)
+class RunAccess:
+    """What a run's servers and clients need.
+
+    Parameters
+    ----------
+    options
+        Of `gpkvs serve`.
+    credentials
+        Of the clients' channels: they trust the certificate and send the token.
+    """
+
+    options: tuple[str, ...]
+    credentials: grpc.ChannelCredentials
+
+
+def make_access(folder: Path) -> RunAccess:
+    """Make a certificate for 127.0.0.1 and a user who may do everything; their files go to a new folder."""
+    folder.mkdir(mode=0o700)
+    now = datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpkvs run")])
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _LASTS)
+        .add_extension(here, critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    token, token_id, sha256 = make_token()
+    cert_file = _write(folder / "server.pem", certificate)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key_file = _write(folder / "server.key", pem)
+    users_file = _write(folder / "users.toml", _USER.format(token_id, sha256.hex(), now, now + _LASTS).encode())
+    return RunAccess(
+        (f"--tls-cert={cert_file}", f"--tls-key={key_file}", f"--users={users_file}"),
+        grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(certificate), grpc.access_token_call_credentials(token)
+        ),
+    )
+
+
+_USER = """[users.run]
+read = ["*"]
+write = ["*"]
+admin = ["*"]
+[users.run.tokens.{}]
+sha256 = "{}"
+created = {:%Y-%m-%dT%H:%M:%SZ}
+ends = {:%Y-%m-%dT%H:%M:%SZ}
+"""
+
+
+def _write(file: Path, content: bytes) -> Path:
+    file.touch(mode=0o600)
+    file.write_bytes(content)
+    return file
