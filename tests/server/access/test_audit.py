@@ -216,7 +216,7 @@ def test_what_is_required_is_durable_first_and_many_share_an_fsync(
 
     async def run() -> None:
         first = asyncio.create_task(audit.require("admin", table="first"))
-        await asyncio.to_thread(disk.reached.wait)
+        assert await asyncio.to_thread(disk.reached.wait, 5)
         others = [asyncio.create_task(audit.require("admin", table=str(n))) for n in range(REQUIRED_MAX - 1)]
         await asyncio.sleep(0.05)
         assert [line["table"] for line in lines(path)] == ["first"]
