@@ -1,8 +1,8 @@
 """TLS of both ports, 1.3 only, from files that are read again when they change.
 
 All files are checked before they count. At the start a wrong one is an error; later the server keeps what it has and
-says what is wrong. Open connections stay as they are; each new one sees the newest files. None takes up an older
-session: so a client's certificate is looked at each time, by the CAs of that time.
+says what is wrong. Open connections stay as they are; each new one sees the newest files. None takes up a session from
+before a change, or one older than a minute: so a client's certificate is looked at again, by the CAs of that time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -24,6 +25,9 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
 
 _log = logging.getLogger("gpkvs.server")
+
+_SESSION_SECONDS_MAX = 60.0
+_QUIET_SECONDS = 0.05  # around a change of what gRPC has; what may not be disturbed takes microseconds
 
 
 class TlsError(GpkvsError):
@@ -102,7 +106,9 @@ class Tls:
         self._audit = audit
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
+        self._handing_over = threading.Lock()
         self._take(_load(files))
+        self._given, self._given_at = self._configuration, time.monotonic()
 
     def _take(self, material: Material) -> None:
         self._configuration = grpc.ssl_server_certificate_configuration(
@@ -120,10 +126,24 @@ class Tls:
         """For gRPC, which asks at each handshake what is in force; with a client CA, every client must show its own."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration,
-            # Given each time, also if it has not changed: gRPC then makes all anew, and knows no older session.
-            lambda: self._configuration,
+            self._newest,
             require_client_authentication=self.files.client_ca is not None,
         )
+
+    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what is in force, or None if gRPC has it already; called at each handshake, in gRPC's threads.
+
+        gRPC puts it in the place of what it had without a lock, and frees that: a handshake in another thread that has
+        just begun would use it still, and the process dies. So no handshake begins a while before and after.
+        """
+        with self._handing_over:
+            now = time.monotonic()
+            if self._given is self._configuration and now < self._given_at + _SESSION_SECONDS_MAX:
+                time.sleep(max(self._given_at + _QUIET_SECONDS - now, 0))
+                return None
+            time.sleep(_QUIET_SECONDS)
+            self._given, self._given_at = self._configuration, time.monotonic()
+            return self._given
 
     @property
     def certificates(self) -> Iterable[str]:

@@ -36,7 +36,6 @@ _HOLDS = {
     "cipherlist_STRONG": "offered",
     "PFS": "offered",
     "cert_chain_of_trust": "passed",
-    "sessionresumption_ticket": "not supported",
     "secure_renego": "TLS 1.3 only server",
     "secure_client_renego": "not vulnerable",
     "fallback_SCSV": "only TLS 1.3 supported",

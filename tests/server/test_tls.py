@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -173,17 +174,42 @@ def test_metrics_need_a_certificate_and_health_does_not(site: Site) -> None:
             site.get("/healthz", client)
 
 
-def test_no_session_is_taken_up_again(site: Site) -> None:
-    """Else a certificate would count after its end, or after its CA has gone."""
+def test_no_session_from_before_a_change_is_taken_up_again(site: Site) -> None:
+    """Else a certificate would count after its CA has gone."""
     context = site.context(site.client)
     with site.connect(context) as first:
         assert first.recv(1)
         session = first.session
         assert session
         assert session.has_ticket
+    test_sighup_reads_the_files_again(site)
     with site.connect(context, session=session) as second:
         assert second.recv(1)
         assert not second.session_reused
+
+
+def test_no_session_is_taken_up_for_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a certificate would count after its end."""
+    made = Tls(TlsFiles(site.pair.cert, site.pair.key, site.client_ca))
+    assert made._newest() is None
+    monkeypatch.setattr("gpkvs.server.tls._SESSION_SECONDS_MAX", 0.0)
+    assert made._newest() is not None
+
+
+def test_handshakes_at_once_do_no_harm(site: Site) -> None:
+    """gRPC frees what it had when it is given another one, also if a handshake in another thread still uses it."""
+    ends = time.monotonic() + 1.5
+
+    def shake() -> None:
+        while time.monotonic() < ends:
+            assert site.is_let_in(site.client)
+
+    with ThreadPoolExecutor(4) as pool:
+        shaking = [pool.submit(shake) for _ in range(4)]
+        test_sighup_reads_the_files_again(site)
+        for one in shaking:
+            one.result()
+    assert site.server.process.poll() is None
 
 
 def test_who_speaks_plain_gets_a_clear_end(site: Site) -> None:
