@@ -26,9 +26,7 @@ from gpkvs.server.access.audit import NO_AUDIT, AuditLog
 
 _log = logging.getLogger("gpkvs.server")
 
-# gRPC asks for its configuration at each handshake, one at a time, and makes handshakes of what it is given until it is
-# given something else. It exchanges the two without a lock. So nothing is given before the handshakes that have just
-# asked are begun: one that is begun meanwhile would end the process.
+# Around the moment at which gRPC is given another configuration. What may not be disturbed takes microseconds.
 _QUIET_SECONDS = 0.25
 # A client that takes up a session shows no certificate again. What gRPC is given anew knows no older session.
 _SESSION_SECONDS_MAX = 3600.0
@@ -110,8 +108,9 @@ class Tls:
         self._audit = audit
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
+        self._giving = threading.Lock()
         self._take(_load(files))
-        self._given, self._given_at = self._configuration, time.monotonic()
+        self._given, self._given_at = self._configuration, time.monotonic() - _QUIET_SECONDS
 
     def _take(self, material: Material) -> None:
         self._configuration = grpc.ssl_server_certificate_configuration(
@@ -134,13 +133,20 @@ class Tls:
         )
 
     def _newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what gRPC is to make handshakes of from now on; None if that is what it has."""
-        is_old = self.files.client_ca is not None and time.monotonic() - self._given_at > _SESSION_SECONDS_MAX
-        if self._given is self._configuration and not is_old:
-            return None
-        time.sleep(_QUIET_SECONDS)
-        self._given, self._given_at = self._configuration, time.monotonic()
-        return self._given
+        """Return what gRPC is to make handshakes of, or None if it has that; called at each handshake, in its threads.
+
+        gRPC exchanges the two without a lock, and frees the old one: a handshake that has just begun in another thread
+        would use it still, and the process would end. So none begins a while before and after.
+        """
+        with self._giving:
+            now = time.monotonic()
+            is_old = self.files.client_ca is not None and now - self._given_at > _SESSION_SECONDS_MAX
+            if self._given is self._configuration and not is_old:
+                time.sleep(max(self._given_at + _QUIET_SECONDS - now, 0))
+                return None
+            time.sleep(_QUIET_SECONDS)
+            self._given, self._given_at = self._configuration, time.monotonic()
+            return self._given
 
     @property
     def certificates(self) -> Iterable[str]:

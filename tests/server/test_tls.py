@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -291,6 +292,19 @@ def test_grpc_is_given_what_is_new_and_each_hour_all_of_it(
     assert made._newest() is None
     monkeypatch.setattr(tls, "_SESSION_SECONDS_MAX", 0.0)
     assert made._newest() is made._configuration
+
+
+def test_grpc_is_given_it_while_no_handshake_begins(site: Site, tmp_path: Path) -> None:
+    """It frees what it had, also if a handshake in another thread still uses it: that ends the process."""
+    pair = site.authority.issue("server", *HERE, folder=tmp_path)
+    made = Tls(TlsFiles(pair.cert, pair.key, None))
+    made.reload()
+    began = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(lambda: (made._newest(), time.monotonic() - began)) for _ in range(4)]
+        (_, given_at), *others = sorted((one.result() for one in asked), key=lambda answer: answer[0] is None)
+    assert given_at >= tls._QUIET_SECONDS  # those that were told before have begun long ago
+    assert all(answer is None and at >= given_at + 0.9 * tls._QUIET_SECONDS for answer, at in others)
 
 
 def test_a_certificate_may_come_before_its_key(site: Site, stream: Stream, tmp_path: Path) -> None:
