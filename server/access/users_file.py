@@ -67,6 +67,7 @@ class UsersFile:
 
     def close(self) -> None:
         """Look at the file no more."""
+        self._take = lambda _: None
         if self._watched:
             self._watched.close()
 
@@ -87,8 +88,12 @@ class UsersFile:
             fields = {"event": "users_changed", "good": True, "users": len(users.by_name)}
             _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
             self._audit.note("users_changed", **changes)
-        self._loop.call_soon_threadsafe(self._take, users)
+        self._loop.call_soon_threadsafe(self._hand_over)
         return True
+
+    def _hand_over(self) -> None:
+        """Give away the newest users: two threads that read the file may come here in any order."""
+        self._take(self.users)
 
 
 @contextmanager
