@@ -47,11 +47,11 @@ from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
+from gpkvs.server.private_files import warn_of_readers
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
-from gpkvs.server.store_access import warn_of_readers
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.server.watched_files import WatchedFiles
 from gpkvs.store import Store
@@ -316,6 +316,8 @@ class _Server:
         self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)
+        if audit_log := self._options.server.audit_log:
+            warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_addresses(*addresses, tls=self._tls is not None)
         if self._options.ready_file:
