@@ -31,8 +31,7 @@ from gpkvs.info import package_version
 from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.server.access.audit import NO_AUDIT, AuditLog
-from gpkvs.server.access.audit_file import AuditFile
+from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.login import Access
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
@@ -128,7 +127,7 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
-        self._audit = self._open_audit(options.server)
+        self._audit = open_audit(options.server, self._metrics)
         files = tls_files(options.server)
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
@@ -140,9 +139,6 @@ class _Server:
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
-
-    def _open_audit(self, config: ServerConfig) -> AuditLog:
-        return AuditFile(config.audit_log, config.audit_bytes_max, self._metrics) if config.audit_log else NO_AUDIT
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -164,9 +160,9 @@ class _Server:
             stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             stack.callback(receives.close)
+            stack.push_async_callback(self._access.stop)  # when no call logs in any more
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            stack.push_async_callback(self._access.stop)
             self._access.begin(address.port, receives.end_gone)
             if self._users_file:
                 stack.callback(self._users_file.close)

@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from gpkvs.config import KIB, ServerConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.access.audit import AuditError, AuditLog
+from gpkvs.server.access.audit import NO_AUDIT, AuditError, AuditLog
 from gpkvs.server.access.fold import Fields, Fold
 from gpkvs.server.access.rotated_file import RotatedFile
 from gpkvs.server.exporter import Metrics
@@ -29,6 +30,7 @@ from gpkvs.text import counted
 _log = logging.getLogger("gpkvs.server")
 
 FILES_MAX = 8
+BYTES_MIN = 64 * KIB  # of a file: with less, a short flood of refusals pushes all else out
 QUEUE_LINES_MAX = 4096
 REQUIRED_MAX = 64  # lines that calls wait for
 REQUIRED_SECONDS_MAX = 10.0
@@ -36,6 +38,22 @@ _TEXT_MAX = 200  # characters of what a client sent
 _SYNC_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 _CLOSE_SECONDS_MAX = 5.0
+
+
+def open_audit(config: ServerConfig, metrics: Metrics) -> AuditLog:
+    """Open the audit log that the settings name; without one, nothing is noted.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its files would be too small, or cannot be written.
+    """
+    if config.audit_bytes_max < BYTES_MIN:
+        raise InvalidArgumentError(
+            f"{config.audit_bytes_max:,} bytes are too few: a file of the audit log takes at least {BYTES_MIN:,}",
+            field="audit_bytes_max",
+        )
+    return AuditFile(config.audit_log, config.audit_bytes_max, metrics) if config.audit_log else NO_AUDIT
 
 
 class _Line(NamedTuple):
