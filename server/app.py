@@ -52,7 +52,6 @@ from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
 from gpkvs.server.tls import Tls, tls_files
-from gpkvs.server.watched_files import WatchedFiles
 from gpkvs.store import Store
 from gpkvs.text import counted
 
@@ -168,7 +167,7 @@ class _Server:
                 stack.callback(self._users_file.close)
                 self._users_file.begin(self._access.change)
             if self._tls:
-                stack.callback(WatchedFiles(self._tls.files.paths, self._tls.reload).close)
+                stack.callback(self._tls.watch().close)
                 self._metrics.watch_tls(self._tls)
             http_port = HttpPort(self._metrics.registry, gate, self._access, self._tls)
             stack.callback(http_port.close)
