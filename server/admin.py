@@ -42,7 +42,7 @@ class AdminService:
         self, _message: admin_pb2.InfoRequest, call: Call
     ) -> admin_pb2.InfoResponse:
         """Describe the store and the limits in force."""
-        self._audit.note("admin", **_who(call), rpc="Info")
+        self._audit.note("admin", **_fields(call))
         serving = self._gate.serving()
         return to_message(serving.store.info(), serving.message_bytes_max)
 
@@ -56,14 +56,14 @@ class AdminService:
             "index_bytes_max": message.index_bytes_max,
         }
         create = partial(self._gate.serving().store.create_table, message.name, **arguments)
-        made = await self._change(create, call, rpc="CreateTable", table=message.name, arguments=arguments)
+        made = await self._change(create, call, table=message.name, arguments=arguments)
         return admin_pb2.CreateTableResponse(table=_table(made))
 
     async def ListTables(  # noqa: N802
         self, _message: admin_pb2.ListTablesRequest, call: Call
     ) -> admin_pb2.ListTablesResponse:
         """Describe every table that the caller administers."""
-        self._audit.note("admin", **_who(call), rpc="ListTables")
+        self._audit.note("admin", **_fields(call))
         tables = self._gate.serving().store.info().tables
         return admin_pb2.ListTablesResponse(
             tables=[_table(table) for table in tables if call.caller.rights.may_admin(table.name)]
@@ -74,7 +74,7 @@ class AdminService:
     ) -> admin_pb2.DropTableResponse:
         """Remove a table with all it holds."""
         drop = partial(self._gate.serving().store.drop_table, message.name)
-        await self._change(drop, call, rpc="DropTable", table=message.name)
+        await self._change(drop, call, table=message.name)
         return admin_pb2.DropTableResponse()
 
     async def _change(self, change: Callable[[], Made], call: Call, **noted: object) -> Made:
@@ -82,7 +82,7 @@ class AdminService:
         if self._changes >= _CHANGES_MAX:
             raise NoSpaceError("queue", f"{_CHANGES_MAX} tables wait to be made or dropped: try again later")
         loop, connection = asyncio.get_running_loop(), call.account.connection
-        fields = _who(call) | noted
+        fields = _fields(call) | noted
 
         def forget() -> None:
             self._changes -= 1
@@ -108,9 +108,9 @@ class AdminService:
         return await asyncio.wrap_future(job)
 
 
-def _who(call: Call) -> dict[str, object]:
-    """Return who makes a call, for the audit log."""
-    return {"user": call.caller.name, "address": end_of(call.context.peer()).address}
+def _fields(call: Call) -> dict[str, object]:
+    """Return which call this is and who makes it, for the audit log."""
+    return {"user": call.caller.name, "address": end_of(call.context.peer()).address, "rpc": call.method}
 
 
 def _status(error: BaseException | None) -> str:

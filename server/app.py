@@ -31,8 +31,7 @@ from gpkvs.info import package_version
 from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.server.access.audit import NO_AUDIT, AuditLog
-from gpkvs.server.access.audit_file import AuditFile
+from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.login import Access
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
@@ -47,13 +46,12 @@ from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
+from gpkvs.server.private_files import warn_of_readers
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
-from gpkvs.server.store_access import warn_of_readers
 from gpkvs.server.tls import Tls, tls_files
-from gpkvs.server.watched_files import WatchedFiles
 from gpkvs.store import Store
 from gpkvs.text import counted
 
@@ -128,7 +126,7 @@ class _Server:
         )
         self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
-        self._audit = self._open_audit(options.server)
+        self._audit = open_audit(options.server, self._metrics)
         files = tls_files(options.server)
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
@@ -140,9 +138,6 @@ class _Server:
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
-
-    def _open_audit(self, config: ServerConfig) -> AuditLog:
-        return AuditFile(config.audit_log, config.audit_bytes_max, self._metrics) if config.audit_log else NO_AUDIT
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -164,15 +159,15 @@ class _Server:
             stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             stack.callback(receives.close)
+            stack.push_async_callback(self._access.stop)  # when no call logs in any more
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            stack.push_async_callback(self._access.stop)
             self._access.begin(address.port, receives.end_gone)
             if self._users_file:
                 stack.callback(self._users_file.close)
                 self._users_file.begin(self._access.change)
             if self._tls:
-                stack.callback(WatchedFiles(self._tls.files.paths, self._tls.reload).close)
+                stack.callback(self._tls.watch().close)
                 self._metrics.watch_tls(self._tls)
             http_port = HttpPort(self._metrics.registry, gate, self._access, self._tls)
             stack.callback(http_port.close)
@@ -316,6 +311,8 @@ class _Server:
         self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)
+        if audit_log := self._options.server.audit_log:
+            warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_addresses(*addresses, tls=self._tls is not None)
         if self._options.ready_file:

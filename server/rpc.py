@@ -29,6 +29,7 @@ from gpkvs.server.wire import require_message
 class Call(NamedTuple):
     """What a method of one request is told of the call."""
 
+    method: str  # its full name
     context: grpc.aio.ServicerContext
     caller: Caller
     account: Account
@@ -103,7 +104,7 @@ def _unary(
             message = _parse(request_class, data)
             if not access.is_open:
                 check(caller, message)
-            running = method(message, Call(context, caller, account, len(data)))
+            running = method(message, Call(name, context, caller, account, len(data)))
             del data, message  # the frame would hold them until the call ends
             response: bytes = (await running).SerializeToString()
             return response
@@ -130,7 +131,7 @@ def _server_stream(
         with doors.gate:
             message = _parse(request_class, data)
             check(caller, message)
-            responses = method(message, Call(context, caller, account, len(data)))
+            responses = method(message, Call(name, context, caller, account, len(data)))
             del data, message
             async with aclosing(responses):
                 async for response in responses:

@@ -23,6 +23,7 @@ import grpc
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.watched_files import WatchedFiles, look_at
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -109,6 +110,7 @@ class Tls:
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
         self._giving = threading.Lock()
+        self._seen = look_at(files.paths)
         self._take(_load(files))
         self._given, self._given_at = self._configuration, time.monotonic() - _QUIET_SECONDS
 
@@ -156,6 +158,10 @@ class Tls:
     def end_timestamp(self, certificate: str) -> float:
         """Return when the first certificate of a kind ends, in seconds since 1970."""
         return self._ends[certificate].timestamp()
+
+    def watch(self) -> WatchedFiles:
+        """Read the files again when they change, until what this returns is closed."""
+        return WatchedFiles(self.files.paths, self.reload, seen=self._seen)
 
     def reload(self) -> bool:
         """Read the files again, in any thread; return whether all are right. If not, log that and change nothing."""

@@ -14,6 +14,14 @@ _LOOK_SECONDS = 0.25
 _CLOSE_SECONDS_MAX = 1.0
 AGAIN_SECONDS = 60.0
 
+Looks = list[tuple[int, ...]]
+"""What differs after a change of any of some files."""
+
+
+def look_at(paths: Iterable[Path]) -> Looks:
+    """Look at files; links are followed."""
+    return [_look(path) for path in paths]
+
 
 class WatchedFiles:
     """Looks at files four times a second, in a thread of its own.
@@ -25,17 +33,24 @@ class WatchedFiles:
     changed
         Called in that thread after a change of any of them. It returns whether the files can be used: if not, it is
         called again after a while, since what keeps them from use may pass without a change.
+    seen
+        How they looked before they were read: a change after that is seen. By default, how they look now.
     again_seconds
         That while.
     """
 
     def __init__(
-        self, paths: Iterable[Path], changed: Callable[[], bool], *, again_seconds: float = AGAIN_SECONDS
+        self,
+        paths: Iterable[Path],
+        changed: Callable[[], bool],
+        *,
+        seen: Looks | None = None,
+        again_seconds: float = AGAIN_SECONDS,
     ) -> None:
         self._paths = tuple(paths)
         self._changed = changed
         self._again_seconds = again_seconds
-        self._seen = self._look_at_all()
+        self._seen = look_at(self._paths) if seen is None else seen
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watched-files", daemon=True)
         self._thread.start()
@@ -48,7 +63,7 @@ class WatchedFiles:
     def _watch(self) -> None:
         again = float("inf")
         while not self._closed.wait(_LOOK_SECONDS):
-            seen = self._look_at_all()
+            seen = look_at(self._paths)
             if self._closed.is_set():
                 return
             if seen != self._seen or time.monotonic() >= again:
@@ -61,9 +76,6 @@ class WatchedFiles:
         except Exception:  # noqa: BLE001 - the thread must go on, or no later change would be seen
             _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
             return False
-
-    def _look_at_all(self) -> list[tuple[int, ...]]:
-        return [_look(path) for path in self._paths]
 
 
 def _look(path: Path) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """The audit log in a file: a JSON object a line, with its time, its event, and what the event says of itself.
 
-A thread of its own writes: the event loop never waits for the disk, and data calls go on without it. What could not be
-written is counted, and a line ``lost`` says so as soon as there is room again.
+A thread of its own writes: the event loop never waits for the disk, and data calls go on without it. A line is durable
+after a second, one that a call waits for before the call goes on. What could not be written is counted, and a line
+``lost`` says so as soon as there is room again.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from gpkvs.config import KIB, ServerConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.access.audit import AuditError, AuditLog
+from gpkvs.server.access.audit import NO_AUDIT, AuditError, AuditLog
 from gpkvs.server.access.fold import Fields, Fold
 from gpkvs.server.access.rotated_file import RotatedFile
 from gpkvs.server.exporter import Metrics
@@ -29,12 +30,30 @@ from gpkvs.text import counted
 _log = logging.getLogger("gpkvs.server")
 
 FILES_MAX = 8
+BYTES_MIN = 64 * KIB  # of a file: with less, a short flood of refusals pushes all else out
 QUEUE_LINES_MAX = 4096
 REQUIRED_MAX = 64  # lines that calls wait for
 REQUIRED_SECONDS_MAX = 10.0
 _TEXT_MAX = 200  # characters of what a client sent
+_SYNC_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 _CLOSE_SECONDS_MAX = 5.0
+
+
+def open_audit(config: ServerConfig, metrics: Metrics) -> AuditLog:
+    """Open the audit log that the settings name; without one, nothing is noted.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its files would be too small, or cannot be written.
+    """
+    if config.audit_bytes_max < BYTES_MIN:
+        raise InvalidArgumentError(
+            f"{config.audit_bytes_max:,} bytes are too few: a file of the audit log takes at least {BYTES_MIN:,}",
+            field="audit_bytes_max",
+        )
+    return AuditFile(config.audit_log, config.audit_bytes_max, metrics) if config.audit_log else NO_AUDIT
 
 
 class _Line(NamedTuple):
@@ -75,6 +94,7 @@ class AuditFile(AuditLog):
         self._queue: list[_Line] = []
         self._required = 0
         self._lost = 0  # lines that the log does not tell of yet
+        self._sync_at = math.inf
         self._is_renamed = self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
@@ -141,7 +161,7 @@ class AuditFile(AuditLog):
         if len(self._queue) < QUEUE_LINES_MAX:
             self._queue.append(_Line(_pack(event, fields)))
         else:
-            self._lose(f"{QUEUE_LINES_MAX:,} lines wait for its disk")
+            self._count_lost(f"{QUEUE_LINES_MAX:,} lines wait for its disk")
 
     def _put_ended(self, now: float) -> None:
         for event, fold in self._folds.items():
@@ -159,52 +179,72 @@ class AuditFile(AuditLog):
                 is_renamed, self._is_renamed = self._is_renamed, False
                 is_last = self._is_closed
             if is_renamed:
+                self._sync([])
                 self._file.close()  # the next line opens it again
-            self._write(lines)
+            required = self._write(lines)
+            if required or is_last or time.monotonic() >= self._sync_at:
+                self._sync(required)
+            elif self._file.has_unsynced and self._sync_at == math.inf:
+                self._sync_at = time.monotonic() + _SYNC_SECONDS
         self._file.close()
 
     def _idle_seconds(self) -> float | None:
         """Return how long the thread may wait for lines."""
-        ends = [fold.next_end for fold in self._folds.values()]
+        ends = [self._sync_at, *(fold.next_end for fold in self._folds.values())]
         if self._lost:
             ends.append(time.monotonic() + _RETRY_SECONDS)
         return None if min(ends) == math.inf else max(0.0, min(ends) - time.monotonic())
 
-    def _write(self, lines: list[_Line]) -> None:
-        """Write lines, and make all durable at once that calls wait for."""
+    def _write(self, lines: list[_Line]) -> list[Future[None]]:
+        """Write lines; return those for whom they have to be durable."""
         self._tell_lost()
         required: list[Future[None]] = []
         for data, durable in lines:
             # A call that is gone is not executed, and so it is not noted.
             if durable and not durable.set_running_or_notify_cancel():
                 continue
+            waiting = [durable] if durable else []
             try:
                 self._file.append(data)
             except OSError as error:
                 # A rotation may have failed to make durable what was written before.
-                for failed in (*required, durable):
-                    self._fail(failed, error)
-                required.clear()
+                if self._lose_unsynced(error):
+                    waiting += required
+                    required.clear()
+                self._lose(error)
+                for one in waiting:
+                    one.set_exception(error)
             else:
-                required += [durable] if durable else []
+                required += waiting
+        return required
+
+    def _sync(self, required: list[Future[None]]) -> None:
+        """Make all durable that was written, and tell those who wait for it."""
+        self._sync_at = math.inf
         try:
-            if required:
-                self._file.sync()
+            self._file.sync()
         except OSError as error:
+            self._lose_unsynced(error)
             for durable in required:
-                self._fail(durable, error)
+                durable.set_exception(error)
         else:
             for durable in required:
                 durable.set_result(None)
 
-    def _fail(self, durable: Future[None] | None, error: OSError) -> None:
-        with self._wake:
-            self._lose(error.strerror)
-        if durable:
-            durable.set_exception(error)
+    def _lose_unsynced(self, error: OSError) -> bool:
+        """Count the lines as lost that an error kept from being durable; return whether there are any."""
+        lost = self._file.take_lost()
+        for _ in range(lost):
+            self._lose(error)
+        return lost > 0
 
-    def _lose(self, reason: str | None) -> None:
-        """Count a line as lost."""
+    def _lose(self, error: OSError) -> None:
+        """Count a line as lost; in the thread."""
+        with self._wake:
+            self._count_lost(error.strerror)
+
+    def _count_lost(self, reason: str | None) -> None:
+        """Count a line as lost, with the lock."""
         if not self._lost:
             self._metrics.audit_log_good.set(0)
             _log.error("cannot write the audit log %s: %s", self._path, reason, extra={"event": "audit", "good": False})
@@ -216,13 +256,16 @@ class AuditFile(AuditLog):
         lost = self._lost
         if not lost:
             return
-        with suppress(OSError):
+        try:
             self._file.append(_pack("lost", {"count": lost}))
-            with self._wake:
-                self._lost -= lost
-            text = counted(lost, "line")
-            _log.info("the audit log is written again; lost: %s", text, extra={"event": "audit", "good": True})
-            self._metrics.audit_log_good.set(1)
+        except OSError as error:
+            self._lose_unsynced(error)
+            return
+        with self._wake:
+            self._lost -= lost
+        text = counted(lost, "line")
+        _log.info("the audit log is written again; lost: %s", text, extra={"event": "audit", "good": True})
+        self._metrics.audit_log_good.set(1)
 
 
 def _pack(event: str, fields: Fields) -> bytes:

@@ -72,7 +72,7 @@ class Access:
         self._passwords = Passwords()
         self._throttle = Throttle()
         self._callers: dict[tuple[Method, str], Caller] = {}
-        self._attempts: dict[tuple[str, str, str], asyncio.Task[User | None]] = {}
+        self._attempts: dict[tuple[str, str, str], asyncio.Task[str | None]] = {}
         self._scrapers: set[tuple[str, Caller]] = set()
         self._next_end = math.inf
         self._end_calls: Callable[[], None] = lambda: None
@@ -266,23 +266,23 @@ class Access:
         attempt = self._attempts.get(key)
         if attempt is None:
             self._require_patience(address, name, "password")
+            self._throttle.begin(address, name)  # not in the task: others of the same moment would not see it
             attempt = self._attempts[key] = asyncio.create_task(self._verify(name, password, address))
             attempt.add_done_callback(lambda _: self._attempts.pop(key))
-        user = await asyncio.shield(attempt)
-        # The file may have changed meanwhile.
-        if user is None or self._users.by_name.get(name) is not user:
+        hashed = await asyncio.shield(attempt)
+        user = self._users.by_name.get(name)  # of now: the file may have changed meanwhile
+        if hashed is None or user is None or user.password != hashed:
             raise LoginError(_WRONG, "wrong", name, "password")
         return self._caller(user, "password")
 
-    async def _verify(self, name: str, password: str, address: str) -> User | None:
-        """Return whose name and password these are."""
+    async def _verify(self, name: str, password: str, address: str) -> str | None:
+        """End an attempt that has begun; return the hash of the password if it is the user's."""
         user = self._users.by_name.get(name)
         end = self._throttle.failed
-        self._throttle.begin(address, name)
         try:
-            if await self._passwords.verify(user, name, password):
+            if await self._passwords.verify(user, name, password) and user is not None:
                 end = self._throttle.succeeded
-                return user
+                return user.password
             return None
         except PasswordsBusyError as error:
             end = self._throttle.dropped
@@ -302,12 +302,12 @@ class Access:
 
     def _look(self) -> None:
         """End the logins with tokens that have ended."""
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
         now = time.time()
         if now >= self._next_end:
             for caller in self._callers.values():
                 caller.expire(now)
             self._end_gone()
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _end_gone(self) -> None:
         """Forget the callers who are gone, and end their calls and connections."""

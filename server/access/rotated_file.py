@@ -8,6 +8,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from gpkvs.media.directory import sync_path
+
 
 class RotatedFile:
     """Appends lines; used in one thread.
@@ -32,7 +34,18 @@ class RotatedFile:
         self._bytes_max = bytes_max
         self._kept = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, files_max))]
         self._file = -1
+        self._unsynced = self._lost = 0  # lines
         self._open()
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether lines are not durable yet."""
+        return self._unsynced > 0
+
+    def take_lost(self) -> int:
+        """Return how many lines were written that a failure kept from being durable; each is told once."""
+        lost, self._lost = self._lost, 0
+        return lost
 
     def append(self, line: bytes) -> None:
         """Write a line whole, or nothing of it."""
@@ -49,12 +62,17 @@ class RotatedFile:
             with suppress(OSError):
                 os.ftruncate(self._file, size)
             raise
+        self._unsynced += 1
 
     def sync(self) -> None:
         """Make durable what was written."""
+        unsynced, self._unsynced = self._unsynced, 0
+        if not unsynced:
+            return
         try:
             os.fsync(self._file)
         except OSError:
+            self._lost += unsynced
             self.close()  # a second fsync of the same open file would not say that pages were lost
             raise
 
@@ -78,24 +96,17 @@ class RotatedFile:
                 raise OSError(errno.EINVAL, "it is no regular file")
             if status.st_size and os.pread(file, 1, status.st_size - 1) != b"\n":
                 os.write(file, b"\n")  # a crash cut the last line off
-            _sync_folder(self._path.parent)
+            sync_path(self._path.parent)
         except BaseException:
             os.close(file)
             raise
         self._file = file
 
     def _rotate(self) -> None:
-        """Begin a new file. A crash on the way leaves a name out, and loses nothing."""
+        """Begin a new file. After a crash or a failure on the way a name is left out, and the next try fills it."""
         self.sync()
-        for older, newer in zip(self._kept[:0:-1], self._kept[-2::-1], strict=True):
+        left_out = (place for place, path in enumerate(self._kept) if place and not path.exists())
+        for place in range(next(left_out, len(self._kept) - 1), 0, -1):
             with suppress(FileNotFoundError):
-                newer.replace(older)
+                self._kept[place - 1].replace(self._kept[place])
         self.reopen()
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

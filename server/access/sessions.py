@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from gpkvs.server.access.caller import Caller
@@ -75,7 +76,10 @@ class Sessions:
     async def _forget_ended(self) -> None:
         """Forget connections that have ended."""
         peers = list(self._callers)
-        ends = await asyncio.to_thread(open_ends, self._port)
+        try:
+            ends = await asyncio.to_thread(open_ends, self._port)
+        except OSError:  # the process has as many open files as it may: at the next new connection
+            return
         for peer in peers:
             if end_of(peer) not in ends:
                 self._forget(peer)
@@ -85,12 +89,16 @@ class Sessions:
         idle: set[str] = set()
         while unused := self._unused():
             still_idle = {peer for peer in unused if not self._is_busy(peer)}
-            if closing := idle & still_idle:
-                await asyncio.to_thread(shut_down, self._port, {end_of(peer) for peer in closing})
-                for peer in closing:
-                    self._forget(peer)
-            idle = still_idle - closing
+            with suppress(OSError):  # the process has as many open files as it may: at the next look
+                await self._close(idle & still_idle)
+            idle = still_idle
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _close(self, peers: set[str]) -> None:
+        if peers:
+            await asyncio.to_thread(shut_down, self._port, {end_of(peer) for peer in peers})
+            for peer in peers:
+                self._forget(peer)
 
     def _unused(self) -> list[str]:
         """Return the connections that no user uses who is still there."""

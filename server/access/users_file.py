@@ -13,7 +13,7 @@ from pathlib import Path
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.users import User, Users, UsersError, load_users
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.watched_files import WatchedFiles
+from gpkvs.server.watched_files import WatchedFiles, look_at
 from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
@@ -49,6 +49,7 @@ class UsersFile:
         self._reading = threading.Lock()
         self._take: Callable[[Users], None] = lambda _: None
         self._watched: WatchedFiles | None = None
+        self._seen = look_at((path,))
         self.users = load_users(path)
         metrics.users_file_good.set(1)
 
@@ -62,11 +63,11 @@ class UsersFile:
         """
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._watched = WatchedFiles((self._path,), self.reload)
-        self._loop.run_in_executor(None, self.reload)  # it may have changed before it was watched
+        self._watched = WatchedFiles((self._path,), self.reload, seen=self._seen)
 
     def close(self) -> None:
         """Look at the file no more."""
+        self._take = lambda _: None
         if self._watched:
             self._watched.close()
 
@@ -87,8 +88,12 @@ class UsersFile:
             fields = {"event": "users_changed", "good": True, "users": len(users.by_name)}
             _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
             self._audit.note("users_changed", **changes)
-        self._loop.call_soon_threadsafe(self._take, users)
+        self._loop.call_soon_threadsafe(self._hand_over)
         return True
+
+    def _hand_over(self) -> None:
+        """Give away the newest users: two threads that read the file may come here in any order."""
+        self._take(self.users)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "file-that-is-wrong-removes-all",
         "server/access/users_file.py",
-        'extra={"event": "users_changed", "good": False})\n                return\n',
+        'extra={"event": "users_changed", "good": False})\n                return False\n',
         'extra={"event": "users_changed", "good": False})\n                users = Users(())\n',
         "a typing error in the file throws everybody out",
         (f"{_SESSIONS_TESTS}test_a_file_that_is_wrong_changes_nothing",),

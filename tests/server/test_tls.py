@@ -420,6 +420,16 @@ def test_files_that_are_wrong(files: TlsFiles, spoil: Callable[[TlsFiles], objec
     assert "secret" not in str(raised.value)
 
 
+def test_a_change_before_the_server_is_ready_counts(files: TlsFiles) -> None:
+    made = Tls(files)
+    files.cert.unlink()
+    watched = made.watch()
+    try:
+        wait_until(lambda: not made.is_good)
+    finally:
+        watched.close()
+
+
 def test_a_key_that_the_group_may_read_is_taken_with_a_warning(
     files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:

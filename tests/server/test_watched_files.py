@@ -11,7 +11,7 @@ from queue import Empty, Queue
 import pytest
 
 from gpkvs.server import watched_files
-from gpkvs.server.watched_files import WatchedFiles
+from gpkvs.server.watched_files import WatchedFiles, look_at
 
 SEEN_SECONDS_MAX = 30
 UNSEEN_SECONDS = 0.05  # some looks
@@ -88,6 +88,17 @@ def test_a_file_that_is_gone_and_comes_back_is_seen_twice(watch: Watch) -> None:
     assert watch.was_seen()
     with pytest.raises(Empty):
         watch.calls.get(timeout=UNSEEN_SECONDS)
+
+
+def test_a_change_before_the_watch_is_seen(watch: Watch) -> None:
+    seen = look_at([watch.file])
+    watch.file.write_text("b")
+    assert watch.was_seen()
+    later = WatchedFiles([watch.file], watch.changed, seen=seen)
+    try:
+        assert watch.was_seen()
+    finally:
+        later.close()
 
 
 def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:

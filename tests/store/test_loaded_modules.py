@@ -10,6 +10,7 @@ import pytest
 import gpkvs
 from gpkvs.cli.lazy_commands import load
 from gpkvs.cli.main import Gpkvs
+from tests.serving import Server
 
 
 def run(code: str) -> str:
@@ -25,7 +26,7 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
 
 
 SLOW = ["numpy", "uvloop", "msgpack", "hdrh", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
-OF_A_CALL = {"cli", "config", "errors", "proto", "text"}  # the parts of gpkvs that a call of one key takes
+OF_A_CALL = {"cli", "config", "credentials", "errors", "proto", "text"}  # the parts that a call of one key takes
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -41,15 +42,14 @@ main()
     return set(done.stdout.rpartition("LOADED ")[2].split())
 
 
-@pytest.mark.parametrize("command", ["get", "set", "delete"])
-def test_a_call_of_one_key_loads_what_it_takes(command: str) -> None:
-    value = ["v"] if command == "set" else []
-    loaded = loaded_by(command, "k", *value, "--target", "127.0.0.1:1")
-    assert "grpc" in loaded
-    assert loaded.isdisjoint(SLOW)
-    assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
-    parts = ("connection", "exit_status", "kv", "lazy_commands", "main", "output", "typed_keys")
-    assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
+def test_a_call_of_one_key_loads_what_it_takes(server: Server) -> None:
+    for words in (["set", "k", "v"], ["get", "k"], ["delete", "k"]):
+        loaded = loaded_by(*words, "--target", server.target)
+        assert "grpc" in loaded
+        assert loaded.isdisjoint(SLOW)
+        assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
+        parts = ("access", "connection", "exit_status", "kv", "lazy_commands", "main", "output", "typed_keys")
+        assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])

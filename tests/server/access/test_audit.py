@@ -23,6 +23,7 @@ from gpkvs.server.access import audit_file as module
 from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.audit_file import QUEUE_LINES_MAX, REQUIRED_MAX, AuditFile
 from gpkvs.server.access.fold import Fold
+from gpkvs.server.access.rotated_file import RotatedFile
 from gpkvs.server.exporter import Metrics
 
 MIB = 1 << 20
@@ -141,8 +142,29 @@ def test_a_crash_between_two_renames_loses_no_file(path: Path, metrics: Metrics)
     log = AuditFile(path, 20, metrics)
     log.note("login", number=2)
     log.close()  # one more line, and so one more file
-    kept = [lines(path.with_name(name))[0]["number"] for name in ("audit.log.1", "audit.log.2", "audit.log.4")]
+    kept = [lines(path.with_name(f"audit.log.{number}"))[0]["number"] for number in (1, 2, 3)]
     assert kept == [2, 1, 0]
+
+
+def test_a_file_that_nobody_may_rename_costs_no_other(
+    path: Path, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text('{"number": 1}\n')
+    path.with_name("audit.log.1").write_text('{"number": 0}\n')
+    rename = Path.replace
+
+    def replace(old: Path, new: Path) -> Path:
+        if old == path:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))  # as with chattr +a
+        return rename(old, new)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    file = RotatedFile(path, 20, 4)
+    for _ in range(9):
+        with pytest.raises(OSError, match="not permitted"):
+            file.append(b'{"number": 2}\n')
+    file.close()
+    assert [lines(path.with_name(name))[0]["number"] for name in ("audit.log", "audit.log.2")] == [1, 0]
 
 
 def test_a_torn_last_line_is_ended(path: Path, metrics: Metrics) -> None:
@@ -233,6 +255,44 @@ def test_what_is_required_is_durable_first_and_many_share_an_fsync(
     assert next(syncs) == 2
     assert [line["table"] for line in lines(path)] == ["first", *map(str, range(REQUIRED_MAX - 2))]
     asyncio.run(audit.require("admin", table="room again"))
+
+
+def test_notes_are_durable_soon(path: Path, audit: AuditFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SYNC_SECONDS", 0.01)
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_bytes()))
+    audit.note("login", user="alice")
+    wait_until(lambda: len(synced) == 1)
+    audit.note("login", user="bob")
+    wait_until(lambda: len(synced) == 2)
+    assert [data.count(b"\n") for data in synced] == [1, 2]
+    audit.note("login", user="carol")
+    audit.close()
+    assert synced[-1].endswith(b'"event": "stop"}\n')
+
+
+def test_notes_that_the_disk_forgets_are_lost(
+    path: Path, audit: AuditFile, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    failures = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fsync(_file: int) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with audit._wake:  # both are one sync
+        audit.note("login", user="alice")
+        audit.note("login", user="bob")
+    wait_until(lambda: value(metrics, "lost_total") == 2)
+    wait_until(lambda: value(metrics, "log_good") == 1)
+    assert [(line["event"], line.get("count")) for line in lines(path)] == [
+        ("login", None),
+        ("login", None),
+        ("lost", 2),
+    ]
 
 
 def test_a_rotation_that_fails_refuses_what_was_written_before_it(

@@ -84,9 +84,9 @@ def test_a_change_of_tables_is_noted_before_and_after(audited: Audited) -> None:
     audited.drop("a")
     before = audited.wait_for(3, "admin")
     assert [(line["user"], line["address"], line["rpc"], line["table"]) for line in before] == [
-        ("root", "127.0.0.1", "CreateTable", "a"),
-        ("root", "127.0.0.1", "CreateTable", "a"),
-        ("root", "127.0.0.1", "DropTable", "a"),
+        ("root", "127.0.0.1", "gpkvs.v1.Admin.CreateTable", "a"),
+        ("root", "127.0.0.1", "gpkvs.v1.Admin.CreateTable", "a"),
+        ("root", "127.0.0.1", "gpkvs.v1.Admin.DropTable", "a"),
     ]
     assert before[0]["arguments"] == {"layout": "bytes", "index_bytes": 64 << 10, "index_bytes_max": 0}
     after = audited.wait_for(3, "admin_done")
@@ -109,6 +109,16 @@ def test_logins_and_refusals_are_noted_once(audited: Audited) -> None:
         ("alice", "may not administer", "token", "gpkvs.v1.Admin.CreateTable", "b"),
         ("m\nallory", "wrong", "password", "gpkvs.v1.KV.Get", None),
     ]
+
+
+def test_descriptions_are_noted_once(audited: Audited) -> None:
+    admin, header = audited.server.admin, audited.headers["root"]
+    for _ in range(3):
+        admin.Info(admin_pb2.InfoRequest(), metadata=header)
+        admin.ListTables(admin_pb2.ListTablesRequest(), metadata=header)
+    audited.create("noted")  # after the others
+    rpcs = [line["rpc"] for line in audited.lines("admin")]
+    assert [rpcs.count(f"gpkvs.v1.Admin.{name}") for name in ("Info", "ListTables")] == [1, 1]
 
 
 def test_a_change_of_users_is_noted(audited: Audited) -> None:
@@ -155,7 +165,7 @@ def test_a_log_that_was_renamed_is_made_anew(audited: Audited) -> None:
 
     wait_until(is_made_anew)
     first = json.loads(audited.log.read_text().splitlines()[0])
-    assert first["rpc"] in {"CreateTable", "DropTable"}
+    assert first["rpc"] in {"gpkvs.v1.Admin.CreateTable", "gpkvs.v1.Admin.DropTable"}
     # For the tests and the end of this module, the log is one again.
     audited.log.rename(audited.log.with_name("new"))
     old.write_bytes(old.read_bytes() + audited.log.with_name("new").read_bytes())
@@ -167,3 +177,9 @@ def test_a_log_that_cannot_be_written_is_no_start(tmp_path: Path) -> None:
     path = tmp_path / "none" / "audit.log"
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-log", str(path))
     assert f"audit_log: cannot write {path}: No such file or directory" in error_line(result, 1)
+
+
+def test_a_log_of_tiny_files_is_no_start(tmp_path: Path) -> None:
+    result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-bytes-max", "65535")
+    refusal = "audit_bytes_max: 65,535 bytes are too few: a file of the audit log takes at least 65,536"
+    assert refusal in error_line(result, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import queue
 import signal
 import socket
@@ -331,6 +333,34 @@ async def close_when_answered() -> None:
 
 def test_a_connection_is_closed_when_what_waits_is_answered() -> None:
     asyncio.run(asyncio.wait_for(close_when_answered(), 30))
+
+
+async def close_without_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+    listdir = os.listdir
+
+    def refused_once(path: Any) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refused_once)
+    caller = Caller(FileUser("u", None, (), {}, Rights()), "password")
+    sessions = Sessions(lambda _: False)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        sessions.begin(listener.getsockname()[1])
+        with listener.accept()[0]:
+            sessions.is_new(peer_name(client), caller)
+            caller.follow(Users([]), 0)
+            sessions.close_unused()
+            client.settimeout(10)
+            assert await asyncio.to_thread(client.recv, 1) == b""
+    await sessions.stop()
+    assert not failures
+
+
+def test_a_connection_is_closed_when_there_are_open_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(asyncio.wait_for(close_without_open_files(monkeypatch), 30))
 
 
 async def forget_what_ended() -> None:
