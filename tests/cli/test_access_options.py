@@ -143,6 +143,7 @@ class Place:
     guarded: Guarded
     options: list[str]
     reader: list[str]
+    writer: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -153,13 +154,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         folder / "users.toml",
         root=Account(admin=("*",), read=("*",), write=("*",), metrics=True),
         reader=Account(read=("*",), password="p:ä"),
+        writer=Account(write=("*",)),
     )
     server = authority.issue("server", "DNS:localhost", "IP:127.0.0.1")
     guarded = Guarded(accounts, folder, *server_options(server), authority=authority)
-    token = private(folder / "token", guarded.headers["root"][0][1].removeprefix("Bearer "))
+    tokens = {
+        name: private(folder / name, guarded.headers[name][0][1].removeprefix("Bearer ")) for name in ("root", "writer")
+    }
     password = private(folder / "password", "p:ä\n")
     ca = f"--tls-ca={authority.path}"
-    yield Place(guarded, [ca, f"--token-file={token}"], [ca, "--user=reader", f"--password-file={password}"])
+    root, writer = ([ca, f"--token-file={token}"] for token in tokens.values())
+    yield Place(guarded, root, [ca, "--user=reader", f"--password-file={password}"], writer)
     guarded.close()
 
 
@@ -195,6 +200,30 @@ def test_who_may_read_needs_no_more_for_a_table_of_numbers(place: Place) -> None
     run("set", "7", "8", "--table=numbers", *target, *place.options)
     assert run("get", "7", "--table=numbers", *target, *place.reader) == "8"
     assert "may not write table 'numbers'" in failed("set", "7", "9", "--table=numbers", *target, *place.reader)
+
+
+def test_who_may_write_needs_no_more_for_a_table_of_numbers(place: Place) -> None:
+    target = ["--target", place.guarded.server.target]
+    run("table", "create", "written", "--layout=u64", *target, *place.options)
+    run("set", "7", "8", "--table=written", *target, *place.writer)
+    assert run("get", "7", "--table=written", *target, *place.reader) == "8"
+
+
+@pytest.mark.parametrize("layout", ["u64", "bytes"])
+def test_who_may_read_exports_and_who_may_write_imports(place: Place, tmp_path: Path, layout: str) -> None:
+    target, table, out = ["--target", place.guarded.server.target], f"backup-{layout}", str(tmp_path / "out")
+    run("table", "create", table, f"--layout={layout}", *target, *place.options)
+    run("set", "12345678", "87654321", f"--table={table}", *target, *place.options)
+    assert "may not read" in failed("export", "--out", out, f"--table={table}", *target, *place.writer)
+    run("export", "--out", out, f"--table={table}", *target, *place.reader)
+    assert "may not write" in failed("import", out, *target, *place.reader)
+    assert "may not administer" in failed("import", out, "--create", *target, *place.writer)
+    run("delete", "12345678", f"--table={table}", *target, *place.writer)
+    assert "1 record stored" in run("import", out, *target, *place.writer)
+    assert run("get", "12345678", f"--table={table}", *target, *place.reader) == "87654321"
+    other = {"u64": "backup-as-bytes", "bytes": "backup-as-numbers"}[layout]
+    run("table", "create", other, f"--layout={'bytes' if layout == 'u64' else 'u64'}", *target, *place.options)
+    assert "of the layout" in failed("import", out, f"--table={other}", *target, *place.writer)
 
 
 def test_what_those_hear_who_do_not_get_in(place: Place) -> None:
