@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpkvs.credentials import Access, TlsCredentials
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
+from tests.serving import COMMAND
 
 SECRET = "gpkvs_0123abcd_SECRET"
 
@@ -235,6 +237,15 @@ def test_what_those_hear_who_do_not_get_in(place: Place) -> None:
     assert "wants a login" in failed("top", "--metrics", metrics, ca)
     assert "may not read metrics" in failed("top", "--metrics", metrics, *place.reader)
     assert "unencrypted" in failed("top", "--metrics", "db.example:1", env={"GPKVS_TOKEN": SECRET})
+
+
+@pytest.mark.parametrize(("more", "is_loud"), [({}, False), ({"GRPC_VERBOSITY": "INFO"}, True)])
+def test_grpc_prints_no_line_of_its_own_unless_asked(place: Place, more: dict[str, str], is_loud: bool) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | more
+    command = [*COMMAND, "get", "k", "--target", place.guarded.server.target, "--tls"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "not trusted" in done.stderr
+    assert ("Handshake failed" in done.stderr) == is_loud
 
 
 def test_an_export_is_of_a_server_or_of_a_directory(tmp_path: Path) -> None:
