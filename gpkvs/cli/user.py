@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gpkvs.cli.connection import EXIT_FAILED, AsJson
 from gpkvs.cli.exit_status import EVERY, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import confirm, failures_exit, print_json
 from gpkvs.cli.users_file import edit_users
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.passwords import PASSWORD_BYTES_MAX, hash_password
@@ -249,7 +249,7 @@ def remove_command(
     with failures_exit(EXIT_FAILED):
         _find(file, name)
         if not yes:
-            typer.confirm(f"Remove user {name} of {file}?", abort=True, err=True)
+            confirm(f"Remove user {name} of {file}?")
         edit_users(file, lambda users: users.pop(_there(users, name)))
 
 

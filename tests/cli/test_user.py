@@ -206,6 +206,7 @@ def test_remove(file: Path) -> None:
     assert result.exit_code == 1
     assert f"Remove user alice of {file}?" in result.stderr
     assert list(load_users(file).by_name) == ["alice"]
+    assert "--yes" in refused(file, "remove", "alice")
     ok(file, "remove", "alice", stdin="y\n")
     assert load_users(file).by_name == {}
     assert "there is no user 'alice'; there are none" in refused(file, "remove", "alice", "--yes")
