@@ -11,6 +11,7 @@ from operator import eq
 _SHOWN_MAX = 80
 _NAMES_MAX = 8
 _NEAR_MAX = 3
+_THERE_ARE = "; there are "
 
 
 def quoted(given: bytes | str) -> str:
@@ -33,7 +34,12 @@ def no_such(noun: str, name: str, names: Collection[str]) -> str:
     else:
         near = heapq.nlargest(_NEAR_MAX, names, key=lambda other: _likeness(name[:_SHOWN_MAX], other))
         there = f"{len(names):,}, the nearest names are {', '.join(near)}"
-    return f"there is no {noun} {quoted(name)}; there are {there}"
+    return f"there is no {noun} {quoted(name)}{_THERE_ARE}{there}"
+
+
+def without_names(text: str) -> str:
+    """Return what `no_such` has said, without what there is."""
+    return text.partition(_THERE_ARE)[0]
 
 
 def _likeness(one: str, other: str) -> int:

@@ -186,7 +186,7 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - a client gets a code, whatever happens
             if isinstance(error, RightsError):
                 self._access.note_refusal(error, end_of(self._context.peer()).address, "gpkvs.v1.KV.Pipeline")
-            told = tell(error, "Pipeline", self._metrics)
+            told = tell(self._access.for_caller(error), "Pipeline", self._metrics)
             failed = kv_pb2.BatchResponse(id=request.id, code=told.code.value[0], message=told.text, full=told.full)
             if told.conflict:
                 failed.failed_check = told.conflict.index

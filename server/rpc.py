@@ -194,7 +194,7 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
     try:
         if isinstance(error, LoginError | RightsError):
             doors.access.note_refusal(error, end_of(context.peer()).address, method)
-        told = tell(error, method, doors.metrics)
+        told = tell(doors.access.for_caller(error), method, doors.metrics)
         await context.abort(told.code, told.text, _trailing(told))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.

@@ -77,9 +77,9 @@ def drill_command(
                 durability=durability,
                 commit=usual_commit(directory, durability, commit),
                 index="128KiB",
-                more=access.options if access else (),
+                more=(*access.tls_options, access.users_option) if access else (),
             ),
-            clients=DrillClientOptions(credentials=access.credentials if access else None),
+            clients=DrillClientOptions(credentials=access.credentials() if access else None),
         )
         console.print(f"seed {options.seed}, {rounds} rounds, data in {directory}", markup=False)
         try:

@@ -18,10 +18,11 @@ import gpkvs
 from gpkvs.batch import Batch, RequestResult
 from gpkvs.cli.access import is_typed, takes_access
 from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target
+from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
+from gpkvs.cli.typed_keys import layout_of
 from gpkvs.client import (
     Client,
     DeadlineError,
@@ -39,7 +40,7 @@ from gpkvs.export.importer import BATCH_OPS, Execute, Imported, import_numbers, 
 from gpkvs.export.parquet import ParquetReader, is_parquet
 from gpkvs.export.reader import ExportReader
 from gpkvs.export.writer import ExportWriter
-from gpkvs.info import TableInfo
+from gpkvs.info import package_version
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.text import counted, no_such
 
@@ -117,17 +118,17 @@ def export_command(
         ended_by_signals(kill_children=False),
         _source(target, access, data, timeout) as source,
     ):
-        found = _table(source, table)
-        header = Header(found.name, found.layout, prefix.encode(), source.info().version)
+        layout, records = _described(source, table, access, timeout)
+        header = Header(table, layout, prefix.encode(), package_version())
         is_parquet_wanted = file_format is FileFormat.PARQUET
         with ExportWriter(out, header, resume=resume, overwrite=overwrite, parquet=is_parquet_wanted) as writer:
-            _scan_into(writer, source, header, None if prefix else found.records)
+            _scan_into(writer, source, header, None if prefix else records)
             writer.finish()
     if as_json:
-        print_json({"file": str(out), "table": found.name, "records": writer.records, "damaged": writer.damaged})
+        print_json({"file": str(out), "table": table, "records": writer.records, "damaged": writer.damaged})
     else:
         typer.echo(
-            f"{out}: {counted(writer.records, 'record')} of table {found.name}, {out.stat().st_size:,} bytes, in "
+            f"{out}: {counted(writer.records, 'record')} of table {table}, {out.stat().st_size:,} bytes, in "
             f"{time.monotonic() - began:.1f} s"
         )
     if writer.damaged:
@@ -198,19 +199,20 @@ def import_command(
     ):
         source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
         name = table or source.table
-        found = client.create_table(name, layout=source.layout, exist_ok=True) if create else _table(client, name)
-        if found.layout != source.layout:
-            raise ExportError(
-                f"{file}: its records are of the layout {source.layout}, table {found.name!r} has {found.layout}"
-            )
+        if create:
+            layout = client.create_table(name, layout=source.layout, exist_ok=True).layout
+        else:
+            layout = _layout(target, name, access, timeout)
+        if layout != source.layout:
+            raise ExportError(f"{file}: its records are of the layout {source.layout}, table {name!r} has {layout}")
         with _shown("importing", "record", source.records) as show:
-            imported = source.store(_storing(client, found.name, timeout, show), if_absent=if_absent, batch_ops=batch)
+            imported = source.store(_storing(client, name, timeout, show), if_absent=if_absent, batch_ops=batch)
     if as_json:
-        print_json({"table": found.name, "stored": imported.stored, "there_already": imported.there_already})
+        print_json({"table": name, "stored": imported.stored, "there_already": imported.there_already})
         return
     there = f", {imported.there_already:,} were there already" if if_absent else ""
     typer.echo(
-        f"{file}: {counted(imported.stored, 'record')} stored in table {found.name}{there}, in "
+        f"{file}: {counted(imported.stored, 'record')} stored in table {name}{there}, in "
         f"{time.monotonic() - began:.1f} s"
     )
 
@@ -288,11 +290,19 @@ def _say_stored(records: int) -> None:
     sys.stderr.write(f"stopped after {counted(records, 'record')}: the same command begins again\n")
 
 
-def _table(source: Client | gpkvs.Store, name: str) -> TableInfo:
-    tables = {table.name: table for table in source.list_tables()}
-    if name not in tables:
-        raise UnknownTableError(f"{no_such('table', name, list(tables))}: gpkvs table create makes one", field="table")
-    return tables[name]
+def _described(source: Client | gpkvs.Store, table: str, access: Access, timeout: float) -> tuple[str, int]:
+    """Return the layout of a table and how many records it has; of a server, that takes the right to read alone."""
+    if isinstance(source, Client):
+        return _layout(source.target, table, access, timeout), source.count(table=table)
+    tables = {found.name: found for found in source.list_tables()}
+    if table not in tables:
+        raise UnknownTableError(no_such("table", table, list(tables)), field="table")
+    return tables[table].layout, tables[table].records
+
+
+def _layout(target: str, table: str, access: Access, timeout: float) -> str:
+    with connect(target, access) as channel:
+        return layout_of(channel, table, timeout)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, ClassVar
 
@@ -142,6 +143,8 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    # gRPC would print a line of its own for a TLS handshake that fails, beside the command's.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     for argument in sys.argv[1:]:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
             sys.stderr.write(f"gpkvs: the argument {quoted(argument)} is not UTF-8: names, keys and paths have to be\n")

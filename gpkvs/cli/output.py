@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,25 @@ def failures_exit(status: int) -> Iterator[None]:
     except GpkvsError as error:
         typer.echo(f"gpkvs: {error}", err=True)
         raise typer.Exit(status) from error
+
+
+def confirm(question: str) -> None:
+    """Ask for a yes; any other answer ends the command with status 1.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If nobody is there to answer.
+    """
+    try:
+        is_meant = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        typer.echo(err=True)  # the question has no end of a line
+        raise InvalidArgumentError("nobody is there to answer: with --yes nobody is asked") from None
+    if not is_meant:
+        raise typer.Abort
 
 
 def print_json(value: object) -> None:

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import AsJson, Target, Timeout, connect
+from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
-from gpkvs.cli.output import print_json
+from gpkvs.cli.output import confirm, failures_exit, print_json
 from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
@@ -106,6 +106,7 @@ def drop_command(
 ) -> None:
     """Remove a table and everything in it, for good."""
     if not yes:
-        typer.confirm(f"Remove table {name!r} of {target} and everything in it?", abort=True, err=True)
+        with failures_exit(EXIT_FAILED):
+            confirm(f"Remove table {name!r} of {target} and everything in it?")
     with connect(target, access) as channel:
         admin_pb2_grpc.AdminStub(channel).DropTable(admin_pb2.DropTableRequest(name=name), timeout=timeout)

@@ -9,6 +9,7 @@ import grpc
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _NUMBER = re.compile(r"[0-9]{1,20}|0x[0-9a-f]{1,16}", re.IGNORECASE)
@@ -49,17 +50,45 @@ class Form:
 
 
 def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
-    """Ask the server for a table's layout, by a question that takes no more than the right to read.
+    """Ask the server for a table's layout; any refusal is left to the next call, which says why.
 
-    The default table needs no call: it holds bytes. Any refusal is left to the next call, which says why.
+    The default table needs no call: it holds bytes.
     """
     if table in ("", DEFAULT_TABLE):
         return Form(table, is_u64=False)
-    question = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=bytes(8), key_size=8, numbers=True)
     try:
-        kv_pb2_grpc.KVStub(channel).Batch(question, timeout=timeout)
+        return Form(table, is_u64=layout_of(channel, table, timeout) == U64_LAYOUT.name)
     except grpc.RpcError as error:
         if error.code() not in _REFUSED:
             raise
         return Form(table, is_u64=False)
-    return Form(table, is_u64=True)
+
+
+def layout_of(channel: grpc.Channel, table: str, timeout: float) -> str:
+    """Ask the server for a table's layout, by questions that take no more than the right to read, or to write.
+
+    Raises
+    ------
+    grpc.RpcError
+        If there is no such table, or the server gives no response.
+    """
+    stub = kv_pb2_grpc.KVStub(channel)
+    question = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=bytes(8), key_size=8)
+    try:
+        is_u64 = not stub.Batch(question, timeout=timeout).versions  # such a table has none
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.PERMISSION_DENIED:
+            raise
+        is_u64 = _takes_numbers(stub, table, timeout)
+    return U64_LAYOUT.name if is_u64 else BYTES_LAYOUT.name
+
+
+def _takes_numbers(stub: kv_pb2_grpc.KVStub, table: str, timeout: float) -> bool:
+    """Ask the same by a request without operations, which either right allows: what is refused of it tells."""
+    try:
+        stub.Batch(kv_pb2.BatchRequest(table=table, numbers=True), timeout=timeout)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            raise
+        return not error.details().startswith("table:")
+    return True

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from gpkvs.cli.connection import EXIT_FAILED, AsJson
 from gpkvs.cli.exit_status import EVERY, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import confirm, failures_exit, print_json
 from gpkvs.cli.users_file import edit_users
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.passwords import PASSWORD_BYTES_MAX, hash_password
@@ -249,7 +246,7 @@ def remove_command(
     with failures_exit(EXIT_FAILED):
         _find(file, name)
         if not yes:
-            typer.confirm(f"Remove user {name} of {file}?", abort=True, err=True)
+            confirm(f"Remove user {name} of {file}?")
         edit_users(file, lambda users: users.pop(_there(users, name)))
 
 
@@ -263,18 +260,25 @@ def list_command(*, file: File, as_json: AsJson = False) -> None:
     if as_json:
         print_json([_as_dict(user, now) for user in users])
         return
-    view = Table("user", "password", "certificates", "tokens", "read", "write", "admin", "metrics")
     for user in users:
-        rights = user.rights
-        view.add_row(
-            user.name,
-            "yes" if user.password else "",
-            escape("\n".join(user.certificates)),
-            escape("\n".join(_token_line(token, now) for token in user.tokens.values())),
-            *(" ".join(patterns.texts) for patterns in (rights.read, rights.write, rights.admin)),
-            "yes" if rights.metrics or rights.admin_everywhere else "",
-        )
-    Console(soft_wrap=True, highlight=False).print(view)
+        typer.echo("\n".join([user.name, *_lines(user, now)]))
+
+
+def _lines(user: User, now: datetime) -> Iterator[str]:
+    """Yield a line for each way to log in and each right."""
+    rights = user.rights
+    shown = {
+        "password": ["yes"] if user.password else [],
+        "certificate": user.certificates,
+        "token": [_token_line(token, now) for token in user.tokens.values()],
+        "read": rights.read.texts,
+        "write": rights.write.texts,
+        "admin": rights.admin.texts,
+        "metrics": ["yes"] if rights.metrics or rights.admin_everywhere else [],
+    }
+    for kind, texts in shown.items():
+        for text in texts:
+            yield f"  {kind:<12}{text}"
 
 
 def _token_line(token: Token, now: datetime) -> str:

@@ -47,7 +47,7 @@ class Header:
     prefix
         Only keys that begin with it are in the file.
     gpkvs
-        The version of the server that they are from.
+        The version of gpkvs that made the file.
     """
 
     table: str

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import grpc
 
+from gpkvs.errors import UnknownTableError
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError, Method, token_ended
 from gpkvs.server.access.connections import end_of
@@ -28,6 +29,7 @@ from gpkvs.server.access.throttle import Throttle
 from gpkvs.server.access.users import TOKEN_PREFIX, Token, User, Users, certificate_name, parse_token
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.tls import names_of_call
+from gpkvs.text import without_names
 
 _TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text
 _HEADER = "authorization"
@@ -107,6 +109,12 @@ class Access:
         for caller in self._callers.values():
             caller.follow(users, now)
         self._end_gone()
+
+    def for_caller(self, error: Exception) -> Exception:
+        """Return an error as a caller may know it: a user is told no names of other tables."""
+        if self.is_open or not isinstance(error, UnknownTableError):
+            return error
+        return UnknownTableError(without_names(str(error)))
 
     def known(self, context: grpc.aio.ServicerContext) -> Caller | None:
         """Return who makes a call, if it can be told at once and the login is right."""

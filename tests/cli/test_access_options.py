@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpkvs.credentials import Access, TlsCredentials
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
+from tests.serving import COMMAND
 
 SECRET = "gpkvs_0123abcd_SECRET"
 
@@ -143,6 +145,7 @@ class Place:
     guarded: Guarded
     options: list[str]
     reader: list[str]
+    writer: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -153,13 +156,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         folder / "users.toml",
         root=Account(admin=("*",), read=("*",), write=("*",), metrics=True),
         reader=Account(read=("*",), password="p:ä"),
+        writer=Account(write=("*",)),
     )
     server = authority.issue("server", "DNS:localhost", "IP:127.0.0.1")
     guarded = Guarded(accounts, folder, *server_options(server), authority=authority)
-    token = private(folder / "token", guarded.headers["root"][0][1].removeprefix("Bearer "))
+    tokens = {
+        name: private(folder / name, guarded.headers[name][0][1].removeprefix("Bearer ")) for name in ("root", "writer")
+    }
     password = private(folder / "password", "p:ä\n")
     ca = f"--tls-ca={authority.path}"
-    yield Place(guarded, [ca, f"--token-file={token}"], [ca, "--user=reader", f"--password-file={password}"])
+    root, writer = ([ca, f"--token-file={token}"] for token in tokens.values())
+    yield Place(guarded, root, [ca, "--user=reader", f"--password-file={password}"], writer)
     guarded.close()
 
 
@@ -197,6 +204,30 @@ def test_who_may_read_needs_no_more_for_a_table_of_numbers(place: Place) -> None
     assert "may not write table 'numbers'" in failed("set", "7", "9", "--table=numbers", *target, *place.reader)
 
 
+def test_who_may_write_needs_no_more_for_a_table_of_numbers(place: Place) -> None:
+    target = ["--target", place.guarded.server.target]
+    run("table", "create", "written", "--layout=u64", *target, *place.options)
+    run("set", "7", "8", "--table=written", *target, *place.writer)
+    assert run("get", "7", "--table=written", *target, *place.reader) == "8"
+
+
+@pytest.mark.parametrize("layout", ["u64", "bytes"])
+def test_who_may_read_exports_and_who_may_write_imports(place: Place, tmp_path: Path, layout: str) -> None:
+    target, table, out = ["--target", place.guarded.server.target], f"backup-{layout}", str(tmp_path / "out")
+    run("table", "create", table, f"--layout={layout}", *target, *place.options)
+    run("set", "12345678", "87654321", f"--table={table}", *target, *place.options)
+    assert "may not read" in failed("export", "--out", out, f"--table={table}", *target, *place.writer)
+    run("export", "--out", out, f"--table={table}", *target, *place.reader)
+    assert "may not write" in failed("import", out, *target, *place.reader)
+    assert "may not administer" in failed("import", out, "--create", *target, *place.writer)
+    run("delete", "12345678", f"--table={table}", *target, *place.writer)
+    assert "1 record stored" in run("import", out, *target, *place.writer)
+    assert run("get", "12345678", f"--table={table}", *target, *place.reader) == "87654321"
+    other = {"u64": "backup-as-bytes", "bytes": "backup-as-numbers"}[layout]
+    run("table", "create", other, f"--layout={'bytes' if layout == 'u64' else 'u64'}", *target, *place.options)
+    assert "of the layout" in failed("import", out, f"--table={other}", *target, *place.writer)
+
+
 def test_what_those_hear_who_do_not_get_in(place: Place) -> None:
     target, metrics = place.guarded.server.target, place.guarded.server.metrics_address
     ca = place.options[0]
@@ -206,6 +237,15 @@ def test_what_those_hear_who_do_not_get_in(place: Place) -> None:
     assert "wants a login" in failed("top", "--metrics", metrics, ca)
     assert "may not read metrics" in failed("top", "--metrics", metrics, *place.reader)
     assert "unencrypted" in failed("top", "--metrics", "db.example:1", env={"GPKVS_TOKEN": SECRET})
+
+
+@pytest.mark.parametrize(("more", "is_loud"), [({}, False), ({"GRPC_VERBOSITY": "INFO"}, True)])
+def test_grpc_prints_no_line_of_its_own_unless_asked(place: Place, more: dict[str, str], is_loud: bool) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | more
+    command = [*COMMAND, "get", "k", "--target", place.guarded.server.target, "--tls"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "not trusted" in done.stderr
+    assert ("Handshake failed" in done.stderr) == is_loud
 
 
 def test_an_export_is_of_a_server_or_of_a_directory(tmp_path: Path) -> None:

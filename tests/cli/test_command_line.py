@@ -133,6 +133,7 @@ def test_tables(server: Server) -> None:
     assert "u64" in run_gpkvs("table", "list", *target, env={"COLUMNS": "200"}).stdout.decode()
     assert "ALREADY_EXISTS" in error_line(run_gpkvs("table", "create", "n", *target), 2)
     assert run_gpkvs("table", "drop", "n", *target, stdin=b"n\n").returncode == 1
+    assert "--yes" in error_line(run_gpkvs("table", "drop", "n", *target), 2)
     assert run_gpkvs("table", "drop", "n", *target, stdin=b"y\n").returncode == 0
     assert "NOT_FOUND" in error_line(run_gpkvs("table", "drop", "n", "--yes", *target), 2)
     assert "1 to 64" in error_line(run_gpkvs("table", "create", "N", *target), 2)

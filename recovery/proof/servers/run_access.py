@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,14 +25,34 @@ class RunAccess:
 
     Parameters
     ----------
-    options
-        Of `gpkvs serve`.
-    credentials
-        Of the clients' channels: they trust the certificate and send the token.
+    cert, key
+        A certificate of 127.0.0.1 that signs itself, and its key.
+    users
+        The users' file.
+    token
+        Of its only user, who may do everything.
     """
 
-    options: tuple[str, ...]
-    credentials: grpc.ChannelCredentials
+    cert: Path
+    key: Path
+    users: Path
+    token: str = field(repr=False)
+
+    @property
+    def tls_options(self) -> tuple[str, ...]:
+        """Options of `gpkvs serve` for TLS."""
+        return (f"--tls-cert={self.cert}", f"--tls-key={self.key}")
+
+    @property
+    def users_option(self) -> str:
+        """The option of `gpkvs serve` for the user."""
+        return f"--users={self.users}"
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return what the clients' channels take: they trust the certificate and send the token."""
+        return grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(self.cert.read_bytes()), grpc.access_token_call_credentials(self.token)
+        )
 
 
 def make_access(folder: Path) -> RunAccess:
@@ -50,20 +70,18 @@ def make_access(folder: Path) -> RunAccess:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + _LASTS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(here, critical=False)
         .sign(key, hashes.SHA256())
         .public_bytes(Encoding.PEM)
     )
     token, token_id, sha256 = make_token()
-    cert_file = _write(folder / "server.pem", certificate)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    key_file = _write(folder / "server.key", pem)
-    users_file = _write(folder / "users.toml", _USER.format(token_id, sha256.hex(), now, now + _LASTS).encode())
     return RunAccess(
-        (f"--tls-cert={cert_file}", f"--tls-key={key_file}", f"--users={users_file}"),
-        grpc.composite_channel_credentials(
-            grpc.ssl_channel_credentials(certificate), grpc.access_token_call_credentials(token)
-        ),
+        _write(folder / "server.pem", certificate),
+        _write(folder / "server.key", pem),
+        _write(folder / "users.toml", _USER.format(token_id, sha256.hex(), now, now + _LASTS).encode()),
+        token,
     )
 
 

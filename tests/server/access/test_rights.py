@@ -253,6 +253,20 @@ def test_no_name_is_the_default_table(guarded: Guarded) -> None:
             guarded.server.kv.Get(get, metadata=guarded.headers["reads"])
 
 
+def test_who_may_use_a_missing_table_is_told_no_names_of_others(guarded: Guarded) -> None:
+    told = "table: there is no table 'orders.old'"
+    for method, message in (
+        ("Get", kv_pb2.GetRequest(table=MISSING, key=b"k")),
+        ("Batch", batch([(GET, b"k")], table=MISSING)),
+        ("Pipeline", batch([(GET, b"k")], table=MISSING)),
+        ("Count", kv_pb2.CountRequest(table=MISSING)),
+    ):
+        assert outcome(guarded, method, message, guarded.headers["reads"])[1] == told
+    with pytest.raises(grpc.RpcError) as refused:
+        guarded.server.admin.DropTable(admin_pb2.DropTableRequest(name=MISSING), metadata=guarded.headers["owner"])
+    assert refused.value.details() == told
+
+
 def test_tables_have_administrators(guarded: Guarded) -> None:
     admin = guarded.server.admin
     owner, root, both = (guarded.headers[name] for name in ("owner", "root", "both"))
