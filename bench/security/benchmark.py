@@ -25,9 +25,9 @@ from gpkvs.bench.security.clients import Clients, Used, connect
 from gpkvs.bench.security.load_process import KEY_BYTES, VALUE_BYTES
 from gpkvs.bench.security.login_time import login_us
 from gpkvs.bench.security.options import SecurityOptions
-from gpkvs.bench.security.site import Site, make_site
 from gpkvs.bench.server.measured_server import serve
 from gpkvs.config import MIB
+from gpkvs.recovery.proof.servers.run_access import RunAccess, make_access
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 
 OPERATIONS = ("GET", "SET")
@@ -55,10 +55,10 @@ async def run_security(options: SecurityOptions, progress: Progress) -> dict[str
     described = describe_run(options.directory)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as path:
         folder = Path(path)
-        site = make_site(folder)
-        found = await _measure(options, folder, site, progress)
+        access = make_access(folder / "access")
+        found = await _measure(options, folder, access, progress)
         progress("the login alone")
-        found["login_us"] = await login_us(site.users, site.token, max(_LOGIN_CALLS * options.runs // 9, 10))
+        found["login_us"] = await login_us(access.users, access.token, max(_LOGIN_CALLS * options.runs // 9, 10))
     return {
         "benchmark": "security",
         "promise": options.promise,
@@ -70,8 +70,7 @@ async def run_security(options: SecurityOptions, progress: Progress) -> dict[str
     }
 
 
-async def _measure(options: SecurityOptions, folder: Path, site: Site, progress: Progress) -> dict[str, Any]:
-    tls = (f"--tls-cert={site.cert}", f"--tls-key={site.key}")
+async def _measure(options: SecurityOptions, folder: Path, access: RunAccess, progress: Progress) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
 
         async def start(name: str, *more: str, ca: Path | None = None, token: str | None = None) -> Clients:
@@ -82,8 +81,8 @@ async def _measure(options: SecurityOptions, folder: Path, site: Site, progress:
 
         progress(f"starting three servers with {options.records:,} records")
         plain = await start("plain")
-        secure = await start("tls", *tls, ca=site.cert)
-        known = await start("users", f"--users={site.users}", token=site.token)
+        secure = await start("tls", *access.tls_options, ca=access.cert)
+        known = await start("users", *access.users_options, token=access.token)
         comparisons = [
             comparison
             for size, in_flight in SIZES.items()

@@ -77,7 +77,7 @@ def drill_command(
                 durability=durability,
                 commit=usual_commit(directory, durability, commit),
                 index="128KiB",
-                more=access.options if access else (),
+                more=(*access.tls_options, *access.users_options) if access else (),
             ),
             clients=DrillClientOptions(credentials=access.credentials if access else None),
         )

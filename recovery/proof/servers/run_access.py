@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,18 +25,39 @@ class RunAccess:
 
     Parameters
     ----------
-    options
-        Of `gpkvs serve`.
-    credentials
-        Of the clients' channels: they trust the certificate and send the token.
+    cert, key
+        A certificate of 127.0.0.1 that signs itself, on P-256, and its key.
+    users
+        The users' file.
+    token
+        Of its only user, who may do everything.
     """
 
-    options: tuple[str, ...]
-    credentials: grpc.ChannelCredentials
+    cert: Path
+    key: Path
+    users: Path
+    token: str = field(repr=False)
+
+    @property
+    def tls_options(self) -> tuple[str, ...]:
+        """Options of `gpkvs serve` for TLS."""
+        return (f"--tls-cert={self.cert}", f"--tls-key={self.key}")
+
+    @property
+    def users_options(self) -> tuple[str, ...]:
+        """Options of `gpkvs serve` for the user."""
+        return (f"--users={self.users}",)
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Of a client's channel: it trusts the certificate and sends the token."""
+        return grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(self.cert.read_bytes()), grpc.access_token_call_credentials(self.token)
+        )
 
 
 def make_access(folder: Path) -> RunAccess:
-    """Make a certificate for 127.0.0.1 and a user who may do everything; their files go to a new folder."""
+    """Make a certificate and a user; their files go to a new folder."""
     folder.mkdir(mode=0o700)
     now = datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -55,15 +76,12 @@ def make_access(folder: Path) -> RunAccess:
         .public_bytes(Encoding.PEM)
     )
     token, token_id, sha256 = make_token()
-    cert_file = _write(folder / "server.pem", certificate)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    key_file = _write(folder / "server.key", pem)
-    users_file = _write(folder / "users.toml", _USER.format(token_id, sha256.hex(), now, now + _LASTS).encode())
     return RunAccess(
-        (f"--tls-cert={cert_file}", f"--tls-key={key_file}", f"--users={users_file}"),
-        grpc.composite_channel_credentials(
-            grpc.ssl_channel_credentials(certificate), grpc.access_token_call_credentials(token)
-        ),
+        _write(folder / "server.pem", certificate),
+        _write(folder / "server.key", pem),
+        _write(folder / "users.toml", _USER.format(token_id, sha256.hex(), now, now + _LASTS).encode()),
+        token,
     )
 
 
