@@ -90,7 +90,7 @@ class AdminService:
 
         def done(job: Future[Made]) -> None:
             forget()
-            self._audit.note("admin_done", **fields, status=_status(job.exception()))
+            self._audit.note("admin_done", **fields, status=_status(job))
 
         def tell(job: Future[Made]) -> None:
             with suppress(RuntimeError):  # the loop has ended, and nobody counts any more
@@ -113,9 +113,11 @@ def _fields(call: Call) -> dict[str, object]:
     return {"user": call.caller.name, "address": end_of(call.context.peer()).address, "rpc": call.method}
 
 
-def _status(error: BaseException | None) -> str:
+def _status(job: Future[Any]) -> str:
     """Return the name of the status with which a change ended."""
-    if error is None:
+    if job.cancelled():  # its call ended before its turn came
+        code = grpc.StatusCode.CANCELLED
+    elif (error := job.exception()) is None:
         code = grpc.StatusCode.OK
     else:
         code = status_of(error)[0] if isinstance(error, GpkvsError) else grpc.StatusCode.INTERNAL

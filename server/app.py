@@ -98,7 +98,7 @@ def run(options: ServeOptions) -> None:
     ------
     InvalidArgumentError, ListenError
         If an address is wrong, taken, or open to others without protection.
-    TlsError
+    TlsFilesError
         If a file of TLS is wrong.
     GpkvsError
         If the store cannot be opened (`gpkvs.open`).

@@ -16,7 +16,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from gpkvs.server.tls import Material, TlsError, TlsFiles
+from gpkvs.server.tls import Material, TlsFiles, TlsFilesError
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -30,7 +30,7 @@ def load(files: TlsFiles) -> Material:
 
     Raises
     ------
-    TlsError
+    TlsFilesError
         If one is wrong.
     """
     cert, key = _read(files.cert, "tls_cert"), _read_key(files.key)
@@ -46,7 +46,7 @@ def load(files: TlsFiles) -> Material:
     context = _context(files, authorities)
     # The context takes its files by their names.
     if (cert, key) != (_read(files.cert, "tls_cert"), _read(files.key, "tls_key")):
-        raise TlsError(f"{files.cert} or {files.key} changed while they were read")
+        raise TlsFilesError(f"{files.cert} or {files.key} changed while they were read")
     return Material(cert, key, roots, context, ends)
 
 
@@ -61,7 +61,7 @@ def _context(files: TlsFiles, authorities: list[x509.Certificate]) -> ssl.SSLCon
             context.verify_mode = ssl.CERT_OPTIONAL
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not usable"
-        raise TlsError(f"{files.cert} and {files.key} are refused by OpenSSL: {reason}") from error
+        raise TlsFilesError(f"{files.cert} and {files.key} are refused by OpenSSL: {reason}") from error
     return context
 
 
@@ -75,7 +75,7 @@ def _read_key(path: Path) -> bytes:
     with _readable(path, "tls_key"), path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         if mode & _OTHERS:
-            raise TlsError(
+            raise TlsFilesError(
                 f"tls_key: anybody may read or write {path} (its mode is {mode:04o}): chmod 600 it, and make a new key "
                 "if others have had the chance to read this one"
             )
@@ -89,14 +89,14 @@ def _readable(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TlsError(f"{option}: cannot read {path}: {error.strerror}") from error
+        raise TlsFilesError(f"{option}: cannot read {path}: {error.strerror}") from error
 
 
 def _certificates(data: bytes, path: Path, option: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError as error:
-        raise TlsError(
+        raise TlsFilesError(
             f"{option}: {path} holds no certificate, or a broken one: it takes certificates as PEM"
         ) from error
 
@@ -107,24 +107,26 @@ def _require_fit(certificate: x509.Certificate, key: bytes, files: TlsFiles) -> 
         private = load_pem_private_key(key, None)
         is_own = _packed(private.public_key()) == _packed(certificate.public_key())
     except TypeError:
-        raise TlsError(
+        raise TlsFilesError(
             f"tls_key: {files.key} has a password, which the server cannot know: write it without one (openssl pkey), "
             "readable by the server only"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise TlsError(f"tls_key: {files.key} holds no private key, or a broken one: it takes one as PEM") from None
+        raise TlsFilesError(
+            f"tls_key: {files.key} holds no private key, or a broken one: it takes one as PEM"
+        ) from None
     is_known = (
         private.curve.name in _CURVES
         if isinstance(private, ec.EllipticCurvePrivateKey)
         else isinstance(private, rsa.RSAPrivateKey) and private.key_size >= _RSA_BITS_MIN
     )
     if not is_known:
-        raise TlsError(
+        raise TlsFilesError(
             f"tls_key: {files.key} is of a kind that clients do not take: make one for ECDSA on P-256 or P-384, or for "
             f"RSA of at least {_RSA_BITS_MIN} bits"
         )
     if not is_own:
-        raise TlsError(f"tls_key: {files.key} is not the key of the first certificate in {files.cert}")
+        raise TlsFilesError(f"tls_key: {files.key} is not the key of the first certificate in {files.cert}")
 
 
 def _packed(key: Any) -> bytes:
@@ -136,9 +138,9 @@ def _require_valid_now(chain: list[x509.Certificate], path: Path) -> None:
     now = datetime.now(UTC)
     for one in chain:
         if one.not_valid_after_utc < now:
-            raise TlsError(f"tls_cert: a certificate in {path} ended on {_day(one.not_valid_after_utc)}: renew it")
+            raise TlsFilesError(f"tls_cert: a certificate in {path} ended on {_day(one.not_valid_after_utc)}: renew it")
         if one.not_valid_before_utc > now:
-            raise TlsError(
+            raise TlsFilesError(
                 f"tls_cert: a certificate in {path} begins on {_day(one.not_valid_before_utc)}: wait, or set the clock"
             )
 
@@ -147,7 +149,7 @@ def _require_valid_ca(authorities: list[x509.Certificate], path: Path) -> None:
     """Raise unless some certificate holds now: an old one may stand beside the one that follows it."""
     now = datetime.now(UTC)
     if not any(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in authorities):
-        raise TlsError(f"tls_client_ca: none of the certificates in {path} is valid now: renew them")
+        raise TlsFilesError(f"tls_client_ca: none of the certificates in {path} is valid now: renew them")
 
 
 def _day(time: datetime) -> str:

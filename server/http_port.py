@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import LoginError
+from gpkvs.server.access.connections import plain_address
 from gpkvs.server.access.login import Access, Shown
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
@@ -217,7 +218,7 @@ class HttpPort:
     async def _metrics_for(self, query: str, headers: Message, info: Callable[[str], Any]) -> _Response:
         """Return the metrics, or why somebody may not read them."""
         peer = info("peername")
-        address = peer[0] if peer else ""  # it has gone
+        address = plain_address(peer[0]) if peer else ""  # it has gone
         names = names_of_certificate(info("peercert") or {})
         try:
             await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))

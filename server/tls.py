@@ -33,7 +33,7 @@ _QUIET_SECONDS = 0.25
 _SESSION_SECONDS_MAX = 3600.0
 
 
-class TlsError(GpkvsError):
+class TlsFilesError(GpkvsError):
     """A certificate, a key or a file of CAs is not what TLS needs."""
 
 
@@ -100,7 +100,7 @@ class Tls:
 
     Raises
     ------
-    TlsError
+    TlsFilesError
         If a file is wrong.
     """
 
@@ -168,7 +168,7 @@ class Tls:
         with self._reloading:
             try:
                 self._take(_load(self.files))
-            except TlsError as error:
+            except TlsFilesError as error:
                 self.is_good = False
                 _log.error("%s; TLS stays as it was", error, extra={"event": "tls_changed", "good": False})
                 self._audit.note("tls_changed", good=False)

@@ -25,11 +25,11 @@ class End(NamedTuple):
 def end_of(peer: str) -> End:
     """Return the other end of a connection by its name in gRPC: ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``."""
     host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
-    return End(_plain(host.strip("[]")), int(port))
+    return End(plain_address(host.strip("[]")), int(port))
 
 
-def _plain(host: str) -> str:
-    """Return an address as gRPC and the system both write it."""
+def plain_address(host: str) -> str:
+    """Return an IP address in its one spelling, whether gRPC or the system has written it."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
@@ -53,7 +53,7 @@ def _connections(port: int) -> Iterator[tuple[socket.socket, End]]:
         with suppress(OSError), _socket(int(name)) as found:  # it listens, or has ended
             if found.family in _FAMILIES and found.getsockname()[1] == port:
                 host, other_port = found.getpeername()[:2]
-                yield found, End(_plain(host), other_port)
+                yield found, End(plain_address(host), other_port)
 
 
 def _socket(descriptor: int) -> socket.socket:

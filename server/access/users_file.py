@@ -48,6 +48,7 @@ class UsersFile:
         self._audit = audit
         self._reading = threading.Lock()
         self._take: Callable[[Users], None] = lambda _: None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: WatchedFiles | None = None
         self._seen = look_at((path,))
         self.users = load_users(path)
@@ -88,7 +89,8 @@ class UsersFile:
             fields = {"event": "users_changed", "good": True, "users": len(users.by_name)}
             _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
             self._audit.note("users_changed", **changes)
-        self._loop.call_soon_threadsafe(self._hand_over)
+        if self._loop:  # else the watch, once it begins, sees that the file has changed
+            self._loop.call_soon_threadsafe(self._hand_over)
         return True
 
     def _hand_over(self) -> None:

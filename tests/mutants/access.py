@@ -106,4 +106,20 @@ MUTANTS = (
         "a typing error in the file throws everybody out",
         (f"{_SESSIONS_TESTS}test_a_file_that_is_wrong_changes_nothing",),
     ),
+    Mutant(
+        "guesses-of-one-moment",
+        _LOGIN,
+        "self._throttle.begin(address, name)  # not in the task",
+        "pass  # in the task",
+        "whoever sends many guesses at once is not slowed",
+        ("server/access/test_attempts.py::test_guesses_of_one_moment_are_slowed",),
+    ),
+    Mutant(
+        "older-users-come-last",
+        "server/access/users_file.py",
+        "self._loop.call_soon_threadsafe(self._hand_over)",
+        "self._loop.call_soon_threadsafe(self._take, users)",
+        "of two readings the older one counts, and a user who was removed is let in",
+        ("server/access/test_users_file.py::test_a_reading_that_comes_late_brings_no_older_users",),
+    ),
 )

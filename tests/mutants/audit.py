@@ -55,4 +55,12 @@ MUTANTS = (
         "lines are missing, and the log does not say so",
         (f"{_TESTS}test_a_full_disk_refuses_and_what_was_lost_is_told",),
     ),
+    Mutant(
+        "audit-notes-never-durable",
+        _FILE,
+        "if required or is_last or time.monotonic() >= self._sync_at:",
+        "if required or is_last:",
+        "a power cut takes the logins and refusals of the last days",
+        (f"{_TESTS}test_notes_are_durable_soon",),
+    ),
 )

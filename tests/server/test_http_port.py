@@ -15,7 +15,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.address import Address
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.login import Access
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users import Users
+from gpkvs.server.address import Address, ListenError
+from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.http_port import CONNECTIONS_MAX, HttpPort
 from tests.server.access.everybody import open_to_everybody
@@ -224,3 +229,35 @@ async def slow_clients() -> None:
 
 def test_slow_clients_are_given_up() -> None:
     asyncio.run(asyncio.wait_for(slow_clients(), 60))
+
+
+class Noted(AuditLog):
+    """Keeps the addresses of what is noted."""
+
+    def __init__(self) -> None:
+        self.addresses: list[object] = []
+
+    def note(self, event: str, **fields: object) -> None:
+        self.addresses.append(fields["address"])
+
+
+async def refused_over_ipv6(noted: Noted) -> None:
+    port = HttpPort(CollectorRegistry(), Gate(), Access(Users([]), Sessions(lambda _: False), Metrics(), noted))
+    try:
+        address = await port.listen(Address("::", 0))
+        reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert b" 401 " in await reader.read()
+        writer.close()
+    finally:
+        port.close()
+
+
+@pytest.mark.machine
+def test_an_address_is_noted_as_it_is_over_grpc() -> None:
+    noted = Noted()
+    try:
+        asyncio.run(refused_over_ipv6(noted))
+    except ListenError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    assert noted.addresses == ["127.0.0.1"]

@@ -42,7 +42,7 @@ from gpkvs.server import app as server_app
 from gpkvs.server import tls
 from gpkvs.server.app import ServeOptions
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
-from gpkvs.server.tls import Tls, TlsError, TlsFiles, names_of_call, names_of_certificate, tls_files
+from gpkvs.server.tls import Tls, TlsFiles, TlsFilesError, names_of_call, names_of_certificate, tls_files
 from tests.certificates import HERE, Authority, Pair, server_options
 from tests.server.wire import GET, SET, batch
 from tests.serving import Server, error_line, run_gpkvs
@@ -415,7 +415,7 @@ def with_old_ca(files: TlsFiles) -> None:
 def test_files_that_are_wrong(files: TlsFiles, spoil: Callable[[TlsFiles], object], error: str) -> None:
     assert Tls(files).is_good
     spoil(files)
-    with pytest.raises(TlsError, match=error) as raised:
+    with pytest.raises(TlsFilesError, match=error) as raised:
         Tls(files)
     assert "secret" not in str(raised.value)
 

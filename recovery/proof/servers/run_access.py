@@ -56,7 +56,7 @@ class RunAccess:
 
 
 def make_access(folder: Path) -> RunAccess:
-    """Make a certificate for 127.0.0.1 and a user who may do everything; their files go to a new folder."""
+    """Make a certificate and a user; their files go to a new folder."""
     folder.mkdir(mode=0o700)
     now = datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())

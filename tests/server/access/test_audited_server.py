@@ -183,3 +183,11 @@ def test_a_log_of_tiny_files_is_no_start(tmp_path: Path) -> None:
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-bytes-max", "65535")
     refusal = "audit_bytes_max: 65,535 bytes are too few: a file of the audit log takes at least 65,536"
     assert refusal in error_line(result, 1)
+
+
+def test_a_start_that_fails_half_way_is_noted_with_its_end(tmp_path: Path) -> None:
+    path, data = tmp_path / "audit.log", tmp_path / "store"
+    data.write_text("no store")
+    options = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--audit-log", str(path))
+    error_line(run_gpkvs("serve", "--data", str(data), *options), 1)
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["start", "stop"]

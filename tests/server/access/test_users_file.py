@@ -59,3 +59,7 @@ def test_a_change_before_the_server_is_ready_counts(accounts: Accounts, monkeypa
             file.close()
 
     assert not asyncio.run(first_given()).by_name
+
+
+def test_a_signal_before_the_server_is_ready_is_no_failure(accounts: Accounts) -> None:
+    assert UsersFile(accounts.path, Metrics(), NO_AUDIT).reload()
