@@ -101,9 +101,17 @@ MUTANTS = (
     Mutant(
         "file-that-is-wrong-removes-all",
         "server/access/users_file.py",
-        'extra={"event": "users_changed", "good": False})\n                return\n',
+        'extra={"event": "users_changed", "good": False})\n                return False\n',
         'extra={"event": "users_changed", "good": False})\n                users = Users(())\n',
         "a typing error in the file throws everybody out",
         (f"{_SESSIONS_TESTS}test_a_file_that_is_wrong_changes_nothing",),
+    ),
+    Mutant(
+        "names-of-tables-for-all",
+        _LOGIN,
+        "        if self.is_open or not isinstance(error, UnknownTableError):",
+        "        if True:",
+        "who has a right to tables of some names learns all other names",
+        (f"{_RIGHTS_TESTS}test_who_may_use_a_missing_table_is_told_no_names_of_others",),
     ),
 )
