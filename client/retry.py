@@ -39,7 +39,12 @@ from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL
 from gpkvs.proto.v1 import kv_pb2
 
 # The gRPC library's texts for a call that it could not hand to any connection.
-_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
+_NEVER_SENT = (
+    "failed to connect to all addresses",
+    "DNS resolution failed",
+    "Name resolution failure",
+    "errors resolving",
+)
 # The gRPC library's texts for a connection that failed while it was made, and what each means.
 _NO_TLS: Mapping[str, str] = {
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted ({}): name the CA that signed it (ca, "

@@ -81,7 +81,8 @@ class TlsCredentials:
         if self.cert is not None and self.key is not None:
             if isinstance(self.cert, bytes) or isinstance(self.key, bytes):
                 raise InvalidArgumentError("HTTPS takes a certificate and its key as files only", field="cert")
-            _read("cert", self.cert), _read("key", self.key)
+            for name, file in (("cert", self.cert), ("key", self.key)):
+                _read(name, file)  # its errors name the file
             try:
                 context.load_cert_chain(self.cert, self.key, password="")
             except ssl.SSLError as error:

@@ -202,16 +202,27 @@ def read_secret(path: Path) -> str:
 
 
 def _private_text(path: Path) -> str:
-    """Return the text of a file that only its owner may read; a pipe is as private as the process that made it."""
+    try:
+        return read_private(path).decode()
+    except UnicodeDecodeError:
+        raise InvalidArgumentError(f"{path} is not UTF-8") from None
+
+
+def read_private(path: Path, size: int = -1) -> bytes:
+    """Return the first bytes of a file that only its owner may use; a pipe is as private as the process that made it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If others may use it, or it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise InvalidArgumentError(
-                    f"others than its owner may use {path}, which holds a secret: chmod 600 {path}", field="credentials"
+                    f"others than its owner may use {path}, which holds a secret: chmod 600 {path}"
                 )
-            return file.read().decode()
+            return file.read(size)
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}", field="credentials") from error
-    except UnicodeDecodeError:
-        raise InvalidArgumentError(f"{path} is not UTF-8", field="credentials") from None
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpkvs.cli.access import read_private
 from gpkvs.cli.connection import EXIT_FAILED, AsJson
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.output import confirm, failures_exit, print_json
@@ -187,14 +188,8 @@ def password_command(
 def _password(name: str, file: Path | None) -> str:
     if file is None and sys.stdin.isatty():
         return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
-    try:
-        if file is None:
-            data = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 3)
-        else:
-            with file.open("rb") as opened:
-                data = opened.read(PASSWORD_BYTES_MAX + 3)
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read {file or 'stdin'}: {error.strerror}", field="password") from error
+    size = PASSWORD_BYTES_MAX + len("\r\n") + 1
+    data = sys.stdin.buffer.read(size) if file is None else read_private(file, size)
     return data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="surrogateescape")
 
 

@@ -135,6 +135,9 @@ def test_password_of_stdin(file: Path, end: bytes) -> None:
 def test_password_of_a_file(file: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(f"{PASSWORD}\n")
+    secret.chmod(0o640)
+    assert f"chmod 600 {secret}" in refused(file, "password", "alice", "--password-file", str(secret))
+    secret.chmod(0o600)
     ok(file, "password", "alice", "--password-file", str(secret))
     assert is_right(alice(file), PASSWORD)
     ok(file, "password", "alice", "--remove")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Op, RequestResult
 from gpkvs.client import (
     AccessDeniedError,
     AsyncClient,
@@ -24,7 +25,7 @@ from gpkvs.client import (
     UnavailableError,
 )
 from tests.accounts import Account, Accounts
-from tests.certificates import Authority, server_options
+from tests.certificates import Authority, Pair, server_options
 from tests.server.access.guarded import Guarded
 
 PASSWORD = "pass:wörd"
@@ -37,11 +38,12 @@ class Place:
     guarded: Guarded
     tls: TlsCredentials
     other_ca: Path
+    elsewhere: Pair  # the certificate of another server
 
     @property
     def target(self) -> str:
-        """The server's address, by the name in its certificate."""
-        return f"localhost:{self.guarded.server.target.rpartition(':')[2]}"
+        """The server's address: the name localhost may have another, where nobody is."""
+        return self.guarded.server.target
 
     def token(self, user: str) -> str:
         return self.guarded.headers[user][0][1].removeprefix("Bearer ")
@@ -57,7 +59,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("access")
     authority, other = Authority(folder), Authority(folder, "other")
-    server, client = authority.issue("server", "DNS:localhost"), authority.issue("client", "DNS:client.example")
+    server, client = authority.issue("server", "IP:127.0.0.1"), authority.issue("client", "DNS:client.example")
     accounts = Accounts(
         folder / "users.toml",
         root=Account(admin=("*",), read=("*",), write=("*",)),
@@ -66,7 +68,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         nobody=Account(),
     )
     guarded = Guarded(accounts, folder, *server_options(server, authority.path), authority=authority, client=client)
-    yield Place(guarded, TlsCredentials(authority.path, client.cert, client.key), other.path)
+    tls = TlsCredentials(authority.path, client.cert, client.key)
+    yield Place(guarded, tls, other.path, authority.issue("elsewhere", "DNS:elsewhere.example"))
     guarded.close()
 
 
@@ -104,11 +107,10 @@ def test_who_does_not_log_in_only_learns_that_the_server_is_there(place: Place) 
         client.get(b"k")
 
 
-@pytest.mark.parametrize("fault", ["ca", "name", "plain"])
+@pytest.mark.parametrize("fault", ["ca", "plain"])
 def test_what_tls_does_not_allow_fails_at_once_and_says_what_to_do(place: Place, fault: str) -> None:
     target, credentials, words = {
         "ca": (place.target, replace(place.tls, ca=place.other_ca), "not trusted .*: name the CA"),
-        "name": (place.guarded.server.target, place.tls, "for other names"),
         "plain": (place.guarded.server.metrics_address, None, "wants TLS"),
     }[fault]
     kind = UnavailableError if credentials is None else TlsError
@@ -129,23 +131,30 @@ def test_a_server_that_wants_a_certificate_says_so_in_other_words(place: Place) 
         assert "a client's certificate" in str(caught.value)
 
 
+async def _heard_from(place: Place, context: ssl.SSLContext | None) -> str:
+    """Return the error of a client with TLS at a port that is no server of gpkvs."""
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(9))  # an empty SETTINGS frame of HTTP/2
+        await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    async with server, AsyncClient(f"127.0.0.1:{port}", credentials=place.tls) as client:
+        with pytest.raises(TlsError) as caught:
+            await client.get(b"k")
+    return str(caught.value)
+
+
 def test_no_tls_on_a_plain_port(place: Place) -> None:
-    """The channel of gRPC hears bytes that are no TLS."""
-    with place.client("root") as client:
-        client.wait_ready()
+    assert "no TLS there" in asyncio.run(_heard_from(place, None))
 
-    async def main() -> None:
-        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(bytes(9))  # an empty SETTINGS frame of HTTP/2 in the clear
-            await writer.drain()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server, AsyncClient(f"localhost:{port}", credentials=place.tls) as client:
-            with pytest.raises(TlsError, match="no TLS there"):
-                await client.get(b"k")
-
-    asyncio.run(main())
+def test_a_certificate_of_other_names(place: Place) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(place.elsewhere.cert, place.elsewhere.key)
+    context.set_alpn_protocols(["h2"])
+    assert "for other names" in asyncio.run(_heard_from(place, context))
 
 
 def test_an_operation_without_a_right_fails_alone(place: Place) -> None:
@@ -182,7 +191,7 @@ def test_a_pipeline_goes_on_behind_a_request_without_a_right(place: Place) -> No
         async with place.async_client("reader") as client, client.pipeline() as pipeline:
             sent = [await pipeline.send(batch) for batch in (read, write, read)]
             results = await asyncio.gather(*sent, return_exceptions=True)
-            assert [type(result) for result in results] == [type(results[0]), AccessDeniedError, type(results[0])]
+            assert [type(result) for result in results] == [RequestResult, AccessDeniedError, RequestResult]
         async with AsyncClient(place.target, credentials=place.tls) as client, client.pipeline() as pipeline:
             with pytest.raises(NotExecutedError):
                 await (await pipeline.send(write))

@@ -91,6 +91,14 @@ def test_a_stream_whose_caller_was_removed_may_have_executed_its_requests(code: 
     assert isinstance(refused.raised(is_write=True), AccessDeniedError)
 
 
+def test_a_write_to_a_name_that_no_host_has_was_never_sent() -> None:
+    with (
+        client.Client("a..b:1", retry=RetryPolicy(attempts_max=1)) as one,
+        pytest.raises(UnavailableError, match="cannot connect"),
+    ):
+        one.set(b"k", b"v", timeout=5)
+
+
 def test_the_servers_words_keep_their_parts() -> None:
     invalid = classify(StatusCode.INVALID_ARGUMENT, "operation 3, keys: too long", NOT_EXECUTED, "").error
     assert isinstance(invalid, InvalidArgumentError)

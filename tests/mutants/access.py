@@ -122,4 +122,12 @@ MUTANTS = (
         "of two readings the older one counts, and a user who was removed is let in",
         ("server/access/test_users_file.py::test_a_reading_that_comes_late_brings_no_older_users",),
     ),
+    Mutant(
+        "names-of-tables-for-all",
+        _LOGIN,
+        "        if self.is_open or not isinstance(error, UnknownTableError):",
+        "        if True:",
+        "who has a right to tables of some names learns all other names",
+        (f"{_RIGHTS_TESTS}test_who_may_use_a_missing_table_is_told_no_names_of_others",),
+    ),
 )

@@ -75,10 +75,18 @@ MUTANTS = (
     Mutant(
         "import-gives-up",
         "gpkvs/cli/export.py",
-        "                if time.monotonic() + delay_s > give_up:",
+        "                if isinstance(error, TlsError) or time.monotonic() + delay_s > give_up:",
         "                if delay_s:",
         "an import does not wait for a server that is restarted",
         (f"{_TESTS}test_a_restart_of_the_server_is_waited_for",),
+    ),
+    Mutant(
+        "import-needs-to-read",
+        "gpkvs/cli/typed_keys.py",
+        "        if error.code() is not grpc.StatusCode.PERMISSION_DENIED:\n            raise\n",
+        "        raise\n",
+        "who restores a table must be able to read it",
+        ("cli/test_access_options.py::test_who_may_read_exports_and_who_may_write_imports",),
     ),
     Mutant(
         "export-makes-a-store",

@@ -14,14 +14,26 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from gpkvs import failpoint
+from gpkvs.config import SECURITY, ServerConfig, Setting
 from gpkvs.errors import GpkvsError
 
 # -P: run the gpkvs of this process, and not a folder of that name in the working directory.
 GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
 
 _POLL_SECONDS = 0.005
+
+# What such a server must not take from the environment: its clients know of no users and no TLS but the run's own.
+_NOT_INHERITED = {
+    failpoint.VARIABLE,
+    *(
+        f"GPKVS_{name.upper()}"
+        for name, hint in get_type_hints(ServerConfig, include_extras=True).items()
+        if any(isinstance(note, Setting) and note.group == SECURITY for note in getattr(hint, "__metadata__", ()))
+    ),
+}
 
 
 class ServerProcessError(GpkvsError):
@@ -98,7 +110,7 @@ class ServerProcess:
         self.metrics = ""
         self._ready_file = ready_file_of(data)
         self._ready_file.unlink(missing_ok=True)
-        environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         if armed:
             environment[failpoint.VARIABLE] = armed
         command = [*program, "serve", f"--data={data}", f"--listen={listen}", "--metrics=127.0.0.1:0"]

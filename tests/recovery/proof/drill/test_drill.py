@@ -101,6 +101,18 @@ class Tampered:
         return {violation.key: violation.invariant for violation in self.ledger.violations}
 
 
+def test_the_server_of_a_run_has_no_users_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GPKVS_USERS", "GPKVS_TLS_CERT", "GPKVS_AUDIT_LOG"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+
+    async def main() -> None:
+        with closing(ServerProcess(tmp_path / "store", ServerOptions(backend="cpu"))) as server:
+            await server.ready()
+            await server.stop()
+
+    asyncio.run(main())
+
+
 def test_a_drill_finds_what_was_done_to_a_store(tmp_path: Path) -> None:
     drill = Tampered(tmp_path / "store")
     asyncio.run(drill.write_and_kill())
