@@ -14,11 +14,11 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 
 
 @contextmanager
-def failures_exit(status: int) -> Iterator[None]:
-    """Print an expected error as one line on stderr and exit with `status`; bugs keep their traceback."""
+def failures_exit(status: int, kinds: type[GpkvsError] | tuple[type[GpkvsError], ...] = GpkvsError) -> Iterator[None]:
+    """Print an expected error of some kinds as one line on stderr and exit with `status`; bugs keep their traceback."""
     try:
         yield
-    except GpkvsError as error:
+    except kinds as error:
         typer.echo(f"gpkvs: {error}", err=True)
         raise typer.Exit(status) from error
 

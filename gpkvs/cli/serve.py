@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.config_options import options_from_configs
-from gpkvs.cli.exit_status import exits
+from gpkvs.cli.exit_status import WRONG_OPTIONS, exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import SERVER, ServerConfig, StoreConfig
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.server import logs
+from gpkvs.server.access.users import UsersError
 from gpkvs.server.app import ServeOptions, run
 from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
+from gpkvs.server.tls import TlsFilesError
 
 
 @exits(
     {
         0: "stopped as asked",
         1: "the server could not start",
+        2: "a file of TLS or users is wrong",
         70: "a write to the store's files failed (start it again: it recovers)",
     },
     interrupted=False,
@@ -77,5 +81,6 @@ def serve_command(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     logs.configure(log_format, log_level)
-    with failures_exit(1):
+    # systemd tries a server of wrong options not again, and they name the files that it starts with.
+    with failures_exit(1), failures_exit(WRONG_OPTIONS, (InvalidArgumentError, TlsFilesError, UsersError)):
         run(ServeOptions(data, store, server, ready_file, Reload(context, config)))

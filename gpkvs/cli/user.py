@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Make, change and remove the users of a server, in the file that `gpkvs serve --users` reads.\n\n"
     "A running server reads it again within a second. Nothing in it lets anybody log in: of passwords and tokens it "
     "holds hashes.\n\n"
-    "Example: `export GPKVS_USERS=users.toml; gpkvs user add alice --read '*' --write 'orders.*'; "
+    "Example: `export GPKVS_USERS=users.toml; gpkvs user add alice --create --read '*' --write 'orders.*'; "
     "gpkvs user token alice --note ci`",
     epilog=EVERY,
     no_args_is_help=True,
@@ -62,14 +62,15 @@ def add_command(
     write: Write = None,
     admin: Admin = None,
     metrics: Metrics = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the file too, if it is missing.")] = False,
     *,
     file: File,
 ) -> None:
-    """Make a user, and the file if it is missing. Without a pattern, the user may do nothing.
+    """Make a user. Without a pattern, the user may do nothing.
 
     The user cannot log in before one of `gpkvs user token`, `password` and `certificate`.
 
-    Example: gpkvs user add alice --read '*' --write orders --write 'orders.*'
+    Example: gpkvs user add alice --create --read '*' --write orders --write 'orders.*'
     """
     rights = _given(read=read, write=write, admin=admin, metrics=metrics)
 
@@ -81,7 +82,7 @@ def add_command(
     with failures_exit(EXIT_FAILED):
         if not USER_NAME.fullmatch(name):
             raise InvalidArgumentError(f"{quoted(name)}: allowed are {USER_NAME_RULE}", field="name")
-        edit_users(file, add, make=True)
+        edit_users(file, add, create=create)
     typer.echo(f"{name} cannot log in yet: gpkvs user token {name}, or password, or certificate", err=True)
 
 

@@ -23,7 +23,7 @@ _NEW_FILE = """\
 """
 
 
-def edit_users(path: Path, change: Callable[[dict[str, Any]], object], *, make: bool = False) -> None:
+def edit_users(path: Path, change: Callable[[dict[str, Any]], object], *, create: bool = False) -> None:
     """Change a file of users; the change is durable when this returns.
 
     Parameters
@@ -32,7 +32,7 @@ def edit_users(path: Path, change: Callable[[dict[str, Any]], object], *, make: 
         The file. What a symbolic link leads to is changed, and the link stays.
     change
         Changes the users' tables, by name; it is called twice.
-    make
+    create
         Whether to make the file if it is missing.
 
     Raises
@@ -43,7 +43,7 @@ def edit_users(path: Path, change: Callable[[dict[str, Any]], object], *, make: 
     try:
         target = path.resolve()
         with _locked(target.parent):
-            old = _NEW_FILE if make and not target.exists() else read_users(path)
+            old = _NEW_FILE if create and not target.exists() else read_users(path)
             parse_users(path, old)
             new = _changed(path, old, change)
             parse_users(path, new)

@@ -82,10 +82,13 @@ def require_batch(caller: Caller, message: kv_pb2.BatchRequest) -> None:
     may_read, may_write = rights.may_read(table), rights.may_write(table)
     if may_read and may_write:
         return
-    if not may_read and (not may_write or message.ops.translate(None, _WRITES) or message.conditions.strip(b"\0")):
-        _refuse(caller, "read", table)
+    missing = []
+    if not may_read and (message.ops.translate(None, _WRITES) or message.conditions.strip(b"\0")):
+        missing.append("read")
     if not may_write and message.ops.translate(None, _READS):
-        _refuse(caller, "write", table)
+        missing.append("write")
+    if missing or not (may_read or may_write):  # without operations, one of the two is enough
+        _refuse(caller, " and ".join(missing) or "read or write", table)
 
 
 def require_all_tables(caller: Caller) -> None:

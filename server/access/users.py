@@ -58,6 +58,8 @@ _ARGON2_KIB_MAX, _ARGON2_ROUNDS_MAX, _ARGON2_LANES_MAX = 1 << 20, 100, 64  # wha
 _USER_FIELDS = ("password", "certificates", "read", "write", "admin", "metrics", "tokens")
 _TOKEN_FIELDS = ("sha256", "created", "ends", "note")
 _NOTE_CHARACTERS_MAX = 200
+# Whoever makes a new file in place of a lost one removes all users of a running server.
+_MISSING = ": restore it from a backup; for a new file without its users, `gpkvs user add --create`"
 _OTHERS_OR_GROUP_WRITE = stat.S_IRWXO | stat.S_IWGRP
 
 _Kind = TypeVar("_Kind")
@@ -257,7 +259,7 @@ def read_users(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise file.error(f"byte {error.start} is not UTF-8") from None
     except OSError as error:
-        hint = "; `gpkvs user add` makes it" if isinstance(error, FileNotFoundError) else ""
+        hint = _MISSING if isinstance(error, FileNotFoundError) else ""
         raise UsersError(f"cannot read {path}: {error.strerror}{hint}") from error
 
 

@@ -86,12 +86,21 @@ class UsersFile:
             changes = changes_between(self.users, users)
             self.users = users
         if any(changes.values()):
-            fields = {"event": "users_changed", "good": True, "users": len(users.by_name)}
-            _log.info("users read again: %s", counted(len(users.by_name), "user"), extra=fields)
+            self._log_changes(len(users.by_name), len(changes["removed"]))
             self._audit.note("users_changed", **changes)
         if self._loop:  # else the watch, once it begins, sees that the file has changed
             self._loop.call_soon_threadsafe(self._hand_over)
         return True
+
+    def _log_changes(self, users: int, removed: int) -> None:
+        """Log a change; a warning if users are gone, which somebody may not have meant."""
+        _log.log(
+            logging.WARNING if removed else logging.INFO,
+            "users read again: %s%s",
+            counted(users, "user"),
+            f", {counted(removed, 'user')} removed: their calls end" if removed else "",
+            extra={"event": "users_changed", "good": True, "users": users, "removed": removed},
+        )
 
     def _hand_over(self) -> None:
         """Give away the newest users: two threads that read the file may come here in any order."""
@@ -111,7 +120,7 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def changes_between(old: Users, new: Users) -> dict[str, object]:
+def changes_between(old: Users, new: Users) -> dict[str, list[str] | dict[str, list[str]]]:
     """Return which users were added and removed, and which fields of which users have changed."""
     before, after = old.by_name, new.by_name
     changed = {name: _fields(before[name], after[name]) for name in sorted(before.keys() & after.keys())}

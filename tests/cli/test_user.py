@@ -25,7 +25,7 @@ PASSWORD = "correct horse"
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "users.toml"
-    assert gpkvs(path, "add", "alice").exit_code == 0
+    assert gpkvs(path, "add", "alice", "--create").exit_code == 0
     return path
 
 
@@ -257,4 +257,15 @@ def test_the_file_has_to_be_named_and_right(file: Path, tmp_path: Path) -> None:
     file.chmod(0o644)
     assert f"chmod 600 {file}" in refused(file, "list")
     assert "chmod 600" in refused(file, "add", "bob")
-    assert "`gpkvs user add` makes it" in gpkvs(tmp_path / "none", "list").stderr
+
+
+def test_a_lost_file_is_not_begun_anew_by_accident(tmp_path: Path) -> None:
+    lost = tmp_path / "lost.toml"
+    for words in (("list",), ("token", "alice"), ("add", "alice")):
+        result = gpkvs(lost, *words)
+        assert result.exit_code == 2
+        assert "restore it from a backup; for a new file" in " ".join(result.stderr.split())
+    assert not lost.exists()
+    ok(lost, "add", "alice", "--create")
+    ok(lost, "add", "bob", "--create")
+    assert list(load_users(lost).by_name) == ["alice", "bob"]

@@ -143,24 +143,24 @@ def test_what_a_server_would_refuse_is_not_written(
 def test_a_file_that_is_wrong_is_not_changed(file: Path, old: str) -> None:
     file.write_text(old)
     with pytest.raises(UsersError, match=str(file)):
-        edit_users(file, add_carol, make=True)
+        edit_users(file, add_carol, create=True)
     assert file.read_text() == old
 
 
 def test_a_file_that_others_may_read_is_not_changed(file: Path) -> None:
     file.chmod(0o644)
     with pytest.raises(UsersError, match="chmod 600"):
-        edit_users(file, add_carol, make=True)
+        edit_users(file, add_carol, create=True)
     assert file.read_text() == OLD
 
 
 def test_a_file_is_made_where_it_may_be(tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
-    with pytest.raises(UsersError, match="No such file or directory; `gpkvs user add` makes it"):
+    with pytest.raises(UsersError, match="No such file or directory: restore it from a backup"):
         edit_users(file, add_carol)
     old = os.umask(0)
     try:
-        edit_users(file, add_carol, make=True)
+        edit_users(file, add_carol, create=True)
     finally:
         os.umask(old)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -170,7 +170,7 @@ def test_a_file_is_made_where_it_may_be(tmp_path: Path) -> None:
     edit_users(file, add_carol)
     assert names(file) == ["carol"]
     with pytest.raises(UsersError, match=r"cannot change .*none/users.toml: No such file or directory"):
-        edit_users(tmp_path / "none" / "users.toml", add_carol, make=True)
+        edit_users(tmp_path / "none" / "users.toml", add_carol, create=True)
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o640])
@@ -197,7 +197,7 @@ def test_a_link_stays_and_leads_to_the_new_file(file: Path, tmp_path: Path) -> N
     link.unlink()
     link.symlink_to("link.toml")
     with pytest.raises(UsersError, match="cannot change"):
-        edit_users(link, add_carol, make=True)
+        edit_users(link, add_carol, create=True)
 
 
 def test_two_changes_at_once_lose_nothing(file: Path) -> None:

@@ -94,7 +94,8 @@ EXEMPTIONS = (
             "journalctl -u gpkvs",
             "sudo install -d -o gpkvs -g gpkvs -m 700 /etc/gpkvs",
             "sudo install -o gpkvs -g gpkvs -m 600 server.pem server.key /etc/gpkvs/",
-            "sudo -u gpkvs /opt/gpkvs/bin/gpkvs user add alice --users /etc/gpkvs/users.toml --read '*' --write '*'",
+            "sudo -u gpkvs /opt/gpkvs/bin/gpkvs user add alice --create --users /etc/gpkvs/users.toml "
+            "--read '*' --write '*'",
             "sudo -u gpkvs /opt/gpkvs/bin/gpkvs user token alice --users /etc/gpkvs/users.toml",
         ),
         "changes the machine, and needs a running systemd; tests/deploy/test_deploy.py runs the unit's commands",

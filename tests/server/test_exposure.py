@@ -62,5 +62,5 @@ def test_allowed_with_a_warning(settings: dict[str, Any], missing: str, caplog: 
 
 def test_the_server_refuses_to_start(tmp_path: Path) -> None:
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "0.0.0.0:0")
-    assert "listen: other machines reach 0.0.0.0:0" in error_line(result, 1)
+    assert "listen: other machines reach 0.0.0.0:0" in error_line(result, 2)
     assert not (tmp_path / "store").exists()

@@ -145,7 +145,7 @@ def test_port_in_use(server: Server, tmp_path: Path, option: str) -> None:
 
 
 def test_bad_address(tmp_path: Path) -> None:
-    line = error_line(run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "nonsense"), 1)
+    line = error_line(run_gpkvs("serve", "--data", str(tmp_path / "store"), "--listen", "nonsense"), 2)
     assert "listen: 'nonsense' is not HOST:PORT" in line
     assert not (tmp_path / "store").exists()
 
@@ -355,7 +355,7 @@ def test_ready_file_that_cannot_be_written_is_found_out_before_the_start(tmp_pat
         "serve", "--data", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
         "--ready-file", str(tmp_path / name),
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"ready_file: cannot write" in done.stderr
     assert b"Traceback" not in done.stderr
     assert not (tmp_path / "store").exists()

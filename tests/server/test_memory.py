@@ -199,7 +199,7 @@ def test_thousands_of_calls_at_once_all_get_responses(start_server: StartServer)
 
 def test_too_little_memory_is_refused_with_what_it_needs() -> None:
     result = run_gpkvs("serve", "--data", "/nowhere", "--memory-max", "1MiB", "--listen", "127.0.0.1:0")
-    assert "memory_max: 1,048,576 bytes, a server needs at least 67,108,864" in error_line(result, 1)
+    assert "memory_max: 1,048,576 bytes, a server needs at least 67,108,864" in error_line(result, 2)
 
 
 @pytest.mark.parametrize("memory", ["64MiB", "512MiB"])

@@ -442,7 +442,7 @@ def test_a_key_that_the_group_may_read_is_taken_with_a_warning(
 def test_a_wrong_file_ends_the_start_with_a_line(files: TlsFiles, tmp_path: Path) -> None:
     files.key.chmod(0o644)
     options = server_options(Pair(files.cert, files.key))
-    line = error_line(run_gpkvs("serve", "--data", str(tmp_path / "store"), *options), 1)
+    line = error_line(run_gpkvs("serve", "--data", str(tmp_path / "store"), *options), 2)
     assert f"tls_key: anybody may read or write {files.key}" in line
     assert not (tmp_path / "store").exists()
 

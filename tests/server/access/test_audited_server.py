@@ -176,13 +176,13 @@ def test_a_log_that_was_renamed_is_made_anew(audited: Audited) -> None:
 def test_a_log_that_cannot_be_written_is_no_start(tmp_path: Path) -> None:
     path = tmp_path / "none" / "audit.log"
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-log", str(path))
-    assert f"audit_log: cannot write {path}: No such file or directory" in error_line(result, 1)
+    assert f"audit_log: cannot write {path}: No such file or directory" in error_line(result, 2)
 
 
 def test_a_log_of_tiny_files_is_no_start(tmp_path: Path) -> None:
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-bytes-max", "65535")
     refusal = "audit_bytes_max: 65,535 bytes are too few: a file of the audit log takes at least 65,536"
-    assert refusal in error_line(result, 1)
+    assert refusal in error_line(result, 2)
 
 
 def test_a_start_that_fails_half_way_is_noted_with_its_end(tmp_path: Path) -> None:

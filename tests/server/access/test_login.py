@@ -231,7 +231,7 @@ def test_a_users_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     accounts.save()
     accounts.path.chmod(0o644)
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--users", str(accounts.path))
-    assert "chmod 600" in error_line(result, 1)
+    assert "chmod 600" in error_line(result, 2)
     assert not (tmp_path / "store").exists()
 
 

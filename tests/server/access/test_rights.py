@@ -112,6 +112,21 @@ def test_columns_against_a_plain_model(ops: bytes, conditions: bytes, rights: se
     assert is_allowed(require_batch, rights, message) == (needed <= has and bool(has))
 
 
+@pytest.mark.parametrize(
+    ("ops", "conditions", "missing"),
+    [
+        ([SET, DELETE], b"", "write"),
+        ([GET, EXISTS], b"", "read"),
+        ([SET], bytes([ABSENT]), "read and write"),
+        ([INCREMENT], b"", "read and write"),
+        ([], b"", "read or write"),
+    ],
+)
+def test_a_refusal_names_the_rights_that_the_operations_need(ops: list[int], conditions: bytes, missing: str) -> None:
+    with pytest.raises(RightsError, match=f"user alice may not {missing} table 'orders'"):
+        require_batch(caller_with(set()), kv_pb2.BatchRequest(table="orders", ops=bytes(ops), conditions=conditions))
+
+
 def test_who_is_gone_may_do_nothing() -> None:
     caller = caller_with(BOTH)
     caller.follow(Users([]), 0)

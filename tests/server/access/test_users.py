@@ -235,7 +235,7 @@ def test_a_link_counts_as_what_it_leads_to(file: Path, tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsersError, match=r"no\.toml: No such file or directory; `gpkvs user add` makes it"):
+    with pytest.raises(UsersError, match=r"no\.toml: No such file or directory: restore it from a backup"):
         load_users(tmp_path / "no.toml")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,27 @@ def test_a_reading_that_comes_late_brings_no_older_users(accounts: Accounts) -> 
 
 def test_nothing_is_given_to_a_server_that_stops(accounts: Accounts) -> None:
     assert asyncio.run(given_by_two_readings(accounts, is_closed=True)) == []
+
+
+def test_users_who_vanish_are_a_warning(accounts: Accounts, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpkvs.server")
+
+    async def change() -> None:
+        file = UsersFile(accounts.path, Metrics(), NO_AUDIT)
+        file.begin(lambda _: None)
+        accounts.users["bob"] = accounts.users["carol"] = Account()
+        accounts.save()
+        file.reload()
+        accounts.users = {"dave": Account()}
+        accounts.save()
+        file.reload()
+        file.close()
+
+    asyncio.run(change())
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "users read again: 3 users"),
+        ("WARNING", "users read again: 1 user, 3 users removed: their calls end"),
+    ]
 
 
 def test_a_change_before_the_server_is_ready_counts(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
