@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.text import quoted
 
 Pem: TypeAlias = Path | str | bytes
 """The path of a PEM file, or its content as bytes."""
@@ -20,6 +21,10 @@ Pem: TypeAlias = Path | str | bytes
 _HEADER: Final = "authorization"
 # A proxy would read what a plain connection carries, and "localhost" would be its own machine.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
+# gRPC takes port 443 where none is named, and hands anything else to DNS. What follows a scheme is its own affair.
+_TARGET: Final = re.compile(
+    r"(?:dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):.+|(?:\[[^\[\]\s]+\]|[^\[\]\s:/,]+):[0-9]{1,5}"
+)
 
 
 @dataclass(frozen=True)
@@ -159,14 +164,23 @@ class Access:
         """Return the arguments of `Client` and `AsyncClient`."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def check_target(self, target: str) -> None:
-        """Check that no secret leaves this machine in plain.
+    def check_target(self, target: str, field: str = "target") -> None:
+        """Check that a target can be one, and that no secret leaves this machine in plain.
+
+        Parameters
+        ----------
+        target
+            As gRPC takes it, but never without a port.
+        field
+            Its name, for the error.
 
         Raises
         ------
         InvalidArgumentError
-            If it would.
+            If it is no target, or a secret would.
         """
+        if not _TARGET.fullmatch(target):
+            raise InvalidArgumentError(f"{quoted(target)} is not HOST:PORT, such as 127.0.0.1:7171", field=field)
         if self.header is not None and self.credentials is None and not self.insecure_secrets:
             require_loopback(target)
 
@@ -183,7 +197,8 @@ class Access:
         Raises
         ------
         InvalidArgumentError
-            If a secret would leave this machine in plain, or a file of the TLS credentials cannot be read.
+            If it is no target, a secret would leave this machine in plain, or a file of the TLS credentials cannot be
+            read.
         """
         self.check_target(target)
         credentials = self.credentials

@@ -43,12 +43,14 @@ class Scrape:
     Raises
     ------
     ScrapeError
-        If nothing responds there, or the response is not the metrics of a gpkvs server.
+        If nothing responds there, the response is not the metrics of a gpkvs server, or a file of the TLS credentials
+        cannot be used.
     InvalidArgumentError
-        If a secret would leave this machine in plain, or a file of the TLS credentials cannot be used.
+        If the address is none, or a secret would leave this machine in plain.
     """
 
     def __init__(self, address: str, access: Access = PLAIN) -> None:
+        access.check_target(address, "metrics")
         self.at_seconds = time.monotonic()
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         try:
@@ -89,7 +91,6 @@ class Scrape:
 
 def _read(address: str, access: Access) -> str:
     """Return the text of all metrics; a redirection is not followed, and no proxy is asked: it would see the header."""
-    access.check_target(address)
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirection()]
     scheme = "http"
     if isinstance(access.credentials, TlsCredentials):

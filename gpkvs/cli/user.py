@@ -70,7 +70,7 @@ def add_command(
 
     The user cannot log in before one of `gpkvs user token`, `password` and `certificate`.
 
-    Example: gpkvs user add alice --create --read '*' --write orders --write 'orders.*'
+    Example: `gpkvs user add alice --create --read '*' --write orders --write 'orders.*'`
     """
     rights = _given(read=read, write=write, admin=admin, metrics=metrics)
 
@@ -99,7 +99,7 @@ def rights_command(
 ) -> None:
     """Change what a user may do. An option that is given replaces all of its kind; '' takes them away.
 
-    Example: gpkvs user rights alice --write 'orders.*' --admin ''
+    Example: `gpkvs user rights alice --write 'orders.*' --admin ''`
     """
     rights = _given(read=read, write=write, admin=admin, metrics=metrics)
     with failures_exit(EXIT_FAILED):

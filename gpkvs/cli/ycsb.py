@@ -47,7 +47,7 @@ _BAR_SECONDS = 0.25
 
 _HELP = (
     "Load a running server with records and measure it, in YCSB's words.",
-    "First **load** records, then **run** a workload on them, with the same recordcount:",
+    "First `load` records, then `run` a workload on them, with the same recordcount:",
     "  gpkvs ycsb load --workload a -p recordcount=100000 --threads 64",
     "  gpkvs ycsb run --workload a -p recordcount=100000 -p operationcount=500000 --threads 64",
     "Workloads: a updates and reads half and half, b 95 % reads, c reads only, d reads of the newest records and 5 % "

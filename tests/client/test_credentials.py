@@ -11,8 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from gpkvs.batch import Batch, Op
+from gpkvs.cli.main import app
 from gpkvs.client import AsyncClient, Client, GpkvsError, InvalidArgumentError, TlsCredentials
 from gpkvs.credentials import Access, is_loopback
 from gpkvs.proto.v1 import kv_pb2
@@ -20,6 +22,7 @@ from gpkvs.proto.v1 import kv_pb2
 SECRET = "gpkvs_0123abcd_SECRET"
 FAR = "db.example:7171"
 NEAR = "127.0.0.1:1"
+SUCH = "such as 127.0.0.1:7171"
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -119,6 +122,23 @@ def test_loopback(target: str) -> None:
 )
 def test_what_is_not_surely_loopback(target: str) -> None:
     assert not is_loopback(target)
+
+
+@pytest.mark.parametrize("target", ["192.0.2.2", "localhost", "::1", "https://db.example:7171", "db:x", ":7171", ""])
+def test_what_is_no_target(target: str) -> None:
+    assert refused(lambda: Client(target)) == f"target: {target!r} is not HOST:PORT, {SUCH}"
+
+
+@pytest.mark.parametrize("words", [("get", "k", "--target"), ("top", "--once", "--metrics")])
+def test_a_command_names_the_address_that_is_none(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "192.0.2.2"])
+    field = words[-1].removeprefix("--")
+    assert (result.exit_code, result.stderr) == (2, f"gpkvs: {field}: '192.0.2.2' is not HOST:PORT, {SUCH}\n")
+
+
+@pytest.mark.parametrize("target", ["localhost:7171", "127.0.0.1:0", "[::1]:7171", "dns:///db.example", "unix:/run/s"])
+def test_what_is_a_target(target: str) -> None:
+    Client(target).close()
 
 
 def test_a_secret_goes_in_plain_only_to_this_machine() -> None:
