@@ -18,6 +18,22 @@ from gpkvs.text import quoted
 Pem: TypeAlias = Path | str | bytes
 """The path of a PEM file, or its content as bytes."""
 
+VARIABLES: Final = frozenset(
+    {
+        "GPKVS_TLS",
+        "GPKVS_CLIENT_TLS_CA",
+        "GPKVS_CLIENT_TLS_CERT",
+        "GPKVS_CLIENT_TLS_KEY",
+        "GPKVS_TOKEN",
+        "GPKVS_TOKEN_FILE",
+        "GPKVS_USER",
+        "GPKVS_PASSWORD",
+        "GPKVS_PASSWORD_FILE",
+        "GPKVS_CREDENTIALS",
+    }
+)
+"""Where commands find in the environment how to reach a server."""
+
 _HEADER: Final = "authorization"
 # A proxy would read what a plain connection carries, and "localhost" would be its own machine.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)

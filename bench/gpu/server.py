@@ -12,7 +12,7 @@ from typing import Any
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.server.measured_server import serve
-from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions
+from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, environment_of_run
 
 _RECORDS = 200_000
 _SECONDS = 4
@@ -52,7 +52,14 @@ def _ycsb(phase: str, target: str, workload: str, batch: int, clients: int, prop
     for setting in (*_SHAPE, *properties):
         command += ["-p", setting]
     processes = [
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment_of_run(),
+        )
         for _ in range(clients)
     ]
     rates: list[float] = []

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gpkvs.cli.access import takes_access
 from gpkvs.cli.main import app as gpkvs
-from gpkvs.credentials import Access, TlsCredentials
+from gpkvs.credentials import VARIABLES, Access, TlsCredentials
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
@@ -91,6 +91,12 @@ def test_the_environment_of_a_server_is_not_that_of_its_clients() -> None:
         made(env={"GPKVS_TLS_CERT": "server.pem", "GPKVS_TLS_KEY": "server.key", "GPKVS_USERS": "users.toml"})[0]
         is None
     )
+
+
+def test_all_variables_are_known_to_those_that_must_not_inherit_them() -> None:
+    options = typer.main.get_command(app).params
+    variables = {option.envvar for option in options if option.envvar}  # type: ignore[attr-defined]
+    assert variables | {"GPKVS_TOKEN", "GPKVS_PASSWORD"} == VARIABLES
 
 
 def test_a_token_from_a_pipe_is_taken() -> None:

@@ -18,6 +18,7 @@ from typing import get_type_hints
 
 from gpkvs import failpoint
 from gpkvs.config import SECURITY, ServerConfig, Setting
+from gpkvs.credentials import VARIABLES
 from gpkvs.errors import GpkvsError
 
 # -P: run the gpkvs of this process, and not a folder of that name in the working directory.
@@ -25,8 +26,8 @@ GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
 
 _POLL_SECONDS = 0.005
 
-# What such a server must not take from the environment: its clients know of no users and no TLS but the run's own.
-_NOT_INHERITED = {
+# What the processes of a run must not take from the environment: they know of no users and no TLS but the run's own.
+_NOT_INHERITED = VARIABLES | {
     failpoint.VARIABLE,
     *(
         f"GPKVS_{name.upper()}"
@@ -110,7 +111,7 @@ class ServerProcess:
         self.metrics = ""
         self._ready_file = ready_file_of(data)
         self._ready_file.unlink(missing_ok=True)
-        environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        environment = environment_of_run()
         if armed:
             environment[failpoint.VARIABLE] = armed
         command = [*program, "serve", f"--data={data}", f"--listen={listen}", "--metrics=127.0.0.1:0"]
@@ -196,6 +197,11 @@ class ServerProcess:
 def ready_file_of(data: Path) -> Path:
     """Return the file in which the last server of a store says its addresses: of gRPC, then of its metrics."""
     return data.with_name(data.name + ".ready")
+
+
+def environment_of_run() -> dict[str, str]:
+    """Return the environment for a server or a client of a run: that of this process, without its users and TLS."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
 
 
 def run_gpkvs(*arguments: str, seconds_max: float = 120.0) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.servers.server_process import GPKVS
+from gpkvs.recovery.proof.servers.server_process import GPKVS, environment_of_run
 
 _THREADS = 16
 _EXIT_NOT_RUN = 2
@@ -54,7 +54,12 @@ class YcsbProcess:
         for setting in ("dataintegrity=true", f"recordcount={records}", f"operationcount={operations}"):
             command += ["-p", setting]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment_of_run(),
         )
 
     @property

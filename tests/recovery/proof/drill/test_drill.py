@@ -18,6 +18,7 @@ from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.kill_plan import IN_CHECKPOINT, LEAVES_ACTIVE, LEAVES_BATCHES, SIGKILL, plan
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerOptions, ServerProcess
+from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
 from tests.conftest import assert_clean
 
 ALL_KILLS = "GPKVS_ALL_KILLS"  # in the environment: visit each failpoint; `make nightly` does
@@ -101,13 +102,16 @@ class Tampered:
         return {violation.key: violation.invariant for violation in self.ledger.violations}
 
 
-def test_the_server_of_a_run_has_no_users_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GPKVS_USERS", "GPKVS_TLS_CERT", "GPKVS_AUDIT_LOG"):
+def test_the_processes_of_a_run_have_no_users_and_no_tls_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GPKVS_USERS", "GPKVS_TLS_CERT", "GPKVS_AUDIT_LOG", "GPKVS_CLIENT_TLS_CA", "GPKVS_TOKEN_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
 
     async def main() -> None:
         with closing(ServerProcess(tmp_path / "store", ServerOptions(backend="cpu"))) as server:
             await server.ready()
+            assert YcsbProcess("load", server.target, 1, 1).finish().operations == 1
             await server.stop()
 
     asyncio.run(main())
