@@ -50,7 +50,7 @@ from gpkvs.server.private_files import warn_of_readers
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
-from gpkvs.server.start_log import log_addresses, log_memory, log_start, log_store
+from gpkvs.server.start_log import log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
@@ -314,6 +314,7 @@ class _Server:
         if audit_log := self._options.server.audit_log:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
+        log_access(self._options.server, self._users_file.users if self._users_file else None)
         log_addresses(*addresses, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))

@@ -6,8 +6,9 @@ import logging
 import os
 import platform
 
-from gpkvs.config import MIB, Limits
+from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.info import StoreInfo, package_version
+from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address
 from gpkvs.server.bounds import CONNECTION_CALLS_MAX, Bounds
 from gpkvs.store import Store
@@ -111,6 +112,30 @@ def _log_limits(limits: Limits, message_bytes_max: int) -> None:
         *(f"{fields[name]:,}" for name in list(fields)[1:]),
         extra=fields,
     )
+
+
+def log_access(config: ServerConfig, users: Users | None) -> None:
+    """Say who may come in and where that is noted, and warn of names of certificates that nobody can show."""
+    _log.info(
+        "logins: %s; client certificates: %s; audit log: %s",
+        "not asked for" if users is None else f"{counted(len(users.by_name), 'user')} of {config.users}",
+        f"of {config.tls_client_ca}" if config.tls_client_ca else "not asked for",
+        config.audit_log or "none",
+        extra={
+            "event": "access",
+            "users": None if users is None else len(users.by_name),
+            "tls_client_ca": config.tls_client_ca,
+            "audit_log": config.audit_log,
+        },
+    )
+    if users and users.by_certificate and not config.tls_client_ca:
+        owners = len({user.name for user in users.by_certificate.values()})
+        _log.warning(
+            "%s of %s cannot log in with certificates: the server takes none without --tls-client-ca",
+            counted(owners, "user"),
+            config.users,
+            extra={"event": "certificates_unused", "users": owners},
+        )
 
 
 def log_addresses(listen: Address, metrics: Address, *, tls: bool) -> None:

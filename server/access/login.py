@@ -2,7 +2,7 @@
 
 A header wins over the certificate. Whoever shows nothing that counts is refused before a message is received. What is
 known already (a token, a certificate, a password that was right a moment ago) takes microseconds and is never slowed;
-other passwords are checked in threads, and failures slow the next attempt down (`gpkvs.server.access.throttle`).
+other passwords are checked in threads, and their failures slow the next attempt down (`gpkvs.server.access.throttle`).
 """
 
 from __future__ import annotations
@@ -250,30 +250,24 @@ class Access:
             return caller
         match None if more else _parse(header):
             case str(text):
-                raise self._token_refusal(text, shown.address)
+                raise self._token_refusal(text)
             case (name, password):
                 return await self._by_password(name, password, shown.address)
         raise LoginError(_WRONG, "malformed")
 
-    def _token_refusal(self, text: str, address: str) -> LoginError:
-        """Return why a token is refused."""
+    def _token_refusal(self, text: str) -> LoginError:
+        """Return why a token is refused. Nobody guesses 256 bits: a wrong one slows nobody down."""
         found = self._token(text)
         if found is not None:
             return token_ended(*found)
-        parsed = parse_token(text)
-        if parsed is None:
-            return LoginError(_WRONG, "malformed", method="token")
-        self._require_patience(address, parsed[0], "token")
-        self._throttle.begin(address, parsed[0])
-        self._throttle.failed(address, parsed[0])
-        return LoginError(_WRONG, "wrong", method="token")
+        return LoginError(_WRONG, "wrong" if parse_token(text) else "malformed", method="token")
 
     async def _by_password(self, name: str, password: str, address: str) -> Caller:
         """Check a password. Calls that show the same at the same time share one attempt, which none of them ends."""
         key = address, name, password
         attempt = self._attempts.get(key)
         if attempt is None:
-            self._require_patience(address, name, "password")
+            self._require_patience(address, name)
             self._throttle.begin(address, name)  # not in the task: others of the same moment would not see it
             attempt = self._attempts[key] = asyncio.create_task(self._verify(name, password, address))
             attempt.add_done_callback(lambda _: self._attempts.pop(key))
@@ -298,11 +292,16 @@ class Access:
         finally:
             end(address, name)
 
-    def _require_patience(self, address: str, name: str, method: Method) -> None:
+    def _require_patience(self, address: str, name: str) -> None:
         """Refuse an attempt too soon after failures."""
         seconds = self._throttle.blocked_s(address, name)
         if seconds > 0:
-            raise LoginError(f"too many failed logins: try again in {math.ceil(seconds)} s", "slowed", name, method)
+            raise LoginError(
+                f"too many failed logins, as this user or from this address: try again in {math.ceil(seconds)} s",
+                "slowed",
+                name,
+                "password",
+            )
 
     def _logged_in(self, caller: Caller, address: str) -> None:
         self._metrics.login(caller.method, "ok")

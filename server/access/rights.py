@@ -42,7 +42,7 @@ class RightsError(GpkvsError):
         super().__init__(
             f"user {caller.name} may not {right} {what}: an administrator gives rights with `gpkvs user rights`"
         )
-        self.reason = f"may not {right}"
+        self.reason = f"may not {right}{' the server' if table is None else ''}"  # the table is a field of its own
         self.user, self.method, self.table = caller.name, caller.method, table
 
 

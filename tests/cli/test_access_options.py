@@ -161,7 +161,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     accounts = Accounts(
         folder / "users.toml",
         root=Account(admin=("*",), read=("*",), write=("*",), metrics=True),
-        reader=Account(read=("*",), password="p:ä"),
+        reader=Account(read=("*",), password="pass:wörd"),
         writer=Account(write=("*",)),
     )
     server = authority.issue("server", "DNS:localhost", "IP:127.0.0.1")
@@ -169,7 +169,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     tokens = {
         name: private(folder / name, guarded.headers[name][0][1].removeprefix("Bearer ")) for name in ("root", "writer")
     }
-    password = private(folder / "password", "p:ä\n")
+    password = private(folder / "password", "pass:wörd\n")
     ca = f"--tls-ca={authority.path}"
     root, writer = ([ca, f"--token-file={token}"] for token in tokens.values())
     yield Place(guarded, root, [ca, "--user=reader", f"--password-file={password}"], writer)

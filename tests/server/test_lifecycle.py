@@ -219,6 +219,7 @@ def test_json_log(start_server: StartServer) -> None:
         "commit",
         "limits",
         "memory",
+        "access",
         "listening",
         "stopping",
         "closed",

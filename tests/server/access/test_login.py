@@ -29,6 +29,7 @@ from tests.serving import Server, error_line, run_gpkvs
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
 WRONG = "wrong user, password or token"
+SLOWED = "too many failed logins, as this user or from this address: try again in 1 s"
 PASSWORD = "pass:wörd: with colons"
 OTHER_PASSWORD = "another one"
 ADDRESSES = (f"127.0.1.{number}" for number in range(1, 255))
@@ -44,6 +45,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         alice=Account(password=PASSWORD, read=("*",)),
         bob=Account(password=OTHER_PASSWORD, read=("*",)),
         carol=Account(read=("*",)),
+        neighbour=Account(password=PASSWORD, read=("*",)),
         scraper=Account(metrics=True),
     )
     ended = accounts.token("alice", seconds=-1)
@@ -125,6 +127,15 @@ def test_a_token_that_has_ended_says_so(guarded: Guarded, elsewhere: kv_pb2_grpc
             get(elsewhere, guarded.headers["ended"])
 
 
+def test_wrong_tokens_slow_nobody_down(guarded: Guarded, elsewhere: kv_pb2_grpc.KVStub) -> None:
+    """A service with an old token must neither be told something else, nor keep its neighbours out."""
+    removed = bearer(make_token()[0])
+    for _ in range(5):
+        with Refused(UNAUTHENTICATED, WRONG):
+            get(elsewhere, removed)
+    get(elsewhere, basic("neighbour", PASSWORD))
+
+
 def test_two_headers_are_refused(guarded: Guarded, elsewhere: kv_pb2_grpc.KVStub) -> None:
     with Refused(UNAUTHENTICATED, WRONG):
         get(elsewhere, guarded.headers["alice"] * 2)
@@ -181,7 +192,7 @@ def test_health_is_open_and_reflection_is_not(guarded: Guarded) -> None:
 
 def test_failures_slow_the_next_attempt_down_and_nobody_else(guarded: Guarded, elsewhere: kv_pb2_grpc.KVStub) -> None:
     for number in range(4):
-        with Refused(UNAUTHENTICATED, WRONG if number < 3 else "too many failed logins: try again in 1 s"):
+        with Refused(UNAUTHENTICATED, WRONG if number < 3 else SLOWED):
             get(elsewhere, basic("bob", f"guess {number}"))
     with Refused(UNAUTHENTICATED, "too many failed logins"):
         get(elsewhere, basic("bob", OTHER_PASSWORD))

@@ -112,8 +112,17 @@ def test_what_is_no_password(passwords: Passwords, checks: Checks, text: str) ->
     assert not verify(passwords, text)
     assert not passwords.known(ALICE, text)
     assert checks.hashes == []
-    with pytest.raises(InvalidArgumentError, match="password: 1 to 1024 bytes are allowed"):
+    with pytest.raises(
+        InvalidArgumentError, match="password: at least 8 characters are needed, and 1024 bytes are allowed"
+    ):
         hash_password(text)
+
+
+def test_a_new_password_has_eight_characters(passwords: Passwords) -> None:
+    """An old one counts as long as it stands in the file."""
+    with pytest.raises(InvalidArgumentError, match="at least 8 characters"):
+        hash_password("hunter2")
+    assert verify(passwords, "hunter2", user_of(b"hunter2"))
 
 
 def test_a_right_password_is_known_while_it_is_used(passwords: Passwords, clock: Clock, checks: Checks) -> None:
@@ -141,7 +150,7 @@ def test_a_wrong_password_is_never_known(passwords: Passwords, checks: Checks) -
 
 def test_a_known_password_is_known_for_its_hash_and_its_user_alone(passwords: Passwords) -> None:
     assert verify(passwords, PASSWORD)
-    changed = replace(ALICE, password=hash_password("another"))
+    changed = replace(ALICE, password=hash_password("another one"))
     assert not passwords.known(changed, PASSWORD)
     assert not passwords.known(replace(ALICE, password=None), PASSWORD)
     assert not passwords.known(replace(ALICE, name="bob"), PASSWORD)

@@ -127,6 +127,14 @@ def test_a_refusal_names_the_rights_that_the_operations_need(ops: list[int], con
         require_batch(caller_with(set()), kv_pb2.BatchRequest(table="orders", ops=bytes(ops), conditions=conditions))
 
 
+@pytest.mark.parametrize(
+    ("right", "table", "reason"),
+    [("write", "t", "may not write"), ("read the metrics of", None, "may not read the metrics of the server")],
+)
+def test_the_reason_for_the_audit_log_is_whole(right: str, table: str | None, reason: str) -> None:
+    assert RightsError(caller_with(set()), right, table).reason == reason
+
+
 def test_who_is_gone_may_do_nothing() -> None:
     caller = caller_with(BOTH)
     caller.follow(Users([]), 0)
