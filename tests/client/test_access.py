@@ -23,6 +23,8 @@ from gpkvs.client import (
     TlsError,
     UnavailableError,
 )
+from gpkvs.credentials import Access
+from gpkvs.server.metrics_reader import Scrape, ScrapeError
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
@@ -40,8 +42,13 @@ class Place:
 
     @property
     def target(self) -> str:
-        """The server's address, by the name in its certificate."""
-        return f"localhost:{self.guarded.server.target.rpartition(':')[2]}"
+        """The server's address, as it stands in its certificate."""
+        return self.guarded.server.target
+
+    @property
+    def other_target(self) -> str:
+        """The same in other words, which do not."""
+        return f"[::ffff:127.0.0.1]:{self.target.rpartition(':')[2]}"
 
     def token(self, user: str) -> str:
         return self.guarded.headers[user][0][1].removeprefix("Bearer ")
@@ -57,7 +64,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("access")
     authority, other = Authority(folder), Authority(folder, "other")
-    server, client = authority.issue("server", "DNS:localhost"), authority.issue("client", "DNS:client.example")
+    server, client = authority.issue("server", "IP:127.0.0.1"), authority.issue("client", "DNS:client.example")
     accounts = Accounts(
         folder / "users.toml",
         root=Account(admin=("*",), read=("*",), write=("*",)),
@@ -108,7 +115,7 @@ def test_who_does_not_log_in_only_learns_that_the_server_is_there(place: Place) 
 def test_what_tls_does_not_allow_fails_at_once_and_says_what_to_do(place: Place, fault: str) -> None:
     target, credentials, words = {
         "ca": (place.target, replace(place.tls, ca=place.other_ca), "not trusted .*: name the CA"),
-        "name": (place.guarded.server.target, place.tls, "for other names"),
+        "name": (place.other_target, place.tls, "for other names"),
         "plain": (place.guarded.server.metrics_address, None, "wants TLS"),
     }[fault]
     kind = UnavailableError if credentials is None else TlsError
@@ -129,6 +136,12 @@ def test_a_server_that_wants_a_certificate_says_so_in_other_words(place: Place) 
         assert "a client's certificate" in str(caught.value)
 
 
+def test_no_metrics_without_a_certificate(place: Place) -> None:
+    access = Access(TlsCredentials(place.tls.ca), token=place.token("root"))
+    with pytest.raises(ScrapeError, match=r"show a client certificate \(--tls-cert"):
+        Scrape(place.guarded.server.metrics_address, access)
+
+
 def test_no_tls_on_a_plain_port(place: Place) -> None:
     """The channel of gRPC hears bytes that are no TLS."""
     with place.client("root") as client:
@@ -141,7 +154,7 @@ def test_no_tls_on_a_plain_port(place: Place) -> None:
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, AsyncClient(f"localhost:{port}", credentials=place.tls) as client:
+        async with server, AsyncClient(f"127.0.0.1:{port}", credentials=place.tls) as client:
             with pytest.raises(TlsError, match="no TLS there"):
                 await client.get(b"k")
 
