@@ -18,12 +18,8 @@ from gpkvs.errors import GpkvsError
 
 _SECONDS_MAX = 5.0
 _DEVICE_BYTES = "gpkvs_process_written_bytes_total"
-
-
-_WHY = {
-    401: "it wants a login: --token-file, or --user and --password-file",
-    403: "this user may not read metrics: an administrator gives rights with gpkvs user rights",
-}
+_SAID_BYTES_MAX = 1000
+_OPTIONS = {401: "--token-file, or --user and --password-file", 403: "--tls-cert and --tls-key, or another user"}
 
 
 class ScrapeError(GpkvsError):
@@ -59,12 +55,13 @@ class Scrape:
                 for sample in family.samples:
                     self._samples.setdefault(sample.name, []).append((sample.labels, sample.value))
         except urllib.error.HTTPError as error:
-            why = _WHY.get(error.code, f"HTTP status {error.code}")
-            raise ScrapeError(f"no metrics at {address}: {why}") from error
-        except urllib.error.URLError as error:
-            raise ScrapeError(f"no metrics at {address}: {error.reason} (--metrics of gpkvs serve?)") from error
+            raise ScrapeError(f"no metrics at {address}: {_said(error)}") from error
         except (OSError, HTTPException, ValueError) as error:
-            raise ScrapeError(f"no metrics at {address}: {error} (--metrics of gpkvs serve?)") from error
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            question = "--metrics of gpkvs serve?"
+            if isinstance(why, ConnectionError) and access.credentials is None:
+                question = "--metrics of gpkvs serve? With TLS: --tls, --tls-ca"
+            raise ScrapeError(f"no metrics at {address}: {why} ({question})") from error
         if "gpkvs_serving" not in self._samples:
             raise ScrapeError(f"{address} is not the metrics port of a gpkvs server")
 
@@ -102,6 +99,17 @@ def _read(address: str, access: Access) -> str:
     with urllib.request.build_opener(*handlers).open(request, timeout=_SECONDS_MAX) as response:
         text: str = response.read().decode()
     return text
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return why the server refuses, in its own words, and the options that may help."""
+    try:
+        said = error.read(_SAID_BYTES_MAX).decode(errors="replace").strip()
+    except (OSError, HTTPException):
+        said = ""
+    if error.code not in _OPTIONS or not said.isprintable():
+        return f"HTTP status {error.code}"
+    return f"{said} ({_OPTIONS[error.code]})"
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):

@@ -32,7 +32,7 @@ def top_command(
         str,
         typer.Option(
             help="The address of the server's metrics (gpkvs serve --metrics).",
-            envvar="GPKVS_METRICS",
+            envvar="GPKVS_METRICS_TARGET",
             metavar="HOST:PORT",
         ),
     ] = ServerConfig.metrics,

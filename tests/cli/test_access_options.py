@@ -240,8 +240,10 @@ def test_what_those_hear_who_do_not_get_in(place: Place) -> None:
     assert "UNAUTHENTICATED: log in" in failed("get", "k", "--target", target, ca)
     assert "wants TLS" in failed("get", "k", "--target", target, "--timeout=1")
     assert "not trusted" in failed("get", "k", "--target", target, "--tls")
-    assert "wants a login" in failed("top", "--metrics", metrics, ca)
-    assert "may not read metrics" in failed("top", "--metrics", metrics, *place.reader)
+    assert "log in: send a token" in (said := failed("top", "--metrics", metrics, ca))
+    assert "--token-file" in said
+    assert "user reader may not read the metrics" in failed("top", "--metrics", metrics, *place.reader)
+    assert "With TLS: --tls" in failed("top", "--metrics", metrics)
     assert "unencrypted" in failed("top", "--metrics", "db.example:1", env={"GPKVS_TOKEN": SECRET})
 
 

@@ -179,7 +179,11 @@ def test_a_value_on_a_terminal_ends_its_line(server: Server) -> None:
 
 
 def test_the_environment_names_the_server(server: Server) -> None:
-    environment = {"GPKVS_TARGET": server.target, "GPKVS_METRICS": server.metrics_address}
+    environment = {
+        "GPKVS_TARGET": server.target,
+        "GPKVS_METRICS_TARGET": server.metrics_address,
+        "GPKVS_METRICS": "0.0.0.0:1",  # where a server listens
+    }
     for command in (
         ("set", "k", "v"),
         ("get", "k"),

@@ -130,7 +130,7 @@ def test_it_ends_and_leaves_the_terminal_as_it_was(server: Server, key: bytes, n
         stdin=inner,
         stdout=inner,
         start_new_session=True,
-        env={**os.environ, "GPKVS_METRICS": server.metrics_address, "TERM": "xterm"},
+        env={**os.environ, "GPKVS_METRICS_TARGET": server.metrics_address, "TERM": "xterm"},
     )
     try:
         shown = b""

@@ -24,6 +24,8 @@ from gpkvs.client import (
     TlsError,
     UnavailableError,
 )
+from gpkvs.credentials import Access
+from gpkvs.server.metrics_reader import Scrape, ScrapeError
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, Pair, server_options
 from tests.server.access.guarded import Guarded
@@ -144,6 +146,12 @@ async def _heard_from(place: Place, context: ssl.SSLContext | None) -> str:
         with pytest.raises(TlsError) as caught:
             await client.get(b"k")
     return str(caught.value)
+
+
+def test_no_metrics_without_a_certificate(place: Place) -> None:
+    access = Access(TlsCredentials(place.tls.ca), token=place.token("root"))
+    with pytest.raises(ScrapeError, match=r"show a client certificate \(--tls-cert"):
+        Scrape(place.guarded.server.metrics_address, access)
 
 
 def test_no_tls_on_a_plain_port(place: Place) -> None:

@@ -86,7 +86,7 @@ class Session:
         if found[2] == "serve":
             return self._serve(command)
         if found[2] == "top":  # until Ctrl-C
-            command = f"GPKVS_METRICS={self._address(METRICS)} timeout --preserve-status --signal=INT 3 {command}"
+            command = f"GPKVS_METRICS_TARGET={self._address(METRICS)} timeout --preserve-status -s INT 3 {command}"
         return self._ask(self._shell, f"GPKVS_TARGET={self._address(GRPC)} {command}\0", seconds_max)
 
     def _serve(self, command: str) -> str:
