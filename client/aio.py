@@ -80,7 +80,7 @@ class AsyncClient(AsyncKeyValues):
     credentials
         `TlsCredentials`, or those of gRPC; None: the connection is plain.
     token
-        Of a user, as `gpkvs user token` prints it; it goes along with every call.
+        Of a user, as `gpkvs user token` prints it; it goes along with every call. For another one, make another client.
     user, password
         Instead of a token.
     insecure_secrets

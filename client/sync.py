@@ -55,7 +55,7 @@ class Client(KeyValues):
     credentials
         `TlsCredentials`, or those of gRPC; None: the connection is plain.
     token
-        Of a user, as `gpkvs user token` prints it; it goes along with every call.
+        Of a user, as `gpkvs user token` prints it; it goes along with every call. For another one, make another client.
     user, password
         Instead of a token.
     insecure_secrets

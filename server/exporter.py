@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -99,6 +100,12 @@ class Metrics:
             registry=self.registry,
         )
         self.users_file_good.set(1)
+        self.token_end = Gauge(
+            "gpkvs_token_end_timestamp_seconds",
+            "When the first of the users' tokens that have not ended ends; infinity without any",
+            registry=self.registry,
+        )
+        self.token_end.set(math.inf)
         self._tls_files_good = Gauge(
             "gpkvs_tls_files_good",
             "1 while the files of TLS are in force as they are, also without TLS; 0 while older ones are, for an error",

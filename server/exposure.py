@@ -49,5 +49,5 @@ def _missing(config: ServerConfig, address: Address) -> str:
         return ""
     lacks = [] if config.tls_cert else ["no TLS"]
     if not (config.users or config.tls_client_ca):
-        lacks.append("neither users nor client certificates")
+        lacks.append("no login by users or client certificates")
     return ", and ".join(lacks)

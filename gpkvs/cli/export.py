@@ -22,7 +22,7 @@ from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
-from gpkvs.cli.typed_keys import layout_of
+from gpkvs.cli.typed_keys import is_u64
 from gpkvs.client import (
     Client,
     DeadlineError,
@@ -41,7 +41,7 @@ from gpkvs.export.parquet import ParquetReader, is_parquet
 from gpkvs.export.reader import ExportReader
 from gpkvs.export.writer import ExportWriter
 from gpkvs.info import package_version
-from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.text import counted, no_such
 
 _TOLD_SECONDS = 10.0  # between two lines about progress, where there is no terminal
@@ -302,7 +302,7 @@ def _described(source: Client | gpkvs.Store, table: str, access: Access, timeout
 
 def _layout(target: str, table: str, access: Access, timeout: float) -> str:
     with connect(target, access) as channel:
-        return layout_of(channel, table, timeout)
+        return U64_LAYOUT.name if is_u64(channel, table, timeout) else BYTES_LAYOUT.name
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 
 from gpkvs.server import logs
 from gpkvs.server.logs import LogLevel
-from gpkvs.text import quoted
+from gpkvs.text import no_such
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -34,7 +34,7 @@ def _read(context: typer.Context, path: Path) -> dict[str, Any]:
     known = sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
     for key, value in settings.items():
         if key not in known:
-            raise typer.BadParameter(f"{path}: unknown setting {quoted(key)}; there are {', '.join(known)}")
+            raise typer.BadParameter(f"{path}: {no_such('setting', key, known)}")
         if isinstance(value, dict | list):
             raise typer.BadParameter(f"{path}: {key} takes one value")
     return settings

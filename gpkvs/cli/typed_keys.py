@@ -9,7 +9,6 @@ import grpc
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _NUMBER = re.compile(r"[0-9]{1,20}|0x[0-9a-f]{1,16}", re.IGNORECASE)
@@ -57,15 +56,15 @@ def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
     if table in ("", DEFAULT_TABLE):
         return Form(table, is_u64=False)
     try:
-        return Form(table, is_u64=layout_of(channel, table, timeout) == U64_LAYOUT.name)
+        return Form(table, is_u64=is_u64(channel, table, timeout))
     except grpc.RpcError as error:
         if error.code() not in _REFUSED:
             raise
         return Form(table, is_u64=False)
 
 
-def layout_of(channel: grpc.Channel, table: str, timeout: float) -> str:
-    """Ask the server for a table's layout, by questions that take no more than the right to read, or to write.
+def is_u64(channel: grpc.Channel, table: str, timeout: float) -> bool:
+    """Ask the server whether a table's layout is u64, by questions that take no more than the right to read, or to write.
 
     Raises
     ------
@@ -75,12 +74,11 @@ def layout_of(channel: grpc.Channel, table: str, timeout: float) -> str:
     stub = kv_pb2_grpc.KVStub(channel)
     question = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=bytes(8), key_size=8)
     try:
-        is_u64 = not stub.Batch(question, timeout=timeout).versions  # such a table has none
+        return not stub.Batch(question, timeout=timeout).versions  # such a table has none
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.PERMISSION_DENIED:
             raise
-        is_u64 = _takes_numbers(stub, table, timeout)
-    return U64_LAYOUT.name if is_u64 else BYTES_LAYOUT.name
+    return _takes_numbers(stub, table, timeout)
 
 
 def _takes_numbers(stub: kv_pb2_grpc.KVStub, table: str, timeout: float) -> bool:

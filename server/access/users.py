@@ -25,6 +25,7 @@ import base64
 import binascii
 import hashlib
 import ipaddress
+import math
 import os
 import re
 import secrets
@@ -178,6 +179,11 @@ class Users:
     def token(self, token_id: str) -> tuple[User, Token] | None:
         """Return the token of an id and whose it is, or None."""
         return self._tokens.get(token_id)
+
+    def first_token_end(self, now: float) -> float:
+        """Return when the first token that has not ended ends, in seconds since 1970; infinity if there is none."""
+        ends = (token.ends.timestamp() for _, token in self._tokens.values())
+        return min((end for end in ends if end > now), default=math.inf)
 
 
 def make_token() -> tuple[str, str, bytes]:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,7 @@ class UsersFile:
         self._seen = look_at((path,))
         self.users = load_users(path)
         metrics.users_file_good.set(1)
+        metrics.token_end.set_function(lambda: self.users.first_token_end(time.time()))
 
     def begin(self, take: Callable[[Users], None]) -> None:
         """Read the file again from now on when it changes.

@@ -24,10 +24,11 @@ ENVIRONMENT = {"COLUMNS": "1000", "GPKVS_BACKEND": None}
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lisen = 'x'", ["unknown setting 'lisen'", "listen"]),
-        ("config = 'x'", ["unknown setting 'config'"]),
+        ("lisen = 'x'", ["there is no setting 'lisen'", "the nearest names are listen"]),
+        ("tls-cert = 'x'", ["there is no setting 'tls-cert'", "the nearest names are tls_cert"]),
+        ("config = 'x'", ["there is no setting 'config'"]),
         ("listen = [", ["cannot read"]),
-        ("[server]\nlisten = 'x'", ["unknown setting 'server'"]),
+        ("[server]\nlisten = 'x'", ["there is no setting 'server'"]),
         ("listen = ['x']", ["listen takes one value"]),
         ("index_bytes = '64 parsecs'", ["'64 parsecs' is no size"]),
         ("request_ops_max = 0", ["--request-ops-max"]),

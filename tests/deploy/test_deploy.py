@@ -105,7 +105,7 @@ class Prometheus:
         changes = [("127.0.0.1:9171", server.metrics_address), (": 5s", ": 250ms"), (": 15s", ": 250ms")]
         if server.metrics_headers:
             (folder / "token").write_text(server.metrics_headers["Authorization"].removeprefix("Bearer "))
-            changes += [(f"# {name}:", f"{name}:") for name in ("scheme", "tls_config", "authorization")]
+            changes += [(f"# {name}:", f"{name}:") for name in ("scheme", "tls_config", "  ca_file", "authorization")]
             changes += [("/etc/prometheus/gpkvs-ca.pem", f"{folder}/ca.pem")]
             changes += [("/etc/prometheus/gpkvs-token", f"{folder}/token")]
         for old, new in changes:
@@ -199,6 +199,20 @@ def test_promtool_accepts(arguments: tuple[str, str]) -> None:
     result = subprocess.run(["promtool", "check", kind, DEPLOY / name], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "SUCCESS" in result.stdout
+
+
+@needs_prometheus
+def test_promtool_accepts_the_lines_for_tls_and_users(tmp_path: Path) -> None:
+    config = re.sub(r"^    # ( *[a-z_]+: *)", r"    \1", (DEPLOY / "prometheus.yml").read_text(), flags=re.MULTILINE)
+    assert not re.search(r"# +[a-z_]+:", config)
+    for name in ("gpkvs-ca.pem", "gpkvs-client.pem", "gpkvs-client.key", "gpkvs-token"):
+        config = config.replace(f"/etc/prometheus/{name}", f"{tmp_path}/{name}")
+        (tmp_path / name).touch()
+    (tmp_path / "alerts.yml").write_text(ALERTS)
+    (tmp_path / "prometheus.yml").write_text(config)
+    command = ["promtool", "check", "config", tmp_path / "prometheus.yml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 @needs_prometheus

@@ -17,9 +17,9 @@ HERE = (Address("127.0.0.1", 1), Address("localhost", 1), Address("::1", 1))
 BEYOND = (Address("0.0.0.0", 1), Address("::", 1), Address("192.0.2.1", 1), Address("host.example", 1))
 CERT, CA, USERS = {"tls_cert": Path("cert")}, {"tls_client_ca": Path("ca")}, {"users": Path("users")}
 UNPROTECTED: list[tuple[dict[str, Any], str]] = [
-    ({}, "no TLS, and neither users nor client certificates"),
+    ({}, "no TLS, and no login by users or client certificates"),
     (USERS, "no TLS"),
-    (CERT, "neither users nor client certificates"),
+    (CERT, "no login by users or client certificates"),
 ]
 
 

@@ -269,7 +269,7 @@ def test_sighup_reads_the_log_level_again_and_names_what_it_leaves(start_server:
     for number, (text, words) in enumerate(
         [
             ("log_level = 'loud'", "log_level is one of debug, info, warning, error; nothing is changed"),
-            ("lisen = 'x'", "unknown setting 'lisen'"),
+            ("lisen = 'x'", "there is no setting 'lisen'"),
             ("log_level = ", "cannot read"),
         ],
         start=2,

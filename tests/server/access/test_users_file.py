@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,23 @@ def test_users_who_vanish_are_a_warning(accounts: Accounts, caplog: pytest.LogCa
         ("INFO", "users read again: 3 users"),
         ("WARNING", "users read again: 1 user, 3 users removed: their calls end"),
     ]
+
+
+def test_the_metric_of_tokens_is_of_the_next_one_that_ends(accounts: Accounts) -> None:
+    metrics, day = Metrics(), 86_400
+
+    def end() -> float:
+        return metrics.registry.get_sample_value("gpkvs_token_end_timestamp_seconds") or 0
+
+    assert end() == math.inf
+    began = time.time()
+    for days in (20, -1, 10):
+        accounts.token("alice", seconds=days * day)
+    accounts.save()
+    file = UsersFile(accounts.path, metrics, NO_AUDIT)
+    assert 0 <= end() - began - 10 * day + 1 < 60
+    file.users = Users(())  # as after a change
+    assert end() == math.inf
 
 
 def test_a_change_before_the_server_is_ready_counts(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
