@@ -42,9 +42,9 @@ from gpkvs.proto.v1 import kv_pb2
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "Name resolution failure")
 # The gRPC library's texts for a connection that failed while it was made, and what each means.
 _NO_TLS: Mapping[str, str] = {
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted ({}): name the CA that signed it (ca, "
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted ({reason}): name the CA that signed it (ca, "
     "--tls-ca), or ask for a new certificate",
-    "Hostname Verification Check failed": "the server's certificate is for other names: connect to a name that it has",
+    "Hostname Verification Check failed": "the server's certificate is not for {host}: connect to a name that it has",
     "WRONG_VERSION_NUMBER": "there is no TLS there: use another port, or no TLS (credentials, --tls)",
     "Failed to create security handshaker": "no TLS with these files (ca, cert, key): each must be PEM, the "
     "certificate must belong to its key, and the key must not be encrypted",
@@ -238,7 +238,8 @@ def _not_connected(details: str, target: str) -> UnavailableError:
     for text, meaning in _NO_TLS.items():
         if text in details:
             reason = details.partition(f"{text}: ")[2].removesuffix(": OK")
-            return TlsError(f"{target}: {meaning.format(reason)}")
+            host = target.rpartition(":")[0]
+            return TlsError(f"{target}: {meaning.format(reason=reason, host=host)}")
     if _CLOSED_AT_ONCE in details:  # with TLS 1.3, a server that refuses a client's certificate does no more either
         return UnavailableError(
             f"{target}: the server closes each new connection: it may be stopping, or it wants TLS (credentials, "

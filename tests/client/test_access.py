@@ -115,7 +115,7 @@ def test_who_does_not_log_in_only_learns_that_the_server_is_there(place: Place) 
 def test_what_tls_does_not_allow_fails_at_once_and_says_what_to_do(place: Place, fault: str) -> None:
     target, credentials, words = {
         "ca": (place.target, replace(place.tls, ca=place.other_ca), "not trusted .*: name the CA"),
-        "name": (place.other_target, place.tls, "for other names"),
+        "name": (place.other_target, place.tls, r"not for \[::ffff:127.0.0.1\]:"),
         "plain": (place.guarded.server.metrics_address, None, "wants TLS"),
     }[fault]
     kind = UnavailableError if credentials is None else TlsError
