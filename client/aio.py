@@ -72,7 +72,8 @@ class AsyncClient(AsyncKeyValues):
     table
         The table's name; "" is the default one.
     retry
-        How often and how far apart calls are repeated, where that is safe.
+        How often and how far apart calls are repeated, where that is safe; by default for about 2 s, however long
+        the timeout is.
     gather
         How much goes into one message.
     limits, message_bytes_max

@@ -96,7 +96,8 @@ class RetryPolicy:
     Parameters
     ----------
     attempts_max
-        Calls in all; 1 never repeats. The call's deadline ends it earlier.
+        Calls in all; 1 never repeats. The call's deadline ends it earlier, but does not prolong it: the pauses
+        between the eight of the default come to 1.1 to 2.3 s. To outlast a server's restart, allow more.
     delay_ms_first, delay_ms_max
         The pause before the second attempt; it doubles with each further one, up to the maximum.
     jitter

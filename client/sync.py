@@ -49,7 +49,8 @@ class Client(KeyValues):
     table
         The table's name; "" is the default one.
     retry
-        How often and how far apart calls are repeated, where that is safe.
+        How often and how far apart calls are repeated, where that is safe; by default for about 2 s, however long
+        the timeout is.
     limits, message_bytes_max
         The server's limits, if they are not the defaults; the client checks them before it sends anything.
     credentials
