@@ -56,7 +56,8 @@ class Client(KeyValues):
     credentials
         `TlsCredentials`, or those of gRPC; None: the connection is plain.
     token
-        Of a user, as `gpkvs user token` prints it; it goes along with every call.
+        Of a user, as `gpkvs user token` prints it; it goes along with every call. A client keeps the one that it was
+        made with: for a new one, make a new client.
     user, password
         Instead of a token.
     insecure_secrets

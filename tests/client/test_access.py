@@ -104,11 +104,10 @@ def test_who_does_not_log_in_only_learns_that_the_server_is_there(place: Place) 
         client.wait_ready()
         with pytest.raises(LoginError, match="log in"):
             client.get(b"k")
-    with (
-        Client(place.target, credentials=place.tls, user="reader", password="wrong") as client,
-        pytest.raises(LoginError, match="wrong user, password or token"),
-    ):
-        client.get(b"k")
+    with Client(place.target, credentials=place.tls, user="reader", password="wrong") as client:
+        client.wait_ready()
+        with pytest.raises(LoginError, match="wrong user, password or token"):
+            client.get(b"k")
 
 
 @pytest.mark.parametrize("fault", ["ca", "name", "plain"])
