@@ -188,7 +188,7 @@ def _properties(
 def _main(properties: Properties, access: Access, target: str, *, is_load: bool, status: bool, as_json: bool) -> None:
     if ":" not in target:
         raise InvalidArgumentError(
-            f"{target!r} is no HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
+            f"{target!r} is not HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
             field="--target",
         )
     report, is_interrupted = uvloop.run(_measure(properties, access, target, is_load=is_load, status=status))
