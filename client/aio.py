@@ -72,7 +72,8 @@ class AsyncClient(AsyncKeyValues):
     table
         The table's name; "" is the default one.
     retry
-        How often and how far apart calls are repeated, where that is safe.
+        How often and how far apart calls are repeated, where that is safe; by default for about 2 s, however long
+        the timeout is.
     gather
         How much goes into one message.
     limits, message_bytes_max
@@ -80,7 +81,8 @@ class AsyncClient(AsyncKeyValues):
     credentials
         `TlsCredentials`, or those of gRPC; None: the connection is plain.
     token
-        Of a user, as `gpkvs user token` prints it; it goes along with every call. For another one, make another client.
+        Of a user, as `gpkvs user token` prints it; it goes along with every call. A client keeps the one that it was
+        made with: for a new one, make a new client.
     user, password
         Instead of a token.
     insecure_secrets
@@ -503,6 +505,8 @@ class AsyncClient(AsyncKeyValues):
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until the server's health service says that it serves.
+
+        It says so to everybody: a wrong token or password is found out by the first other call.
 
         Parameters
         ----------

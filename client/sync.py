@@ -49,13 +49,15 @@ class Client(KeyValues):
     table
         The table's name; "" is the default one.
     retry
-        How often and how far apart calls are repeated, where that is safe.
+        How often and how far apart calls are repeated, where that is safe; by default for about 2 s, however long
+        the timeout is.
     limits, message_bytes_max
         The server's limits, if they are not the defaults; the client checks them before it sends anything.
     credentials
         `TlsCredentials`, or those of gRPC; None: the connection is plain.
     token
-        Of a user, as `gpkvs user token` prints it; it goes along with every call. For another one, make another client.
+        Of a user, as `gpkvs user token` prints it; it goes along with every call. A client keeps the one that it was
+        made with: for a new one, make a new client.
     user, password
         Instead of a token.
     insecure_secrets

@@ -62,7 +62,7 @@ class TlsCredentials:
 
     Notes
     -----
-    The files are read when a client is made.
+    The files are read when a client is made: after they have changed, make a new one.
     """
 
     ca: Pem | None = None

@@ -82,7 +82,10 @@ def set_command(
     key: Key,
     value: Annotated[
         str | None,
-        typer.Argument(help="The value, UTF-8 or a number like the key; without it, standard input is read."),
+        typer.Argument(
+            help="The value, UTF-8 or a number like the key; without it, standard input is read. Write -- before one "
+            "that begins with -."
+        ),
     ] = None,
     ttl: Ttl = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key is not there.")] = False,

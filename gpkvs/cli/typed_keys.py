@@ -64,7 +64,7 @@ def form_of(channel: grpc.Channel, table: str, timeout: float) -> Form:
 
 
 def is_u64(channel: grpc.Channel, table: str, timeout: float) -> bool:
-    """Ask the server whether a table's layout is u64, by questions that take no more than the right to read, or to write.
+    """Ask the server whether a table has the layout u64: it takes the right to read, or that to write.
 
     Raises
     ------

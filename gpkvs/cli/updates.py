@@ -73,7 +73,7 @@ def _signed(delta: int) -> int:
 def append_command(
     access: Access,
     key: Key,
-    value: Annotated[str, typer.Argument(help="What to add, as UTF-8.")],
+    value: Annotated[str, typer.Argument(help="What to add, as UTF-8. Write -- before one that begins with -.")],
     ttl: NewTtl = None,
     target: Target = ServerConfig.listen,
     table: Table = "",

@@ -59,7 +59,7 @@ _HELP = (
     "two of them change one record at the same time, one may be lost. With writeallfields=true an update is one write.",
     "- --threads are concurrent callers of one connection, whose calls the client gathers into messages.",
     "- With --batch N, each caller puts N operations into a message. An operation's latency is then its message's.",
-    "- The property table is by default the server's default table. seed=N repeats the choices of a run.",
+    "- -p table=NAME names the table; else it is the default one. seed=N repeats the choices of a run.",
     "- -p ttl=SECONDS gives each record that is inserted or updated a time to live. A record that has expired counts "
     "as Return=NOT_FOUND, which is no failure then.",
 )
@@ -87,7 +87,9 @@ Files = Annotated[
 ]
 Pairs = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME=VALUE", help="One property, which wins over files. May be repeated."),
+    typer.Option(
+        "-p", metavar="NAME=VALUE", help="One property, such as table=NAME; it wins over files. May be repeated."
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-threads", min=1, help="Concurrent callers (property threadcount, 1).")
@@ -186,7 +188,7 @@ def _properties(
 def _main(properties: Properties, access: Access, target: str, *, is_load: bool, status: bool, as_json: bool) -> None:
     if ":" not in target:
         raise InvalidArgumentError(
-            f"{target!r} is no HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
+            f"{target!r} is not HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
             field="--target",
         )
     report, is_interrupted = uvloop.run(_measure(properties, access, target, is_load=is_load, status=status))

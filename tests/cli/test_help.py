@@ -69,6 +69,20 @@ def test_every_help_shows_the_words_that_were_written(words: tuple[str, ...]) ->
     assert set(written.replace("`", "").split()) - set(shown.split()) <= {"-"}  # of a list
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ycsb", "load"), "table=NAME"),
+        (("ycsb", "run"), "table=NAME"),
+        (("set",), "Write -- before one that begins with -"),
+        (("append",), "Write -- before one that begins with -"),
+    ],
+)
+def test_what_new_users_looked_for(words: tuple[str, ...], told: str) -> None:
+    shown = CliRunner().invoke(app, [*words, "--help"], env=ENVIRONMENT).stdout
+    assert told in " ".join(shown.split())
+
+
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_version(option: str) -> None:
     result = CliRunner().invoke(app, [option])

@@ -102,11 +102,10 @@ def test_who_does_not_log_in_only_learns_that_the_server_is_there(place: Place) 
         client.wait_ready()
         with pytest.raises(LoginError, match="log in"):
             client.get(b"k")
-    with (
-        Client(place.target, credentials=place.tls, user="reader", password="wrong") as client,
-        pytest.raises(LoginError, match="wrong user, password or token"),
-    ):
-        client.get(b"k")
+    with Client(place.target, credentials=place.tls, user="reader", password="wrong") as client:
+        client.wait_ready()
+        with pytest.raises(LoginError, match="wrong user, password or token"):
+            client.get(b"k")
 
 
 @pytest.mark.parametrize("fault", ["ca", "plain"])
@@ -162,7 +161,7 @@ def test_a_certificate_of_other_names(place: Place) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(place.elsewhere.cert, place.elsewhere.key)
     context.set_alpn_protocols(["h2"])
-    assert "for other names" in asyncio.run(_heard_from(place, context))
+    assert "certificate is not for 127.0.0.1" in asyncio.run(_heard_from(place, context))
 
 
 def test_an_operation_without_a_right_fails_alone(place: Place) -> None:

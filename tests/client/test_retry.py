@@ -140,3 +140,9 @@ def test_errors_say_whether_something_was_written() -> None:
         assert issubclass(kind, GpkvsError)
         if issubclass(kind, ClientError) and kind is not ClientError:
             assert issubclass(kind, NotExecutedError) is (kind is not OutcomeUnknownError)
+
+
+def test_how_long_the_usual_policy_goes_on_is_documented() -> None:
+    longest_s = sum(RetryPolicy(jitter=0).delay_s(attempt) for attempt in range(1, RetryPolicy.attempts_max))
+    shortest_s = longest_s * (1 - RetryPolicy.jitter)
+    assert f"{shortest_s:.1f} to {longest_s:.1f} s" in (RetryPolicy.__doc__ or "")
