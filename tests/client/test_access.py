@@ -19,6 +19,7 @@ from gpkvs.client import (
     Client,
     LoginError,
     NotExecutedError,
+    OutcomeUnknownError,
     Objects,
     TlsCredentials,
     TlsError,
@@ -200,7 +201,8 @@ def test_a_pipeline_goes_on_behind_a_request_without_a_right(place: Place) -> No
             results = await asyncio.gather(*sent, return_exceptions=True)
             assert [type(result) for result in results] == [RequestResult, AccessDeniedError, RequestResult]
         async with AsyncClient(place.target, credentials=place.tls) as client, client.pipeline() as pipeline:
-            with pytest.raises(NotExecutedError):
+            # gRPC loses the status of a stream that ends while a message is being written to it.
+            with pytest.raises((NotExecutedError, OutcomeUnknownError)):
                 await (await pipeline.send(write))
 
     asyncio.run(main())
