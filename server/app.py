@@ -32,7 +32,7 @@ from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, ListenError, parse_address, require_free
@@ -132,7 +132,7 @@ class _Server:
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
         sessions = Sessions(self._memory.has_requests)
         users = self._users_file.users if self._users_file else None
-        self._access = Access(users, sessions, self._metrics, self._audit)
+        self._logins = Logins(users, sessions, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -159,17 +159,17 @@ class _Server:
             stack.callback(self._flush_thread.shutdown)
             receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
             stack.callback(receives.close)
-            stack.push_async_callback(self._access.stop)  # when no call logs in any more
+            stack.push_async_callback(self._logins.stop)  # when no call logs in any more
             server, address = await self._start_grpc(gate, receives)
             stack.push_async_callback(self._stop_grpc, server, 0.0)
-            self._access.begin(address.port, receives.end_gone)
+            self._logins.begin(address.port, receives.end_gone)
             if self._users_file:
                 stack.callback(self._users_file.close)
-                self._users_file.begin(self._access.change)
+                self._users_file.begin(self._logins.change)
             if self._tls:
                 stack.callback(self._tls.watch().close)
                 self._metrics.watch_tls(self._tls)
-            http_port = HttpPort(self._metrics.registry, gate, self._access, self._tls)
+            http_port = HttpPort(self._metrics.registry, gate, self._logins, self._tls)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._engine_thread, self._open_store)
@@ -192,7 +192,7 @@ class _Server:
 
     async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
-        doors = Doors(self._access, gate, self._memory, receives, self._metrics)
+        doors = Doors(self._logins, gate, self._memory, receives, self._metrics)
         server = grpc.aio.server(
             interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
         )
@@ -200,7 +200,7 @@ class _Server:
             add_service(
                 server,
                 kv_pb2.DESCRIPTOR.services_by_name["KV"],
-                KVService(self._access, gate, receives, self._metrics),
+                KVService(self._logins, gate, receives, self._metrics),
                 doors,
             ),
             add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),

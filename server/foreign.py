@@ -64,7 +64,7 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
         async def guarded(_requests: object, context: Context) -> Any:
             account = doors.memory.open(context)
             try:
-                caller = ANYONE if is_open else await doors.access.caller(context)
+                caller = ANYONE if is_open else await doors.logins.caller(context)
                 account.require_room()
                 return await run(handler, context, Visit(caller, account))
             except grpc.aio.AbortError:  # the service said why

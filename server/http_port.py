@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.connections import plain_address
-from gpkvs.server.access.login import Access, Shown
+from gpkvs.server.access.login import Logins, Shown
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
@@ -75,7 +75,7 @@ class HttpPort:
         The metrics.
     gate
         Says whether the server serves.
-    access
+    logins
         Says who may read the metrics.
     tls
         Makes it HTTPS. With a client CA, only who shows a certificate of it gets the metrics.
@@ -87,14 +87,14 @@ class HttpPort:
         self,
         registry: CollectorRegistry,
         gate: Gate,
-        access: Access,
+        logins: Logins,
         tls: Tls | None = None,
         *,
         connection_seconds_max: float = CONNECTION_SECONDS_MAX,
     ) -> None:
         self._metrics = make_wsgi_app(registry)
         self._gate = gate
-        self._access = access
+        self._logins = logins
         self._tls = tls
         self._connection_seconds_max = connection_seconds_max
         # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
@@ -221,9 +221,9 @@ class HttpPort:
         address = plain_address(peer[0]) if peer else ""  # it has gone
         names = names_of_certificate(info("peercert") or {})
         try:
-            await self._access.require_metrics(Shown(headers.get_all("Authorization", []), names, address))
+            await self._logins.require_metrics(Shown(headers.get_all("Authorization", []), names, address))
         except (LoginError, RightsError) as error:
-            self._access.note_refusal(error, address, "/metrics")
+            self._logins.note_refusal(error, address, "/metrics")
             if isinstance(error, LoginError):
                 return _text(HTTPStatus.UNAUTHORIZED, str(error), *_CHALLENGES)
             return _text(HTTPStatus.FORBIDDEN, str(error))

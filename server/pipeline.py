@@ -25,7 +25,7 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.connections import end_of
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import RightsError, require_batch
 from gpkvs.server.codec import Request, Response
 from gpkvs.server.exporter import Metrics
@@ -52,7 +52,7 @@ class Pipeline:
 
     Parameters
     ----------
-    access
+    logins
         Notes what the caller is refused.
     serving
         The open store and its batcher.
@@ -66,7 +66,7 @@ class Pipeline:
 
     def __init__(
         self,
-        access: Access,
+        logins: Logins,
         serving: Serving,
         receives: Receives,
         context: grpc.aio.ServicerContext,
@@ -74,7 +74,7 @@ class Pipeline:
         account: Account,
         metrics: Metrics,
     ) -> None:
-        self._access = access
+        self._logins = logins
         self._serving = serving
         self._receives = receives
         self._context = context
@@ -137,7 +137,7 @@ class Pipeline:
         room_bytes = size = len(data)
         response: asyncio.Future[Response]
         try:
-            if not self._access.is_open:
+            if not self._logins.is_open:
                 require_batch(self._caller, message)
             if message.request_ops:
                 raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
@@ -185,8 +185,8 @@ class Pipeline:
             raise
         except Exception as error:  # noqa: BLE001 - a client gets a code, whatever happens
             if isinstance(error, RightsError):
-                self._access.note_refusal(error, end_of(self._context.peer()).address, "gpkvs.v1.KV.Pipeline")
-            told = tell(self._access.for_caller(error), "Pipeline", self._metrics)
+                self._logins.note_refusal(error, end_of(self._context.peer()).address, "gpkvs.v1.KV.Pipeline")
+            told = tell(self._logins.for_caller(error), "Pipeline", self._metrics)
             failed = kv_pb2.BatchResponse(id=request.id, code=told.code.value[0], message=told.text, full=told.full)
             if told.conflict:
                 failed.failed_check = told.conflict.index

@@ -15,7 +15,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.connections import end_of
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import Check, RightsError, check_of
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
@@ -44,7 +44,7 @@ StreamMethod = Callable[[grpc.aio.ServicerContext, Caller, Account], Awaitable[N
 class Doors(NamedTuple):
     """What every call passes before its method runs."""
 
-    access: Access
+    logins: Logins
     gate: Gate
     memory: Memory
     receives: Receives
@@ -94,15 +94,15 @@ def _unary(
 
     Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
-    access, gate, memory, *_ = doors
+    logins, gate, memory, *_ = doors
 
     async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
-        caller = ANYONE if access.is_open else access.known(context) or await access.log_in(context)
+        caller = ANYONE if logins.is_open else logins.known(context) or await logins.log_in(context)
         data = await _only_message(context, caller, account, doors)
         with gate:
             account.require_room(_PARSED_FACTORS.get(request_class.DESCRIPTOR.full_name, 1) * len(data))
             message = _parse(request_class, data)
-            if not access.is_open:
+            if not logins.is_open:
                 check(caller, message)
             running = method(message, Call(name, context, caller, account, len(data)))
             del data, message  # the frame would hold them until the call ends
@@ -126,7 +126,7 @@ def _server_stream(
     """Wrap a method of one request and many responses; a response is sent before the next one is asked for."""
 
     async def run(context: grpc.aio.ServicerContext, account: Account) -> None:
-        caller = await doors.access.caller(context)
+        caller = await doors.logins.caller(context)
         data = await _only_message(context, caller, account, doors)
         with doors.gate:
             message = _parse(request_class, data)
@@ -169,7 +169,7 @@ def _stream(
     async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
         account = doors.memory.open(context)
         try:
-            caller = await doors.access.caller(context)
+            caller = await doors.logins.caller(context)
             account.require_room()
             with doors.gate:
                 await method(context, caller, account)
@@ -193,8 +193,8 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
     """
     try:
         if isinstance(error, LoginError | RightsError):
-            doors.access.note_refusal(error, end_of(context.peer()).address, method)
-        told = tell(doors.access.for_caller(error), method, doors.metrics)
+            doors.logins.note_refusal(error, end_of(context.peer()).address, method)
+        told = tell(doors.logins.for_caller(error), method, doors.metrics)
         await context.abort(told.code, told.text, _trailing(told))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.

@@ -13,7 +13,7 @@ from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NotANumberErr
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
@@ -37,8 +37,8 @@ class KVService:
     No method holds its message while it waits for the batcher: the message has a copy of each column.
     """
 
-    def __init__(self, access: Access, gate: Gate, receives: Receives, metrics: Metrics) -> None:
-        self._access = access
+    def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:
+        self._logins = logins
         self._gate = gate
         self._receives = receives
         self._metrics = metrics
@@ -137,7 +137,7 @@ class KVService:
     async def Pipeline(self, context: grpc.aio.ServicerContext, caller: Caller, account: Account) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and respond in their order."""
         serving = self._gate.serving()
-        await Pipeline(self._access, serving, self._receives, context, caller, account, self._metrics).run()
+        await Pipeline(self._logins, serving, self._receives, context, caller, account, self._metrics).run()
 
     def Scan(self, message: kv_pb2.ScanRequest, call: Call) -> AsyncGenerator[kv_pb2.ScanResponse, None]:  # noqa: N802
         """Return all keys of a table, in pieces."""

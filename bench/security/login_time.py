@@ -10,7 +10,7 @@ from time import perf_counter
 import grpc
 
 from gpkvs.server.access.audit import NO_AUDIT
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import load_users
 from gpkvs.server.exporter import Metrics
@@ -20,22 +20,22 @@ _PATH = "/gpkvs.bench.Login/Time"
 
 
 async def login_us(users: Path, token: str, calls: int) -> float:
-    """Return the microseconds that `Access.known` takes for a call with a token, the median of some calls."""
+    """Return the microseconds that `Logins.known` takes for a call with a token, the median of some calls."""
     sessions = Sessions(lambda _: False)
-    access = Access(load_users(users), sessions, Metrics(), NO_AUDIT)
+    logins = Logins(load_users(users), sessions, Metrics(), NO_AUDIT)
 
     async def timed(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         begin = perf_counter()
         for _ in range(_LOGINS):
-            access.known(context)
+            logins.known(context)
         seconds = perf_counter() - begin
-        assert access.known(context) is not None
+        assert logins.known(context) is not None
         return repr(1e6 * seconds / _LOGINS).encode()
 
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_Handler(timed),))
     port = server.add_insecure_port("127.0.0.1:0")
-    access.begin(port, lambda: None)
+    logins.begin(port, lambda: None)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -44,7 +44,7 @@ async def login_us(users: Path, token: str, calls: int) -> float:
             return median([float(await call(b"", metadata=metadata)) for _ in range(calls)])
     finally:
         await server.stop(None)
-        await access.stop()
+        await logins.stop()
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types

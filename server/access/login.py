@@ -50,7 +50,7 @@ class Shown(NamedTuple):
     address: str
 
 
-class Access:
+class Logins:
     """Lets users in whom a file names, or everybody if there is none.
 
     Parameters

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "rights-after-the-table",
         "server/pipeline.py",
-        """            if not self._access.is_open:
+        """            if not self._logins.is_open:
                 require_batch(self._caller, message)
             if message.request_ops:
                 raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")

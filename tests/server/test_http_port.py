@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.audit import AuditLog
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError
@@ -242,7 +242,7 @@ class Noted(AuditLog):
 
 
 async def refused_over_ipv6(noted: Noted) -> None:
-    port = HttpPort(CollectorRegistry(), Gate(), Access(Users([]), Sessions(lambda _: False), Metrics(), noted))
+    port = HttpPort(CollectorRegistry(), Gate(), Logins(Users([]), Sessions(lambda _: False), Metrics(), noted))
     try:
         address = await port.listen(Address("::", 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", address.port)

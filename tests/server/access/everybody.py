@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpkvs.server.access.audit import NO_AUDIT
-from gpkvs.server.access.login import Access
+from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.exporter import Metrics
 
 
-def open_to_everybody() -> Access:
-    return Access(None, Sessions(lambda _: False), Metrics(), NO_AUDIT)
+def open_to_everybody() -> Logins:
+    return Logins(None, Sessions(lambda _: False), Metrics(), NO_AUDIT)

@@ -10,7 +10,7 @@ import pytest
 
 from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.access.caller import LoginError
-from gpkvs.server.access.login import Access, Shown
+from gpkvs.server.access.login import Logins, Shown
 from gpkvs.server.access.passwords import Passwords
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.sessions import Sessions
@@ -25,58 +25,58 @@ def users(*, password: str = "a hash", metrics: bool = True) -> Users:
     return Users([User("alice", password, (), {}, Rights(metrics=metrics))])
 
 
-def access_that_verifies(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Access], None]) -> Access:
-    """Return the access of a server with one user; something happens while it verifies a password."""
-    access = Access(users(), Sessions(lambda _: False), Metrics(), NO_AUDIT)
+def logins_that_verify(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Logins], None]) -> Logins:
+    """Return the logins of a server with one user; something happens while it verifies a password."""
+    logins = Logins(users(), Sessions(lambda _: False), Metrics(), NO_AUDIT)
 
     async def verify(_self: Passwords, _user: User | None, _name: str, password: str) -> bool:
         await asyncio.sleep(0)
-        meanwhile(access)
+        meanwhile(logins)
         return password == RIGHT
 
     monkeypatch.setattr(Passwords, "verify", verify)
-    return access
+    return logins
 
 
-async def outcome(access: Access, password: str) -> str:
+async def outcome(logins: Logins, password: str) -> str:
     """Try a password; return why it was refused."""
     try:
-        await access.require_metrics(Shown([basic("alice", password)[0][1]], (), "192.0.2.1"))
+        await logins.require_metrics(Shown([basic("alice", password)[0][1]], (), "192.0.2.1"))
     except LoginError as error:
         return error.reason
     return ""
 
 
 def test_guesses_of_one_moment_are_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = access_that_verifies(monkeypatch, lambda _: None)
+    logins = logins_that_verify(monkeypatch, lambda _: None)
 
     async def guess() -> list[str]:
-        return await asyncio.gather(*(outcome(access, str(number)) for number in range(40)))
+        return await asyncio.gather(*(outcome(logins, str(number)) for number in range(40)))
 
     assert Counter(asyncio.run(guess())) == {"wrong": 3, "slowed": 37}
 
 
 def test_calls_that_show_one_password_share_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = access_that_verifies(monkeypatch, lambda _: None)
+    logins = logins_that_verify(monkeypatch, lambda _: None)
 
     async def log_in() -> list[str]:
-        return await asyncio.gather(*(outcome(access, RIGHT) for _ in range(40)))
+        return await asyncio.gather(*(outcome(logins, RIGHT) for _ in range(40)))
 
     assert asyncio.run(log_in()) == [""] * 40
 
 
 def test_another_change_of_the_file_refuses_no_right_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = access_that_verifies(monkeypatch, lambda access: access.change(users()))
-    assert asyncio.run(outcome(access, RIGHT)) == ""
+    logins = logins_that_verify(monkeypatch, lambda logins: logins.change(users()))
+    assert asyncio.run(outcome(logins, RIGHT)) == ""
 
 
 @pytest.mark.parametrize("changed", [Users([]), users(password="another hash")])
 def test_a_password_that_is_taken_away_meanwhile_is_wrong(monkeypatch: pytest.MonkeyPatch, changed: Users) -> None:
-    access = access_that_verifies(monkeypatch, lambda access: access.change(changed))
-    assert asyncio.run(outcome(access, RIGHT)) == "wrong"
+    logins = logins_that_verify(monkeypatch, lambda logins: logins.change(changed))
+    assert asyncio.run(outcome(logins, RIGHT)) == "wrong"
 
 
 def test_rights_that_are_taken_away_meanwhile_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = access_that_verifies(monkeypatch, lambda access: access.change(users(metrics=False)))
+    logins = logins_that_verify(monkeypatch, lambda logins: logins.change(users(metrics=False)))
     with pytest.raises(RightsError, match="may not read the metrics"):
-        asyncio.run(outcome(access, RIGHT))
+        asyncio.run(outcome(logins, RIGHT))
