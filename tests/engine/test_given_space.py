@@ -248,7 +248,7 @@ def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commi
     path = tmp_path / "store"
     create(path, commit)
     has_given, said = 0, list[str]()
-    for point in (*failpoint.GIVEN_SPACE, "before_heap_sync:14"):
+    for point in (*failpoint.GIVEN_SPACE, "before_heap_sync:6"):
         environment = {**os.environ, failpoint.VARIABLE: point}
         life = subprocess.run(
             [sys.executable, "-c", _LIFE, str(path)], env=environment, capture_output=True, text=True, check=False
