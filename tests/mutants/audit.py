@@ -51,7 +51,7 @@ MUTANTS = (
         "audit-tells-no-loss",
         _FILE,
         '            self._file.append(_pack("lost", {"count": lost}))\n',
-        "",
+        "            pass\n",
         "lines are missing, and the log does not say so",
         (f"{_TESTS}test_a_full_disk_refuses_and_what_was_lost_is_told",),
     ),
