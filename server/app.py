@@ -315,7 +315,7 @@ class _Server:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_access(self._options.server, self._users_file.users if self._users_file else None)
-        log_addresses(*addresses, tls=self._tls is not None)
+        log_addresses(*addresses, door=self._options.server.door, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))
 
