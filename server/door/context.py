@@ -81,11 +81,7 @@ class Context:
 
     async def read(self) -> object:
         """Return the next message, or `grpc.aio.EOF`."""
-        if self._is_half_closed:
-            return grpc.aio.EOF
-        self._message = self._loop.create_future()
-        self._wire.ask(self._opened.id)
-        return await self._message
+        return await self.ask()
 
     async def write(self, message: object) -> None:
         """Send a message; return when the connection takes more."""
@@ -146,6 +142,15 @@ class Context:
         return self._is_cancelled
 
     # What the server calls.
+
+    def ask(self) -> asyncio.Future[object]:
+        """Ask for the next message, or `grpc.aio.EOF`; one at a time."""
+        self._message = self._loop.create_future()
+        if self._is_half_closed:
+            self._message.set_result(grpc.aio.EOF)
+        else:
+            self._wire.ask(self._opened.id)
+        return self._message
 
     def arrived(self, message: object) -> None:
         """Give the handler the message that it asked for."""
