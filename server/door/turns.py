@@ -83,8 +83,8 @@ class Turns:
             self._library.left_failed(self._refusal(error))
             return
         self._is_large = len(batch) >= _EARLY_OPERATIONS_MIN
-        for number, error in begun.result.rejected.items():
-            self._library.left_refused(number, self._refusal(error))
+        for number, reason in begun.result.rejected.items():
+            self._library.left_refused(number, self._refusal(reason))
         if begun.is_durable:
             begun.finish()
             self._library.left_done(begun.result.requests, results_of(begun.result), 0)
