@@ -10,12 +10,13 @@
 namespace door {
 
 class Call;
+class Connection;
 class Http2;
 class Output;
 struct Request;
 
 // Codes of gRPC that the door itself ends calls with.
-enum Code { OK = 0, DEADLINE_EXCEEDED = 4, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12, INTERNAL = 13, UNAVAILABLE = 14 };
+enum GrpcCode { GRPC_OK = 0, DEADLINE_EXCEEDED = 4, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12, INTERNAL = 13, UNAVAILABLE = 14 };
 
 // What a client may send of a stream unasked, and what a call is charged for: that and itself.
 constexpr u64 WINDOW_BYTES = 16 << 10;
@@ -29,8 +30,8 @@ constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 std::string no_room_text(const ConnectionAccount& account, u64 bytes);
 
 // How a call ends. Trailers are lines, "name: value\n" each.
-struct Status {
-    int code = OK;
+struct GrpcStatus {
+    int code = GRPC_OK;
     std::string_view text = {};
     std::string_view trailers = {};
 };
@@ -56,12 +57,12 @@ class Handler {
 class Responder {
   public:
     virtual ~Responder() = default;
-    // What responses are charged to.
-    virtual ConnectionAccount& account() = 0;
+    // Which responses are charged to, and which ends where there is no memory for one.
+    virtual Connection& responds_over() = 0;
     // Python wants one more message.
     virtual void ask() = 0;
     virtual void respond(Message&& response) = 0;
-    virtual void finish(const Status& status) = 0;
+    virtual void finish(const GrpcStatus& status) = 0;
 };
 
 class Call final : public Responder {
@@ -80,7 +81,7 @@ class Call final : public Responder {
 
     // What a handler does.
 
-    ConnectionAccount& account() override;
+    Connection& responds_over() override;
     // The message must be whole in the time that the only one of a call has.
     void expect_one() { expects_one_ = true; }
 
@@ -89,7 +90,7 @@ class Call final : public Responder {
     // Sends a response, after those before it.
     void respond(Message&& response) override;
     // Ends the call when its responses are sent. The handler hears nothing of it any more.
-    void finish(const Status& status) override;
+    void finish(const GrpcStatus& status) override;
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.
@@ -107,7 +108,7 @@ class Call final : public Responder {
     void half_close();
     void tick(u64 now_ns);
     // Ends the call in the place of its handler.
-    void refuse(const Status& status);
+    void refuse(const GrpcStatus& status);
     // The stream is closed: nobody hears of the call any more.
     void close();
     // Sends exactly so many bytes of responses.
@@ -115,7 +116,7 @@ class Call final : public Responder {
     // Nothing can be sent until there is more.
     void defer() { is_deferred_ = true; }
     bool is_finished() const { return is_finished_; }
-    Status status() const { return {code_, text_, trailers_}; }
+    GrpcStatus status() const { return {code_, text_, trailers_}; }
 
     Call* previous = nullptr;  // of the connection's calls
     Call* next = nullptr;
@@ -153,7 +154,7 @@ class Call final : public Responder {
     u64 sent_ = 0;  // of the first
     u64 unsent_bytes_ = 0;
     bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
-    int code_ = OK;
+    int code_ = GRPC_OK;
     std::string text_, trailers_;
 };
 

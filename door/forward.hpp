@@ -82,7 +82,7 @@ class Forward {
     void ask(u64 call);
     // Takes bytes of malloc.
     void respond(u64 call, u8* response, u64 size);
-    void finish(u64 call, const Status& status);
+    void finish(u64 call, const GrpcStatus& status);
 
     // Python's event loop.
 
@@ -109,6 +109,8 @@ class Forward {
     void tell(u64 call, Arguments&&... arguments);
     void tell(std::list<Event>&& event);
     void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
+    template <class Function>
+    static void guard(Responder& responder, Function function);
     Forwarded* find(u64 call);
 
     Account& account_;
