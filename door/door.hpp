@@ -7,11 +7,13 @@
 
 #include "account.hpp"
 #include "door.h"
+#include "forward.hpp"
 #include "gates.hpp"
 #include "listener.hpp"
 #include "loop.hpp"
 #include "published.hpp"
 #include "queue.hpp"
+#include "service.hpp"
 #include "stats.hpp"
 #include "tables.hpp"
 #include "turn.hpp"
@@ -34,9 +36,12 @@ struct Door {
     const DoorConfig config;
     door::Account account;
     door::EngineStats engine_stats;
+    door::Forward forward{account};
+    std::unique_ptr<door::Service> service;
     door::Published<door::Tables> tables;
     std::atomic<bool> is_open{false};
     std::atomic<uint64_t> next_connection_id{1};
+    std::atomic<uint64_t> requests{0};  // that are not answered
     door::Queue queue;
     door::Gates gates;
     door::Turn turn;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "door.hpp"
+#include "http2.hpp"
 #include "resp.hpp"
 
 namespace door {
@@ -36,7 +37,7 @@ std::string name_of(const sockaddr_storage& address) {
 
 std::unique_ptr<Connection> new_connection(Thread& thread, int protocol, std::unique_ptr<Transport> transport,
                                            std::string peer) {
-    (void)protocol;
+    if (protocol == DOOR_GRPC) return std::make_unique<Http2>(thread, std::move(transport), std::move(peer));
     return std::make_unique<RespConnection>(thread, std::move(transport), std::move(peer));
 }
 
