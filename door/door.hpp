@@ -6,8 +6,10 @@
 
 #include "account.hpp"
 #include "door.h"
+#include "forward.hpp"
 #include "loop.hpp"
 #include "published.hpp"
+#include "service.hpp"
 #include "tables.hpp"
 
 struct Door {
@@ -15,6 +17,8 @@ struct Door {
 
     const DoorConfig config;
     door::Account account;
+    door::Forward forward{account};
+    std::unique_ptr<door::Service> service;
     door::Published<door::Tables> tables;
     std::atomic<bool> is_open{false};
     std::vector<std::unique_ptr<door::Thread>> threads;
