@@ -10,7 +10,7 @@ namespace {
 
 // Numbers of proto/v1/kv.proto.
 constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4;
-constexpr u8 OK = 0, CORRUPT = 2;
+constexpr u8 STATUS_OK = 0, STATUS_CORRUPT = 2;
 
 // A message that begins with this byte may be a compressed one (`gpkvs.server.wire`).
 constexpr u8 ZLIB = 0x78;
@@ -176,43 +176,38 @@ bool keeps_limits(const Request& request, const Table& table) {
                        numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
 }
 
-bool is_corrupt(const Request& request) { return memchr(request.status(), CORRUPT, request.n); }
+bool is_corrupt(const Request& request) { return memchr(request.status(), STATUS_CORRUPT, request.n); }
 
-void respond_get(const Request& request, ResponseMessage* response) {
-    response->add_number(1, *request.status() == OK);
+void respond_get(const Request& request, MessageWriter* response) {
+    response->add_number(1, *request.status() == STATUS_OK);
     response->add_bytes(2, request.result_values(), request.result_value_bytes);
     response->add_number(3, *request.versions());
-    response->end();
 }
 
-void respond_set(const Request& request, ResponseMessage* response) {
+void respond_set(const Request& request, MessageWriter* response) {
     response->add_number(1, *request.versions());
     response->add_number(2, *request.status());
-    response->end();
 }
 
-void respond_delete(const Request& request, ResponseMessage* response) {
-    response->add_number(1, *request.status() == OK);
+void respond_delete(const Request& request, MessageWriter* response) {
+    response->add_number(1, *request.status() == STATUS_OK);
     response->add_number(2, *request.versions());
     response->add_number(3, *request.status());
-    response->end();
 }
 
-void respond_batch(const Request& request, u64 id, ResponseMessage* response) {
+void respond_batch(const Request& request, u64 id, MessageWriter* response) {
     response->add_number(1, id);
     response->add_bytes(2, request.status(), request.n);
     response->add_bytes(3, request.result_values(), request.result_value_bytes);
     response->add_bytes(4, request.result_value_lengths(), 4 * request.gets);
     response->add_bytes(5, request.versions(), request.results->has_versions ? 8 * request.n : 0);
-    response->end();
 }
 
-void respond_failed(u64 id, int code, std::string_view text, std::string_view full, ResponseMessage* response) {
+void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response) {
     response->add_number(1, id);
     response->add_number(6, (u64)code);
     response->add_bytes(7, text.data(), text.size());
     response->add_bytes(8, full.data(), full.size());
-    response->end();
 }
 
 }  // namespace door

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "request.hpp"
-#include "response_message.hpp"
+#include "message_writer.hpp"
 #include "tables.hpp"
 
 namespace door {
@@ -32,12 +32,12 @@ bool keeps_limits(const Request& request, const Table& table);
 bool is_corrupt(const Request& request);
 
 // The response to a request that is done. Its parts lie in the request's results, which must stay as long.
-void respond_get(const Request& request, ResponseMessage* response);
-void respond_set(const Request& request, ResponseMessage* response);
-void respond_delete(const Request& request, ResponseMessage* response);
-void respond_batch(const Request& request, u64 id, ResponseMessage* response);
+void respond_get(const Request& request, MessageWriter* response);
+void respond_set(const Request& request, MessageWriter* response);
+void respond_delete(const Request& request, MessageWriter* response);
+void respond_batch(const Request& request, u64 id, MessageWriter* response);
 
 // The response in a stream to a request that failed. It holds pointers to the texts.
-void respond_failed(u64 id, int code, std::string_view text, std::string_view full, ResponseMessage* response);
+void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response);
 
 }  // namespace door

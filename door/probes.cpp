@@ -6,14 +6,10 @@
 
 using namespace door;
 
-static u64 write(const ResponseMessage& response, u8* to, u64 room) {
-    if (response.bytes() > room) return 0;
-    for (u64 i = 0; i < response.count(); i++) {
-        const Part& part = response.parts()[i];
-        if (part.size) memcpy(to, part.at, part.size);
-        to += part.size;
-    }
-    return response.bytes();
+static u64 write(const MessageWriter& response, u8* to, u64 room) {
+    if (response.size() > room) return 0;
+    response.write(to);
+    return response.size();
 }
 
 bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const DoorTable* table, DoorParsed* parsed) {
@@ -53,7 +49,7 @@ uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results
     request.n = results->n;
     request.gets = results->gets;
     request.result_value_bytes = results->value_bytes;
-    ResponseMessage response;
+    MessageWriter response;
     switch (method) {
         case METHOD_GET: respond_get(request, &response); break;
         case METHOD_SET: respond_set(request, &response); break;
@@ -66,7 +62,7 @@ uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results
 }
 
 uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* refusal, uint8_t* to, uint64_t room) {
-    ResponseMessage response;
+    MessageWriter response;
     respond_failed(id, refusal->code, refusal->text, refusal->full, &response);
     return write(response, to, room);
 }

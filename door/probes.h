@@ -32,7 +32,7 @@ typedef struct DoorResults {
     const uint8_t* values;
 } DoorResults;
 
-// Writes the response with gRPC's prefix; returns its size, or 0 if there is no room for it.
+// Writes the response; returns its size, or 0 if there is no room for it.
 DOOR_EXPORT uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results, uint8_t* to, uint64_t room);
 DOOR_EXPORT uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* refusal, uint8_t* to, uint64_t room);
 

@@ -109,7 +109,7 @@ def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:
 def response(
     method: int, request_id: int, status: bytes, versions: bytes, value_lengths: bytes = b"", values: bytes = b""
 ) -> bytes:
-    """Return the response to a request with these results, with gRPC's prefix."""
+    """Return the response to a request with these results."""
     results = _Results(
         len(status), len(value_lengths) // 4, len(values), status, versions or None, value_lengths, values
     )
@@ -117,7 +117,7 @@ def response(
 
 
 def failed_response(request_id: int, code: int, text: str, full: str) -> bytes:
-    """Return the response of a stream to a request that failed, with gRPC's prefix."""
+    """Return the response of a stream to a request that failed."""
     refusal = _Refusal(code, text.encode(), full.encode(), True)
     return _written(_door.gpkvs_door_failed_response, request_id, refusal, room=100 + 4 * len(text))
 

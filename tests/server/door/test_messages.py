@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 
 import pytest
 from google.protobuf.message import DecodeError, Message
@@ -179,12 +178,12 @@ def test_what_is_plain_is_read_as_python_reads_it(method: int, limits: Limits) -
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng, plain = random.Random(seed), 0
-    for _ in range(1500):
+    for _ in range(800):
         message = well_formed(method, limits, rng)
         expected = oracle(method, message, limits)
         assert parse(method, message, limits) == (None if message.startswith(b"x") else expected), message.hex()
         plain += expected is not None
-    assert plain > 750
+    assert plain > 400
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -192,12 +191,12 @@ def test_damaged_messages_are_left_to_python_unless_it_reads_the_same(method: in
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng, plain = random.Random(seed), 0
-    for _ in range(3000):
+    for _ in range(1500):
         message = damaged(well_formed(method, BYTES, rng), rng)
         found = parse(method, message, BYTES)
         plain += found is not None
         assert found is None or found == oracle(method, message, BYTES), message.hex()
-    assert plain > 20
+    assert plain > 10
 
 
 @pytest.mark.parametrize(
@@ -226,24 +225,18 @@ def test_messages_that_python_refuses_are_left_to_it(message: bytes) -> None:
 NUMBERS_TO_SEND = (0, 1, 127, 128, 2**32, 2**64 - 1)
 
 
-def framed(message: Message) -> bytes:
-    data = message.SerializeToString()
-    return struct.pack(">BI", 0, len(data)) + data
-
-
 @pytest.mark.parametrize("version", NUMBERS_TO_SEND)
 @pytest.mark.parametrize("status", [0, 1])
 def test_responses_to_single_operations_are_pythons_bytes(version: int, status: int) -> None:
     found, versions = status == 0, u64(version)
     for value in (b"", b"v", bytes(127), bytes(100_000)):
-        expected = framed(kv_pb2.GetResponse(found=found, value=value, version=version))
+        expected = kv_pb2.GetResponse(found=found, value=value, version=version).SerializeToString()
         assert response(GET, 0, bytes([status]), versions, u32(len(value)), value) == expected
     status_name = kv_pb2.Status.ValueType(status)
-    assert response(SET, 0, bytes([status]), versions) == framed(
-        kv_pb2.SetResponse(version=version, status=status_name)
-    )
-    expected = framed(kv_pb2.DeleteResponse(found=found, version=version, status=status_name))
-    assert response(DELETE, 0, bytes([status]), versions) == expected
+    stored = kv_pb2.SetResponse(version=version, status=status_name)
+    assert response(SET, 0, bytes([status]), versions) == stored.SerializeToString()
+    deleted = kv_pb2.DeleteResponse(found=found, version=version, status=status_name).SerializeToString()
+    assert response(DELETE, 0, bytes([status]), versions) == deleted
 
 
 @pytest.mark.parametrize("request_id", NUMBERS_TO_SEND)
@@ -254,11 +247,11 @@ def test_responses_to_batches_are_pythons_bytes(request_id: int, has_versions: b
     status = bytes(len(lengths) + 2)
     versions = u64(*range(len(status))) if has_versions else b""
     expected = codec.encode(request_id, codec.Response(status, versions, u32(*lengths), values))
-    assert response(BATCH, request_id, status, versions, u32(*lengths), values) == framed(expected)
+    assert response(BATCH, request_id, status, versions, u32(*lengths), values) == expected.SerializeToString()
 
 
 @pytest.mark.parametrize("request_id", NUMBERS_TO_SEND)
 @pytest.mark.parametrize(("text", "full"), [("", ""), ("the heap is full: \u2014", "heap"), ("x" * 3000, "")])
 def test_failures_in_a_stream_are_pythons_bytes(request_id: int, text: str, full: str) -> None:
     expected = kv_pb2.BatchResponse(id=request_id, code=8, message=text, full=full)
-    assert failed_response(request_id, 8, text, full) == framed(expected)
+    assert failed_response(request_id, 8, text, full) == expected.SerializeToString()
