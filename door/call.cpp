@@ -38,6 +38,8 @@ Call::~Call() {
 
 bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
 
+ConnectionAccount& Call::account() { return connection.account; }
+
 Connection& Call::responds_over() { return connection; }
 
 void Call::ask() {
@@ -62,7 +64,7 @@ void Call::respond(Message&& response) {
     wake();
 }
 
-void Call::finish(const GrpcStatus& status) {
+void Call::finish(const Status& status) {
     if (is_finished_) return;
     is_finished_ = true;
     handler_ = nullptr;
@@ -107,7 +109,7 @@ void Call::tick(u64 now_ns) {
     }
 }
 
-void Call::refuse(const GrpcStatus& status) {
+void Call::refuse(const Status& status) {
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
 }

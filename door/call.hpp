@@ -16,7 +16,15 @@ class Output;
 struct Request;
 
 // Codes of gRPC that the door itself ends calls with.
-enum GrpcCode { GRPC_OK = 0, DEADLINE_EXCEEDED = 4, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12, INTERNAL = 13, UNAVAILABLE = 14 };
+enum Code {
+    OK = 0,
+    DEADLINE_EXCEEDED = 4,
+    NOT_FOUND = 5,
+    RESOURCE_EXHAUSTED = 8,
+    UNIMPLEMENTED = 12,
+    INTERNAL = 13,
+    UNAVAILABLE = 14
+};
 
 // What a client may send of a stream unasked, and what a call is charged for: that and itself.
 constexpr u64 WINDOW_BYTES = 16 << 10;
@@ -30,8 +38,8 @@ constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 std::string no_room_text(const ConnectionAccount& account, u64 bytes);
 
 // How a call ends. Trailers are lines, "name: value\n" each.
-struct GrpcStatus {
-    int code = GRPC_OK;
+struct Status {
+    int code = OK;
     std::string_view text = {};
     std::string_view trailers = {};
 };
@@ -62,7 +70,7 @@ class Responder {
     // Python wants one more message.
     virtual void ask() = 0;
     virtual void respond(Message&& response) = 0;
-    virtual void finish(const GrpcStatus& status) = 0;
+    virtual void finish(const Status& status) = 0;
 };
 
 class Call final : public Responder {
@@ -81,6 +89,7 @@ class Call final : public Responder {
 
     // What a handler does.
 
+    ConnectionAccount& account();
     Connection& responds_over() override;
     // The message must be whole in the time that the only one of a call has.
     void expect_one() { expects_one_ = true; }
@@ -90,7 +99,7 @@ class Call final : public Responder {
     // Sends a response, after those before it.
     void respond(Message&& response) override;
     // Ends the call when its responses are sent. The handler hears nothing of it any more.
-    void finish(const GrpcStatus& status) override;
+    void finish(const Status& status) override;
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.
@@ -108,7 +117,7 @@ class Call final : public Responder {
     void half_close();
     void tick(u64 now_ns);
     // Ends the call in the place of its handler.
-    void refuse(const GrpcStatus& status);
+    void refuse(const Status& status);
     // The stream is closed: nobody hears of the call any more.
     void close();
     // Sends exactly so many bytes of responses.
@@ -116,7 +125,7 @@ class Call final : public Responder {
     // Nothing can be sent until there is more.
     void defer() { is_deferred_ = true; }
     bool is_finished() const { return is_finished_; }
-    GrpcStatus status() const { return {code_, text_, trailers_}; }
+    Status status() const { return {code_, text_, trailers_}; }
 
     Call* previous = nullptr;  // of the connection's calls
     Call* next = nullptr;
@@ -154,7 +163,7 @@ class Call final : public Responder {
     u64 sent_ = 0;  // of the first
     u64 unsent_bytes_ = 0;
     bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
-    int code_ = GRPC_OK;
+    int code_ = OK;
     std::string text_, trailers_;
 };
 

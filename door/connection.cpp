@@ -30,6 +30,7 @@ bool Connection::submit(Request* request) {
     (thread.submitted_first_ ? thread.submitted_last_->next : thread.submitted_first_) = request;
     thread.submitted_last_ = request;
     lent_++;
+    thread.door.requests++;
     return true;
 }
 

@@ -41,6 +41,7 @@ struct Door {
     door::Published<door::Tables> tables;
     std::atomic<bool> is_open{false};
     std::atomic<uint64_t> next_connection_id{1};
+    std::atomic<uint64_t> requests{0};  // that are not answered
     door::Queue queue;
     door::Gates gates;
     door::Turn turn;

@@ -115,7 +115,7 @@ void Forward::respond(u64 call, u8* response, u64 size) {
     guard(responder, [&] { responder.respond(Message(account, ANSWERS, response, size)); });
 }
 
-void Forward::finish(u64 call, const GrpcStatus& status) {
+void Forward::finish(u64 call, const Status& status) {
     Forwarded* forwarded = find(call);
     if (!forwarded) return;
     Responder& responder = forwarded->responder_;

@@ -82,7 +82,7 @@ class Forward {
     void ask(u64 call);
     // Takes bytes of malloc.
     void respond(u64 call, u8* response, u64 size);
-    void finish(u64 call, const GrpcStatus& status);
+    void finish(u64 call, const Status& status);
 
     // Python's event loop.
 

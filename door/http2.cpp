@@ -55,7 +55,7 @@ void add_response_headers(std::vector<nghttp2_nv>& headers) {
 }
 
 // `text` must live as long as the headers.
-void add_trailers(std::vector<nghttp2_nv>& headers, const GrpcStatus& status, const std::string& text) {
+void add_trailers(std::vector<nghttp2_nv>& headers, const Status& status, const std::string& text) {
     headers.push_back(header("grpc-status", code_text(status.code), CONSTANT));
     if (!text.empty()) headers.push_back(header("grpc-message", text, NGHTTP2_NV_FLAG_NO_INDEX));
     for (std::string_view lines = status.trailers; !lines.empty();) {
@@ -307,7 +307,7 @@ void Http2::submit_headers(Call& call) {
 }
 
 void Http2::submit_only_trailers(Call& call) {
-    const GrpcStatus status = call.status();
+    const Status status = call.status();
     const std::string text = percent_encoded(status.text);
     std::vector<nghttp2_nv> headers;
     add_response_headers(headers);
@@ -439,7 +439,7 @@ ssize_t Http2::read_responses(Call& call, u64 room, u32* flags) {
     const u64 bytes = std::min(room, call.unsent_bytes());
     if (call.is_finished() && bytes == call.unsent_bytes()) {
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-        const GrpcStatus status = call.status();
+        const Status status = call.status();
         const std::string text = percent_encoded(status.text);
         std::vector<nghttp2_nv> trailers;
         add_trailers(trailers, status, text);
