@@ -147,6 +147,7 @@ _QUICK: _Functions = {
     "shut": (None, [_REFUSAL]),
     "held": (c_uint64, [c_int]),
     "waiting": (c_uint64, []),
+    "requests": (c_uint64, []),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -248,6 +249,10 @@ class Library:
     def waiting(self) -> int:
         """Return how many requests wait to get into a batch."""
         return int(self._call["waiting"](self._door))
+
+    def requests(self) -> int:
+        """Return how many requests are not answered."""
+        return int(self._call["requests"](self._door))
 
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""
