@@ -148,8 +148,12 @@ void gpkvs_door_open(Door* door) {
     door->is_open = true;
 }
 
-void gpkvs_door_shut(Door* door) { door->is_open = false; }
-void gpkvs_door_abandon(Door* door, const DoorRefusal* refusal) { door->turn.refuse_waiting(copy_of(*refusal)); }
+void gpkvs_door_shut(Door* door, const DoorRefusal* refusal) {
+    door->is_open = false;
+    if (refusal) door->turn.refuse_waiting(copy_of(*refusal));
+}
+
+u64 gpkvs_door_waiting(Door* door) { return door->queue.requests(); }
 u64 gpkvs_door_requests(Door* door) { return door->requests; }
 u64 gpkvs_door_held(Door* door, int kind) { return door->account.bytes((Kind)kind); }
 

@@ -80,10 +80,10 @@ DOOR_EXPORT int gpkvs_door_set_tables(Door* door, const DoorTable* tables, uint6
 
 // Requests are taken from now on. Before, and while the door is shut, all calls are forwarded. Any thread.
 DOOR_EXPORT void gpkvs_door_open(Door* door);
-DOOR_EXPORT void gpkvs_door_shut(Door* door);
-// Requests that wait are refused so, until the door is opened again; a turn does it. Any thread.
-DOOR_EXPORT void gpkvs_door_abandon(Door* door, const DoorRefusal* refusal);
-// How many requests are not answered. Any thread.
+// With a refusal, requests that wait are refused so, until the door is opened again; a turn does it. Any thread.
+DOOR_EXPORT void gpkvs_door_shut(Door* door, const DoorRefusal* refusal);
+// How many requests wait to get into a batch; how many are not answered. Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_waiting(Door* door);
 DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
 // The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
 DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
