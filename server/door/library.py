@@ -25,6 +25,13 @@ _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 
 
+class Protocol(IntEnum):
+    """What a port speaks (``enum DoorProtocol``)."""
+
+    GRPC = 0
+    RESP = 1
+
+
 class Turn(IntEnum):
     """How a turn ended (``enum DoorTurn``)."""
 
@@ -199,15 +206,15 @@ class Library:
         """Stop the door and free it; no other thread may come any more."""
         self._call["delete"](self._door)
 
-    def listen(self, host: str, port: int) -> int:
-        """Open a port for gRPC; return it.
+    def listen(self, host: str, port: int, protocol: Protocol) -> int:
+        """Open a port; return it.
 
         Raises
         ------
         OSError
             If the operating system refuses.
         """
-        got: int = self._call["listen"](self._door, host.encode(), port, 0)
+        got: int = self._call["listen"](self._door, host.encode(), port, protocol)
         if got < 0:
             raise OSError(-got, os.strerror(-got))
         return got
