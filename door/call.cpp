@@ -47,8 +47,12 @@ void Call::ask() {
     is_asked_ = true;
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    // Not for each small message.
-    if (handler_ && is_asked_ && !prefix_have_ && !ends_ && connection.window(*this) < WINDOW_BYTES / 2)
+    else invite();
+}
+
+// Lets the beginning of the message that is asked for come; the prefix lets the rest come. Not for each small message.
+void Call::invite() {
+    if (handler_ && is_asked_ && prefix_have_ < PREFIX_BYTES && !ends_ && connection.window(*this) < WINDOW_BYTES / 2)
         connection.open_window(*this, WINDOW_BYTES);
 }
 
@@ -165,6 +169,7 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
+    invite();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
