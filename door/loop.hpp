@@ -41,8 +41,7 @@ class Thread {
 
     // The time at which this round began.
     u64 now() const { return now_; }
-    // Null until there are some.
-    const std::shared_ptr<const Tables>& tables() { return tables_.now(); }
+    const Tables& tables() { return *tables_.now(); }
     // Takes over a connection that was expected.
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.

@@ -19,7 +19,7 @@ from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
+from gpkvs.server.door.library import Event, EventKind, Library, Refusal
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.turns import Turns
@@ -91,7 +91,7 @@ class NativeDoor:
         host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
         self._loop.add_reader(self._library.events_file(), self._take_events)
         try:
-            port = self._library.listen(str(host), address.port, Protocol.GRPC)
+            port = self._library.listen(str(host), address.port)
         except OSError as error:  # taken between the two
             raise ListenError(f"cannot listen on {address} (listen): {error.strerror}") from error
         return replace(address, port=port)
