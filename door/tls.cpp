@@ -1,0 +1,216 @@
+#include "tls.hpp"
+
+#include <arpa/inet.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <memory>
+#include <new>
+
+namespace {
+
+// A real chain takes 2 to 8 KiB. Whatever a client shows is kept as long as its connection.
+const long CLIENT_CHAIN_BYTES_MAX = 32 << 10;
+
+const unsigned char H2[] = {'h', '2'};
+
+struct Free {
+    void operator()(BIO* one) const { BIO_free(one); }
+    void operator()(X509* one) const { X509_free(one); }
+    void operator()(EVP_PKEY* one) const { EVP_PKEY_free(one); }
+    void operator()(SSL_CTX* one) const { SSL_CTX_free(one); }
+    void operator()(GENERAL_NAMES* one) const { GENERAL_NAMES_free(one); }
+};
+template <class One>
+using Owned = std::unique_ptr<One, Free>;
+
+bool is_http2(SSL* ssl) { return SSL_get_app_data(ssl) != nullptr; }
+
+// Refuses a client of HTTP/2 that does not say so, before anything is computed for it.
+int look_at_hello(SSL* ssl, int* alert, void*) {
+    const unsigned char* protocols;
+    size_t size;
+    if (!is_http2(ssl) ||
+        SSL_client_hello_get0_ext(ssl, TLSEXT_TYPE_application_layer_protocol_negotiation, &protocols, &size))
+        return SSL_CLIENT_HELLO_SUCCESS;
+    *alert = SSL_AD_NO_APPLICATION_PROTOCOL;
+    return SSL_CLIENT_HELLO_ERROR;
+}
+
+int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size, const unsigned char* offered,
+                    unsigned offered_size, void*) {
+    if (!is_http2(ssl)) return SSL_TLSEXT_ERR_NOACK;
+    for (unsigned at = 0; at < offered_size; at += 1 + offered[at]) {
+        if (std::string_view((const char*)offered + at + 1, offered[at]) != "h2") continue;
+        *chosen = H2;
+        *chosen_size = sizeof H2;
+        return SSL_TLSEXT_ERR_OK;
+    }
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+// A key with a password is refused: OpenSSL would ask the terminal for it.
+int no_password(char*, int, int, void*) { return -1; }
+
+Owned<BIO> bytes_of(std::string_view pem) { return Owned<BIO>(BIO_new_mem_buf(pem.data(), (int)pem.size())); }
+
+std::string why(const char* what) {
+    const char* reason = ERR_reason_error_string(ERR_peek_last_error());
+    return std::string(what) + " refused by OpenSSL: " + (reason ? reason : "not usable");
+}
+
+bool use_chain(SSL_CTX* context, std::string_view pem) {
+    const Owned<BIO> bytes = bytes_of(pem);
+    const Owned<X509> own(PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr));
+    if (!own || SSL_CTX_use_certificate(context, own.get()) != 1) return false;
+    while (const Owned<X509> issuer{PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr)})
+        if (SSL_CTX_add1_chain_cert(context, issuer.get()) != 1) return false;
+    return true;
+}
+
+bool use_key(SSL_CTX* context, std::string_view pem) {
+    const Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(bytes_of(pem).get(), nullptr, no_password, nullptr));
+    return key && SSL_CTX_use_PrivateKey(context, key.get()) == 1 && SSL_CTX_check_private_key(context) == 1;
+}
+
+// Every client must show a certificate of one of these CAs from now on; it is told their names.
+bool require_clients_of(SSL_CTX* context, std::string_view pem) {
+    const Owned<BIO> bytes = bytes_of(pem);
+    u64 authorities = 0;
+    while (const Owned<X509> one{PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr)}) {
+        if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), one.get()) != 1 ||
+            SSL_CTX_add_client_CA(context, one.get()) != 1)
+            return false;
+        authorities++;
+    }
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    return authorities > 0;
+}
+
+bool set_up(SSL_CTX* context) {
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    // What is written may lie elsewhere, or be more, when it is written again. Connections that are idle keep no buffers.
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_max_cert_list(context, CLIENT_CHAIN_BYTES_MAX);
+    SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
+    return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
+}
+
+// Returns the name of an entry, or "" if it has none that is text of plain characters.
+std::string text_of(const GENERAL_NAME* entry, int kind) {
+    if (kind == GEN_IPADD) {
+        const ASN1_OCTET_STRING* address = entry->d.iPAddress;
+        const int size = ASN1_STRING_length(address);
+        char text[INET6_ADDRSTRLEN];
+        if (size != 4 && size != 16) return "";
+        inet_ntop(size == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(address), text, sizeof text);
+        return text;
+    }
+    const std::string text((const char*)ASN1_STRING_get0_data(entry->d.ia5), (size_t)ASN1_STRING_length(entry->d.ia5));
+    for (const char character : text)
+        if (character < 0x20 || character > 0x7e) return "";
+    return text;
+}
+
+}  // namespace
+
+std::vector<std::string> names_of(X509* certificate) {
+    static const std::pair<int, const char*> kinds[] = {
+        {GEN_DNS, "DNS:"}, {GEN_URI, "URI:"}, {GEN_EMAIL, "EMAIL:"}, {GEN_IPADD, "IP:"}};
+    std::vector<std::string> names;
+    const Owned<GENERAL_NAMES> entries(
+        (GENERAL_NAMES*)X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+    for (const auto& [kind, prefix] : kinds) {
+        for (int at = 0; at < sk_GENERAL_NAME_num(entries.get()); at++) {
+            const GENERAL_NAME* entry = sk_GENERAL_NAME_value(entries.get(), at);
+            const std::string text = entry->type == kind ? text_of(entry, kind) : "";
+            if (!text.empty()) names.push_back(prefix + text);
+        }
+    }
+    return names;
+}
+
+TlsContext::~TlsContext() { SSL_CTX_free(context_); }
+
+std::string TlsContext::take(std::string_view chain, std::string_view key, std::string_view client_ca) {
+    ERR_clear_error();
+    Owned<SSL_CTX> made(SSL_CTX_new(TLS_server_method()));
+    if (!made || !set_up(made.get())) return why("the settings of TLS are");
+    if (!use_chain(made.get(), chain)) return why("the certificate is");
+    if (!use_key(made.get(), key)) return why("the key is");
+    if (!client_ca.empty() && !require_clients_of(made.get(), client_ca)) return why("the CAs of clients are");
+    ERR_clear_error();  // the end of a file of certificates is one
+    std::lock_guard<std::mutex> guard(mutex_);
+    SSL_CTX_free(context_);
+    context_ = made.release();
+    return "";
+}
+
+bool TlsContext::is_set() const {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return context_ != nullptr;
+}
+
+SSL* TlsContext::open(int socket) const {
+    std::lock_guard<std::mutex> guard(mutex_);
+    SSL* ssl = SSL_new(context_);
+    if (ssl && SSL_set_fd(ssl, socket) == 1) {
+        SSL_set_accept_state(ssl);
+        return ssl;
+    }
+    SSL_free(ssl);
+    return nullptr;
+}
+
+TlsTransport::TlsTransport(SSL* ssl, bool is_http2) : ssl_(ssl) { SSL_set_app_data(ssl, is_http2 ? this : nullptr); }
+
+TlsTransport::~TlsTransport() {
+    if (state_ == READY) SSL_shutdown(ssl_);
+    ERR_clear_error();
+    SSL_free(ssl_);
+}
+
+long TlsTransport::read(u8* to, u64 size) {
+    if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
+    wants_write_ = false;
+    ERR_clear_error();
+    size_t done;
+    return SSL_read_ex(ssl_, to, size, &done) ? (long)done : outcome(0);
+}
+
+long TlsTransport::write(const u8* from, u64 size) {
+    if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
+    ERR_clear_error();
+    size_t done;
+    return SSL_write_ex(ssl_, from, size, &done) ? (long)done : outcome(0);
+}
+
+bool TlsTransport::shake_hands() try {
+    if (state_ == OVER) return false;
+    wants_write_ = false;
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_);
+    if (result != 1) return outcome(result), false;
+    if (X509* certificate = SSL_get0_peer_certificate(ssl_)) names_ = names_of(certificate);
+    state_ = READY;
+    return true;
+} catch (const std::bad_alloc&) {
+    state_ = OVER;
+    return false;
+}
+
+// Returns what a call of OpenSSL that did nothing means: 0 that the socket is not ready, -1 that it is over.
+long TlsTransport::outcome(int result) {
+    switch (SSL_get_error(ssl_, result)) {
+        case SSL_ERROR_WANT_READ:
+            return 0;
+        case SSL_ERROR_WANT_WRITE:
+            wants_write_ = true;
+            return 0;
+    }
+    state_ = OVER;
+    return -1;
+}
