@@ -84,6 +84,8 @@ bool require_clients_of(SSL_CTX* context, std::string_view pem) {
             return false;
         authorities++;
     }
+    // One that another CA has signed counts too, without that other.
+    X509_STORE_set_flags(SSL_CTX_get_cert_store(context), X509_V_FLAG_PARTIAL_CHAIN);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     return authorities > 0;
 }
