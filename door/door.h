@@ -1,0 +1,92 @@
+// The door as Python sees it: plain C. No function throws; each says in which thread it may be called.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../gpkvs/kernels/engine_batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DOOR_EXPORT __attribute__((visibility("default")))
+
+typedef struct Door Door;
+
+// Bounds of server/bounds.py and server/config.py.
+typedef struct DoorConfig {
+    uint64_t threads;  // of connections; 0: as many as suit the machine
+    uint64_t connections_max;
+    uint64_t clients_bytes_max;
+    uint64_t message_bytes_max;
+    uint64_t stream_bytes_max;
+    uint64_t receive_bytes_max;
+    uint64_t queue_requests_max;
+    uint64_t batch_ops_max;
+    uint64_t batch_bytes_max;
+    uint64_t batch_result_bytes_max;
+    uint64_t engine_bytes;
+} DoorConfig;
+
+typedef struct DoorTable {
+    const char* name;
+    uint32_t id;
+    uint32_t holds_numbers;
+    uint64_t key_bytes_max;
+    uint64_t value_bytes_max;
+    uint64_t request_ops_max;
+    uint64_t result_bytes_max;
+} DoorTable;
+
+// What a client is told of a request that was not executed.
+typedef struct DoorRefusal {
+    int code;  // gRPC's
+    const char* text;
+    const char* full;  // what is full, or ""
+    bool is_refusal;   // the request surely changed nothing
+} DoorRefusal;
+
+enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
+enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
+
+// Null where there is no memory. Threads run from the first `listen` on.
+DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
+// Stops it first. No other thread may be inside the door, nor come.
+DOOR_EXPORT void gpkvs_door_delete(Door* door);
+// Returns the port, or -errno. Any thread.
+DOOR_EXPORT int gpkvs_door_listen(Door* door, const char* host, uint16_t port, int protocol);
+// The tables as they are from now on. Any thread; a table's removal is told in the engine's thread, between turns.
+DOOR_EXPORT int gpkvs_door_set_tables(Door* door, const DoorTable* tables, uint64_t n);  // 0, or -ENOMEM
+
+// Requests are taken from now on. Before, and while the door is shut, all calls are forwarded. Any thread.
+DOOR_EXPORT void gpkvs_door_open(Door* door);
+// Requests that wait are refused so. Any thread.
+DOOR_EXPORT void gpkvs_door_shut(Door* door, const DoorRefusal* refusal);
+// No new connections; those that are there end when their clients have their answers. Any thread.
+DOOR_EXPORT void gpkvs_door_drain(Door* door);
+DOOR_EXPORT uint64_t gpkvs_door_connections(Door* door);
+// Closes all connections and ends the threads; the turn ends with TURN_STOPPED. Any thread but the engine's.
+DOOR_EXPORT void gpkvs_door_stop(Door* door);
+
+// The engine's thread. Without an engine every batch is left. Null takes the engine away.
+DOOR_EXPORT void gpkvs_door_set_engine(Door* door, const Engine* engine);
+// Runs batches until there is something to do for Python (a DoorTurn): nothing came for so long, an interruption, a batch that
+// was left, maintenance that is due, the end.
+DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);
+// Ends the turn soon, or the next one at once. Any thread.
+DOOR_EXPORT void gpkvs_door_interrupt(Door* door);
+// The batch that the turn left; it stays until it is answered by `left_done` or `left_failed`, before the next turn.
+DOOR_EXPORT const EngineBatch* gpkvs_door_left(Door* door);
+// A request of it was not executed; told before `left_done`.
+DOOR_EXPORT void gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
+// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and
+// not refused, joined. `versions` is null where the table has none. Answers leave when `gate` is durable.
+DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,
+                                      const uint32_t* value_lengths, const uint8_t* values, uint64_t gate);
+DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
+// Without an engine: everything up to this gate is durable. Any thread.
+DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
+
+#ifdef __cplusplus
+}
+#endif

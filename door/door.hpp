@@ -1,0 +1,21 @@
+// The whole door: what all of its threads share.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "account.hpp"
+#include "door.h"
+#include "loop.hpp"
+#include "published.hpp"
+#include "tables.hpp"
+
+struct Door {
+    explicit Door(const DoorConfig& config);
+
+    const DoorConfig config;
+    door::Account account;
+    door::Published<door::Tables> tables;
+    std::atomic<bool> is_open{false};
+    std::vector<std::unique_ptr<door::Thread>> threads;
+};
