@@ -162,7 +162,6 @@ class _Server:
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._door.engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
-            self._door.begin(store)
             await self._serve(gate, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
@@ -242,19 +241,20 @@ class _Server:
             self._bounds,
             self._door.memory,
             self._metrics,
-            store.maintain,
+            self._door.maintenance(store),
         )
-        gate.open(
-            Serving(
-                store,
-                batcher,
-                config.message_bytes_max,
-                config.stream_requests_max,
-                config.stream_bytes_max,
-            )
+        serving = Serving(
+            store,
+            batcher,
+            config.message_bytes_max,
+            config.stream_requests_max,
+            config.stream_bytes_max,
+            self._door.queue_requests,
         )
+        gate.open(serving)
+        self._door.open(store)
         self._metrics.watch_memory(self._door.memory.by_kind, self._memory_bytes_max)
-        self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
+        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)
         if audit_log := self._options.server.audit_log:
@@ -268,20 +268,23 @@ class _Server:
         await stop.wait()
         gate.close()
         batcher.stop_maintenance()
-        self._door.drain(NotServingError(gate.refusal))
+        self._door.shut(NotServingError(gate.refusal))
         if self._options.ready_file:
             self._options.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         try:
-            await asyncio.wait_for(gate.wait_idle(), config.drain_seconds_max)
+            async with asyncio.timeout(config.drain_seconds_max):
+                await gate.wait_idle()
+                await self._door.wait_idle()
         except TimeoutError:
             _log.warning(
                 "%s still waiting after %.0f s (drain_seconds_max): dropped, and not executed",
-                counted(batcher.queue_requests, "request"),
+                counted(serving.queue_requests, "request"),
                 config.drain_seconds_max,
             )
             batcher.abandon(NotServingError(gate.refusal))
+            self._door.abandon()
         await self._door.stop(_STREAM_GRACE_SECONDS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -76,13 +76,27 @@ class GrpcioDoor:
         await self._server.start()
         return replace(address, port=port)
 
-    def begin(self, store: Store) -> None:
-        """Take note of the open store."""
+    def open(self, store: Store) -> None:
+        """Serve an open store."""
         self.receives.begin(lambda: store.kept_bytes)
 
-    def drain(self, error: GpkvsError) -> None:
+    def maintenance(self, store: Store) -> Callable[[], bool]:
+        """Return what the batcher does in idle time."""
+        return store.maintain
+
+    def queue_requests(self) -> int:
+        """Return how many requests wait here: all are Python's."""
+        return 0
+
+    def shut(self, error: GpkvsError) -> None:
         """Receive no message any more; calls that wait for one raise an error."""
         self.receives.stop(error)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is here."""
+
+    def abandon(self) -> None:
+        """Drop the requests that wait here."""
 
     async def stop(self, grace_seconds: float) -> None:
         """Close the port and end all calls, in bounded time: gRPC itself waits long for a connection nobody reads."""
