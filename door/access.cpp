@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <new>
 
+namespace door {
+
 Rights::Rights(const u32* tables, const u8* rights, u64 n) {
     words_.reserve(n);
     for (u64 at = 0; at < n; at++) words_.push_back((u64)tables[at] << 2 | rights[at]);
@@ -89,3 +91,5 @@ std::shared_ptr<Caller> Callers::find(u64 caller) const {
     const auto found = callers_.find(caller);
     return found == callers_.end() ? nullptr : found->second;
 }
+
+}  // namespace door

@@ -1,5 +1,5 @@
-// Who calls, and what the caller may do. Python decides; the door knows what Python has said of a call before, so that the
-// next one that shows the same over the same connection need not be handed to Python. All of it is of one thread.
+// Who calls, and what the caller may do. Python decides; the door knows what Python has said of a call before, so that
+// the next one that shows the same over the same connection need not be handed to Python. All of it is of one thread.
 #pragma once
 #include <openssl/evp.h>
 
@@ -8,7 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "integers.hpp"
+#include "types.hpp"
+
+namespace door {
 
 static const u8 MAY_READ = 1, MAY_WRITE = 2;
 
@@ -33,8 +35,8 @@ struct Caller {
     bool may(u32 table, u8 needed) const { return !is_gone && rights->allow(table, needed); }
 };
 
-// What a call shows: a hash of its header that nobody can compute without this thread's key, since the header is a secret.
-// All calls without a header show the certificate of their connection.
+// What a call shows: a hash of its header that nobody can compute without this thread's key, since the header is a
+// secret. All calls without a header show the certificate of their connection.
 struct Shown {
     u64 words[2] = {0, 0};
 
@@ -53,8 +55,8 @@ class Logins {
     // Returns who shows this; null if Python has to say. It counts as a use.
     std::shared_ptr<Caller> find(const Shown& shown, u64 now_ns);
 
-    // Takes who shows this: until a moment, and while the time between two uses is at most `idle_ns`. Where there are too
-    // many, the one that was used longest ago goes. std::bad_alloc.
+    // Takes who shows this: until a moment, and while the time between two uses is at most `idle_ns`. Where there are
+    // too many, the one that was used longest ago goes. std::bad_alloc.
     void note(const Shown& shown, std::shared_ptr<Caller> caller, u64 end_ns, u64 idle_ns, u64 now_ns);
 
     // Forgets whose certificate this is: a user of the changed file may have one of its names.
@@ -97,3 +99,5 @@ class Callers {
     EVP_MAC_CTX* mac_;
     std::unordered_map<u64, std::shared_ptr<Caller>> callers_;
 };
+
+}  // namespace door

@@ -9,6 +9,7 @@
 #include "loop.hpp"
 #include "published.hpp"
 #include "tables.hpp"
+#include "tls.hpp"
 
 struct Door {
     explicit Door(const DoorConfig& config);
@@ -16,6 +17,7 @@ struct Door {
     const DoorConfig config;
     door::Account account;
     door::Published<door::Tables> tables;
+    door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};
     std::vector<std::unique_ptr<door::Thread>> threads;
 };

@@ -1,46 +1,40 @@
-// TLS of connections, by OpenSSL: 1.3 only, without resumption, so that every client shows who it is in every handshake.
+// TLS of connections, by OpenSSL: 1.3 only, without resumption, so that a client shows who it is in every handshake.
 #pragma once
 #include <openssl/ssl.h>
 
-#include <mutex>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "transport.hpp"
 
-// What OpenSSL holds for one connection beside the socket: measured with a client's certificate, and the longest chain
-// of certificates that a client may show. Nothing tells OpenSSL's memory of one connection from that of another.
-static const u64 TLS_BYTES = 128 << 10;
+namespace door {
 
-// What handshakes are made of. Another one may take its place while connections are open: they keep what they have, and
-// OpenSSL frees it with the last of them. For any thread.
+// What handshakes are made of. Connections keep what they began with, and OpenSSL frees it with the last of them.
 class TlsContext {
   public:
+    // No TLS.
     TlsContext() = default;
-    ~TlsContext();
+    // Takes the server's chain of certificates and its key as PEM, and the CAs of clients: without any, no client is
+    // asked for a certificate. std::runtime_error says why not.
+    TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca);
+    ~TlsContext() { SSL_CTX_free(context_); }
     TlsContext(const TlsContext&) = delete;
-    TlsContext& operator=(const TlsContext&) = delete;
 
-    // Takes the server's chain of certificates and its key as PEM, and the CAs of clients: without any, no client is asked
-    // for a certificate. Returns why not, and changes nothing then; "" when they are in force. std::bad_alloc.
-    std::string take(std::string_view chain, std::string_view key, std::string_view client_ca);
-
-    bool is_set() const;
-
-    // Returns the server's side of a connection; null without memory.
-    SSL* open(int socket) const;
+    // Takes the socket of a new connection, plain without TLS. A client that speaks HTTP/2 must say so by ALPN.
+    // std::bad_alloc, which closes the socket.
+    std::unique_ptr<Transport> accept(int file, bool is_http2) const;
 
   private:
-    mutable std::mutex mutex_;
     SSL_CTX* context_ = nullptr;
 };
 
-// The bytes of one connection inside TLS. A handshake is made by the calls of read and write.
+// The bytes of one connection inside TLS. Its handshake goes on whenever somebody reads or writes.
 class TlsTransport : public Transport {
   public:
-    // Takes `ssl`. A client that speaks HTTP/2 must say so by ALPN.
-    TlsTransport(SSL* ssl, bool is_http2);
+    // Takes both. std::bad_alloc.
+    TlsTransport(int file, SSL* ssl, bool is_http2);
     ~TlsTransport() override;
 
     long read(u8* to, u64 size) override;
@@ -48,6 +42,7 @@ class TlsTransport : public Transport {
     bool wants_write() const override { return wants_write_; }
     bool is_ready() const override { return state_ == READY; }
     const std::vector<std::string>& names() const override { return names_; }
+    u64 held_bytes() const override;
 
   private:
     enum State { SHAKING, READY, OVER };
@@ -61,6 +56,4 @@ class TlsTransport : public Transport {
     std::vector<std::string> names_;
 };
 
-// The names in a certificate's subjectAltName, as `DNS:`, `URI:`, `EMAIL:` and `IP:` in this order; never the common name,
-// and none that has other characters than plain ones.
-std::vector<std::string> names_of(X509* certificate);
+}  // namespace door
