@@ -88,10 +88,11 @@ DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
 DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
 
 // New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of
-// clients, of which every client must show a certificate, or none. Returns 0, or -1 with the reason in `error`. Any thread.
+// clients, of which every client must show a certificate, or none. A handshake may take `handshake_ns`. Returns 0, or -1
+// with the reason in `error`. Any thread.
 DOOR_EXPORT int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain_bytes, const char* key,
-                                   uint64_t key_bytes, const char* client_ca, uint64_t client_ca_bytes, char* error,
-                                   uint64_t error_bytes);
+                                   uint64_t key_bytes, const char* client_ca, uint64_t client_ca_bytes,
+                                   uint64_t handshake_ns, char* error, uint64_t error_bytes);
 
 #ifdef __cplusplus
 }

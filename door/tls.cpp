@@ -148,7 +148,8 @@ std::vector<std::string> names_of(X509* certificate) {
 
 }  // namespace
 
-TlsContext::TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca) {
+TlsContext::TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca, u64 handshake_ns)
+    : handshake_ns_(handshake_ns) {
     ERR_clear_error();
     Owned<SSL_CTX> made(SSL_CTX_new(TLS_server_method()));
     require(made && set_up(made.get()), "the settings of TLS are");
@@ -166,10 +167,11 @@ std::unique_ptr<Transport> TlsContext::accept(int file, bool is_http2) const {
         close(file);
         throw std::bad_alloc();
     }
-    return std::make_unique<TlsTransport>(file, ssl, is_http2);
+    return std::make_unique<TlsTransport>(file, ssl, is_http2, now_ns() + handshake_ns_);
 }
 
-TlsTransport::TlsTransport(int file, SSL* ssl, bool is_http2) : Transport(file), ssl_(ssl) {
+TlsTransport::TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns)
+    : Transport(file), ssl_(ssl), late_ns_(late_ns) {
     SSL_set_app_data(ssl, is_http2 ? this : nullptr);
     SSL_set_accept_state(ssl);
     if (SSL_set_fd(ssl, file) == 1) return;
@@ -230,10 +232,12 @@ long TlsTransport::outcome(int result) {
 }  // namespace door
 
 int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain_bytes, const char* key, uint64_t key_bytes,
-                       const char* client_ca, uint64_t client_ca_bytes, char* error, uint64_t error_bytes) try {
+                       const char* client_ca, uint64_t client_ca_bytes, uint64_t handshake_ns, char* error,
+                       uint64_t error_bytes) try {
     door->tls.publish(std::make_shared<const door::TlsContext>(std::string_view(chain, chain_bytes),
                                                                std::string_view(key, key_bytes),
-                                                               std::string_view(client_ca, client_ca_bytes)));
+                                                               std::string_view(client_ca, client_ca_bytes),
+                                                               handshake_ns));
     return 0;
 } catch (const std::exception& refused) {
     strncpy(error, refused.what(), error_bytes - 1);

@@ -17,8 +17,8 @@ class TlsContext {
     // No TLS.
     TlsContext() = default;
     // Takes the server's chain of certificates and its key as PEM, and the CAs of clients: without any, no client is
-    // asked for a certificate. std::runtime_error says why not.
-    TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca);
+    // asked for a certificate. A handshake may take `handshake_ns`. std::runtime_error says why not.
+    TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca, u64 handshake_ns);
     ~TlsContext() { SSL_CTX_free(context_); }
     TlsContext(const TlsContext&) = delete;
 
@@ -28,13 +28,14 @@ class TlsContext {
 
   private:
     SSL_CTX* context_ = nullptr;
+    u64 handshake_ns_ = NEVER;
 };
 
 // The bytes of one connection inside TLS. Its handshake goes on whenever somebody reads or writes.
 class TlsTransport : public Transport {
   public:
     // Takes both. std::bad_alloc.
-    TlsTransport(int file, SSL* ssl, bool is_http2);
+    TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns);
     ~TlsTransport() override;
 
     long read(u8* to, u64 size) override;
@@ -43,6 +44,7 @@ class TlsTransport : public Transport {
     bool is_ready() const override { return state_ == READY; }
     const std::vector<std::string>& names() const override { return names_; }
     u64 held_bytes() const override;
+    bool is_late(u64 now_ns) const override { return state_ == SHAKING && now_ns > late_ns_; }
 
   private:
     enum State { SHAKING, READY, OVER };
@@ -50,7 +52,8 @@ class TlsTransport : public Transport {
     bool shake_hands();
     long outcome(int result);
 
-    SSL* ssl_;
+    SSL* const ssl_;
+    const u64 late_ns_;
     State state_ = SHAKING;
     bool wants_write_ = false;
     std::vector<std::string> names_;

@@ -16,9 +16,12 @@ from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.native import installed_library
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
 _NAME = "_door.so"
+
+GRPC, RESP = 0, 1  # enum DoorProtocol
 
 
 class Turn(IntEnum):
@@ -98,7 +101,9 @@ _QUICK: _Functions = {
     "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
     "left_failed": (None, [_REFUSAL]),
     "durable": (None, [c_uint64]),
+    "set_tls": (c_int, [*[c_char_p, c_uint64] * 3, c_uint64, c_char_p, c_uint64]),
 }
+_ERROR_BYTES = 256
 
 
 class Library:
@@ -139,18 +144,31 @@ class Library:
         """Stop the door and free it; no other thread may come any more."""
         self._call["delete"](self._door)
 
-    def listen(self, host: str, port: int) -> int:
-        """Open a port for gRPC; return it.
+    def listen(self, host: str, port: int, protocol: int = GRPC) -> int:
+        """Open a port; return it.
 
         Raises
         ------
         OSError
             If the operating system refuses.
         """
-        got: int = self._call["listen"](self._door, host.encode(), port, 0)
+        got: int = self._call["listen"](self._door, host.encode(), port, protocol)
         if got < 0:
             raise OSError(-got, os.strerror(-got))
         return got
+
+    def set_tls(self, cert: bytes, key: bytes, client_ca: bytes | None, handshake_seconds: float) -> None:
+        """Make the handshakes of new connections of this.
+
+        Raises
+        ------
+        TlsFilesError
+            If OpenSSL refuses it; all stays as it was.
+        """
+        files = [part for data in (cert, key, client_ca or b"") for part in (data, len(data))]
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        if self._call["set_tls"](self._door, *files, int(1e9 * handshake_seconds), error, len(error)):
+            raise TlsFilesError(error.value.decode())
 
     def set_tables(self, tables: Iterable[OpenTable]) -> None:
         """Serve these tables from now on."""
