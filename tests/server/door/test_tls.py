@@ -137,7 +137,7 @@ def test_tls_1_3_and_nothing_older(site: Site) -> None:
     assert "Cipher is (NONE)" in s_client(site, "-tls1_2")
     context = site.authority.context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+    with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
         context.wrap_socket(site.plain(), server_hostname="localhost")
 
 
@@ -149,7 +149,7 @@ def test_http_2_is_what_a_client_of_grpc_says(site: Site, alpn: list[str], chose
         with site.connect(GRPC, alpn=alpn) as connection:
             assert connection.selected_alpn_protocol() == chosen
     else:
-        with pytest.raises(ssl.SSLError, match="(?i)no.application.protocol"):
+        with pytest.raises(ssl.SSLError, match=r"(?i)no.application.protocol"):
             site.connect(GRPC, alpn=alpn)
 
 
