@@ -38,6 +38,7 @@ from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of
+from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.exposure import require_protection, warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
@@ -121,13 +122,18 @@ class _Server:
         files = tls_files(options.server)
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
-        self._door = GrpcioDoor(options.server, self._bounds, self._tls)
+        self._door = self._make_door(options.server)
         sessions = Sessions(self._door.memory.has_requests)
         users = self._users_file.users if self._users_file else None
         self._logins = Logins(users, sessions, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+
+    def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
+        if config.door == "native":
+            return NativeDoor(config, self._bounds, self._metrics)
+        return GrpcioDoor(config, self._bounds, self._tls)
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -189,7 +195,12 @@ class _Server:
                 KVService(self._logins, gate, receives, self._metrics),
                 doors,
             ),
-            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),
+            add_service(
+                server,
+                admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+                AdminService(gate, self._audit, self._door.tables_changed),
+                doors,
+            ),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)
@@ -253,7 +264,7 @@ class _Server:
         )
         gate.open(serving)
         self._door.open(store)
-        self._metrics.watch_memory(self._door.memory.by_kind, self._memory_bytes_max)
+        self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
         self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)

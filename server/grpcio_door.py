@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.server.address import Address, ListenError, require_free
 from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, Bounds
-from gpkvs.server.memory import Memory
+from gpkvs.server.memory import Kind, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.tls import Tls
 from gpkvs.store import Store
@@ -52,6 +52,11 @@ class GrpcioDoor:
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
         self.engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
+    @property
+    def memory_bytes(self) -> Mapping[Kind, int]:
+        """What clients make the server take, by kind."""
+        return self.memory.by_kind
+
     def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
         """Return the server, to add services to it before it listens."""
         self._server = grpc.aio.server(interceptors=interceptors, options=self._options())
@@ -79,6 +84,9 @@ class GrpcioDoor:
     def open(self, store: Store) -> None:
         """Serve an open store."""
         self.receives.begin(lambda: store.kept_bytes)
+
+    def tables_changed(self) -> None:
+        """Take note that a table was made or dropped: Python's handlers see it by themselves."""
 
     def maintenance(self, store: Store) -> Callable[[], bool]:
         """Return what the batcher does in idle time."""

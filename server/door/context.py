@@ -117,6 +117,11 @@ class Context:
         """Return the name of the connection."""
         return self._opened.peer
 
+    @property
+    def connection(self) -> int:
+        """The id of the connection; gRPC's own contexts have none."""
+        return self._opened.connection
+
     def invocation_metadata(self) -> Metadata:
         """Return the headers."""
         return self._opened.metadata

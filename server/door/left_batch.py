@@ -39,7 +39,7 @@ class EngineBatch(ctypes.Structure):
 
 def batch_of(left: EngineBatch) -> Batch:
     """Return the columns of a batch: they lie in the door's memory, and are gone when it was told the results."""
-    ops = _column(left.ops, left.n, _U8).copy()  # the results name it, and metrics look at it later
+    ops = _column(left.ops, left.n, _U8)
     sets = int(np.count_nonzero(ops == Op.SET.value))
     key_lengths = _lengths(left.key_lengths, left.key_length_step, left.n)
     value_lengths = _lengths(left.value_lengths, left.value_length_step, sets)

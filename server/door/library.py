@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
-from ctypes import c_bool, c_char_p, c_int, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -15,11 +15,15 @@ from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.native import installed_library
 from gpkvs.server.bounds import Bounds
+from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
 _NAME = "_door.so"
+_EVENTS = 256  # that are taken at once
+_NEVER = (1 << 64) - 1
 
 GRPC, RESP = 0, 1  # enum DoorProtocol
 
@@ -41,6 +45,35 @@ class Refusal(NamedTuple):
     text: str
     full: str = ""
     is_refusal: bool = True
+
+
+class EventKind(IntEnum):
+    """What happened to a call (``enum DoorEventKind``)."""
+
+    OPEN = 0
+    MESSAGE = 1
+    HALF_CLOSED = 2
+    SENT = 3
+    OVER = 4  # nobody waits for it any more
+
+
+class Event(NamedTuple):
+    """What happened to a call that Python serves.
+
+    Attributes
+    ----------
+    kind, call
+        What happened, and the id of the call.
+    opened
+        Of a new call.
+    message
+        That came.
+    """
+
+    kind: EventKind
+    call: int
+    opened: Opened | None
+    message: bytes
 
 
 class _Config(ctypes.Structure):
@@ -78,6 +111,21 @@ class _Refusal(ctypes.Structure):
     _fields_ = [("code", c_int), ("text", c_char_p), ("full", c_char_p), ("is_refusal", c_bool)]
 
 
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("call", c_uint64),
+        ("kind", c_uint32),
+        ("connection", c_uint64),
+        ("deadline_ns", c_uint64),
+        ("path", c_char_p),
+        ("metadata", c_char_p),
+        ("peer", c_char_p),
+        ("names", c_char_p),
+        ("data", c_void_p),
+        ("bytes", c_uint64),
+    ]
+
+
 # Of each function: what it returns, and what it takes behind the door.
 _Functions = dict[str, tuple[Any, list[Any]]]
 _REFUSAL = ctypes.POINTER(_Refusal)
@@ -92,7 +140,10 @@ _SLOW: _Functions = {
 _QUICK: _Functions = {
     "set_tables": (c_int, [ctypes.POINTER(_Table), c_uint64]),
     "open": (None, []),
-    "shut": (None, [_REFUSAL]),
+    "shut": (None, []),
+    "abandon": (None, [_REFUSAL]),
+    "requests": (c_uint64, []),
+    "held": (c_uint64, [c_int]),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -101,6 +152,12 @@ _QUICK: _Functions = {
     "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
     "left_failed": (None, [_REFUSAL]),
     "durable": (None, [c_uint64]),
+    "events_file": (c_int, []),
+    "events": (c_uint64, [ctypes.POINTER(_Event), c_uint64]),
+    "ask": (None, [c_uint64]),
+    "respond": (None, [c_uint64, c_char_p, c_uint64]),
+    "finish": (None, [c_uint64, c_int, c_char_p, c_char_p]),
+    "charge": (None, [c_uint64, c_int, c_int64]),
     "set_tls": (c_int, [*[c_char_p, c_uint64] * 3, c_uint64, c_char_p, c_uint64]),
 }
 _ERROR_BYTES = 256
@@ -138,6 +195,7 @@ class Library:
         )
         if not self._door:
             raise MemoryError
+        self._events = (_Event * _EVENTS)()
         self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
 
     def delete(self) -> None:
@@ -191,9 +249,25 @@ class Library:
         """Take requests from now on."""
         self._call["open"](self._door)
 
-    def shut(self, refusal: Refusal) -> None:
-        """Take none any more; those that wait are refused."""
-        self._call["shut"](self._door, _packed(refusal))
+    def shut(self) -> None:
+        """Take none any more; those that wait are still executed."""
+        self._call["shut"](self._door)
+
+    def abandon(self, refusal: Refusal) -> None:
+        """Refuse those that wait."""
+        self._call["abandon"](self._door, _packed(refusal))
+
+    def requests(self) -> int:
+        """Return how many requests are not answered yet."""
+        return int(self._call["requests"](self._door))
+
+    def held_bytes(self, kind: Kind) -> int:
+        """Return what clients make the server hold, of a kind."""
+        return int(self._call["held"](self._door, KINDS.index(kind)))
+
+    def clients_bytes(self) -> int:
+        """Return what clients hold in all: all kinds but the batch."""
+        return sum(self.held_bytes(kind) for kind in KINDS if kind != "batch")
 
     def drain(self) -> None:
         """Take no new connections, and end those that are there when their clients have their answers."""
@@ -243,6 +317,57 @@ class Library:
     def durable(self, gate: int) -> None:
         """Say that everything up to a gate is durable."""
         self._call["durable"](self._door, gate)
+
+    def events_file(self) -> int:
+        """Return a file that can be read while there are events."""
+        return int(self._call["events_file"](self._door))
+
+    def events(self) -> list[Event]:
+        """Return what happened to the calls that Python serves; some of it, if it is much."""
+        count = self._call["events"](self._door, self._events, len(self._events))
+        return [_event_of(event) for event in self._events[:count]]
+
+    def ask(self, call: int) -> None:
+        """Let the next message of a call come."""
+        self._call["ask"](self._door, call)
+
+    def respond(self, call: int, message: bytes) -> None:
+        """Send a message."""
+        self._call["respond"](self._door, call, message, len(message))
+
+    def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
+        """End a call."""
+        lines = "".join(f"{name}: {value}\n" for name, value in trailers)
+        self._call["finish"](self._door, call, code, text.encode(), lines.encode())
+
+    def charge(self, connection: int, kind: Kind, size: int) -> None:
+        """Count what Python holds for a connection; less, if the size is negative."""
+        self._call["charge"](self._door, connection, KINDS.index(kind), size)
+
+
+def _event_of(event: _Event) -> Event:
+    kind = EventKind(event.kind)
+    opened = None
+    if kind is EventKind.OPEN:
+        opened = Opened(
+            id=event.call,
+            path=_text(event.path),
+            connection=event.connection,
+            peer=_text(event.peer),
+            metadata=_metadata(event.metadata),
+            deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
+            certificate=tuple(_text(event.names).splitlines()),
+        )
+    message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
+    return Event(kind, event.call, opened, message)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _metadata(lines: bytes) -> Metadata:
+    return [(name, value) for name, _, value in (line.partition(": ") for line in _text(lines).split("\n") if line)]
 
 
 def _path() -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.server.door.left_batch import results_of
@@ -18,8 +16,6 @@ _log = logging.getLogger("gpkvs")
 
 # As in `gpkvs.server.batcher`.
 _IDLE_SECONDS, _IDLE_AGAIN_SECONDS = 0.1, 1.0
-_IN_FLIGHT_MAX = 4
-_EARLY_OPERATIONS_MIN = 4096
 
 
 class Turns:
@@ -34,7 +30,7 @@ class Turns:
     flush_thread
         Waits until batches are durable, one after the other.
     metrics
-        Is told of every batch.
+        Counts the requests that are refused.
     """
 
     def __init__(self, library: Library, store: Store, flush_thread: ThreadPoolExecutor, metrics: Metrics) -> None:
@@ -43,13 +39,10 @@ class Turns:
         self._flush_thread = flush_thread
         self._metrics = metrics
         self._idle_seconds = _IDLE_SECONDS
-        self._flushes: deque[Future[None]] = deque()  # of batches that are stored and not durable, the oldest first
-        self._is_large = False  # the last batch
         self.maintains = True
 
     def turn(self) -> bool:
         """Run one turn; return whether there may be another one."""
-        self._wait_for_flush()
         ended = self._library.turn(self._idle_seconds)
         self._idle_seconds = _IDLE_SECONDS
         match ended:
@@ -61,11 +54,6 @@ class Turns:
                 self._run_left()
         return True
 
-    def _wait_for_flush(self) -> None:
-        """Let requests gather while a flush is under way, unless they come in large batches."""
-        while self._flushes and (not self._is_large or len(self._flushes) >= _IN_FLIGHT_MAX):
-            self._flushes.popleft().result()
-
     def _maintain(self) -> bool:
         try:
             return self.maintains and self._store.maintain()
@@ -75,29 +63,25 @@ class Turns:
 
     def _run_left(self) -> None:
         """Run the batch that the turn left, and tell the door its results."""
-        began = time.perf_counter()
         try:
-            batch = self._library.left()
-            begun = self._store.begin_requests(batch)
+            begun = self._store.begin_requests(self._library.left())
         except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
             self._library.left_failed(self._refusal(error))
             return
-        self._is_large = len(batch) >= _EARLY_OPERATIONS_MIN
-        for number, error in begun.result.rejected.items():
-            self._library.left_refused(number, self._refusal(error))
+        result = begun.result
+        for number, reason in result.rejected.items():
+            self._library.left_refused(number, self._refusal(reason))
         if begun.is_durable:
             begun.finish()
-            self._library.left_done(begun.result.requests, results_of(begun.result), 0)
-            self._metrics.batch_done(begun.result, time.perf_counter() - began)
+            self._library.left_done(result.requests, results_of(result), 0)
         else:
-            self._library.left_done(begun.result.requests, results_of(begun.result), begun.gate)
-            self._flushes.append(self._flush_thread.submit(self._finish, begun, began))
+            self._library.left_done(result.requests, results_of(result), begun.gate)
+            self._flush_thread.submit(self._finish, begun)
 
-    def _finish(self, begun: BegunBatch, began: float) -> None:
+    def _finish(self, begun: BegunBatch) -> None:
         """Wait until a batch is durable; in the second thread."""
         begun.finish()
         self._library.durable(begun.gate)
-        self._metrics.batch_done(begun.result, time.perf_counter() - began)
 
     def _refusal(self, error: Exception) -> Refusal:
         told = tell(error, "batch", self._metrics)
