@@ -4,7 +4,11 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
+
+#include "door.hpp"
+#include "http2.hpp"
 
 namespace door {
 
@@ -18,34 +22,39 @@ bool Rights::allow(u32 table, u8 rights) const {
     return found != words_.end() && *found >> 2 == table && (*found & rights) == rights;
 }
 
-std::shared_ptr<Caller> Logins::find(const Shown& shown, u64 now_ns) {
-    for (u64 at = 0; at < logins_.size(); at++) {
-        Login& login = logins_[at];
-        if (!(login.shown == shown)) continue;
-        if (!login.caller->is_gone && now_ns < login.end_ns && now_ns - login.used_ns <= login.idle_ns) {
-            login.used_ns = now_ns;
-            return login.caller;
-        }
-        logins_.erase(logins_.begin() + (long)at);
-        return nullptr;
+std::shared_ptr<Caller> Logins::use(const Shown& shown, u64 now_ns) {
+    const auto found = find(shown);
+    if (found == logins_.end()) return nullptr;
+    if (!found->caller->is_gone && now_ns < found->end_ns && now_ns - found->used_ns <= found->idle_ns) {
+        found->used_ns = now_ns;
+        return found->caller;
     }
+    forget(found);
     return nullptr;
 }
 
 void Logins::note(const Shown& shown, std::shared_ptr<Caller> caller, u64 end_ns, u64 idle_ns, u64 now_ns) {
     const Login login = {shown, std::move(caller), end_ns, idle_ns, now_ns};
-    for (Login& other : logins_)
-        if (other.shown == shown) return void(other = login);
-    if (logins_.size() < LOGINS_MAX) return logins_.push_back(login);
-    *std::min_element(logins_.begin(), logins_.end(), [](const Login& one, const Login& other) {
-        return one.used_ns < other.used_ns;
-    }) = login;
+    auto place = find(shown);
+    if (place == logins_.end() && logins_.size() == LOGINS_MAX)
+        place = std::min_element(logins_.begin(), logins_.end(),
+                                 [](const Login& one, const Login& other) { return one.used_ns < other.used_ns; });
+    if (place != logins_.end()) *place = login;
+    else if (account_.admit(CALLS, sizeof(Login))) logins_.push_back(login);
 }
 
 void Logins::forget_certificate() {
-    logins_.erase(std::remove_if(logins_.begin(), logins_.end(),
-                                 [](const Login& login) { return login.shown == CERTIFICATE; }),
-                  logins_.end());
+    const auto found = find(CERTIFICATE);
+    if (found != logins_.end()) forget(found);
+}
+
+std::vector<Logins::Login>::iterator Logins::find(const Shown& shown) {
+    return std::find_if(logins_.begin(), logins_.end(), [&](const Login& login) { return login.shown == shown; });
+}
+
+void Logins::forget(std::vector<Login>::iterator login) {
+    logins_.erase(login);
+    account_.give(CALLS, sizeof(Login));
 }
 
 Callers::Callers() : mac_(nullptr) {
@@ -73,11 +82,12 @@ Shown Callers::shown(std::string_view authorization) {
     return shown;
 }
 
-void Callers::set_rights(u64 caller, std::shared_ptr<const Rights> rights) {
+void Callers::set_rights(u64 caller, std::shared_ptr<const Rights> rights) try {
     if (const std::shared_ptr<Caller> known = find(caller))
         known->rights = std::move(rights);
     else
         callers_.emplace(caller, std::make_shared<Caller>(Caller{caller, std::move(rights)}));
+} catch (const std::bad_alloc&) {
 }
 
 void Callers::end(u64 caller) {
@@ -92,4 +102,82 @@ std::shared_ptr<Caller> Callers::find(u64 caller) const {
     return found == callers_.end() ? nullptr : found->second;
 }
 
+namespace {
+
+constexpr std::string_view HEADER = "authorization: ";
+
+// Returns the value of a call's header; empty if it has none, or several.
+std::string_view authorization_of(const Call& call, u64* count) {
+    std::string_view found;
+    *count = 0;
+    for (std::string_view rest = call.metadata; !rest.empty();) {
+        const std::string_view line = rest.substr(0, rest.find('\n'));
+        if (line.substr(0, HEADER.size()) == HEADER && !(*count)++) found = line.substr(HEADER.size());
+        rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    }
+    return found;
+}
+
+}  // namespace
+
+bool knows_caller(Call& call) {
+    Thread& thread = call.connection.thread;
+    if (!thread.door.asks_for_logins) return true;
+    if (call.caller) return true;
+    u64 headers;
+    const std::string_view authorization = authorization_of(call, &headers);
+    if (headers > 1) return false;  // Python refuses them
+    call.shown = headers ? thread.callers.shown(authorization) : CERTIFICATE;
+    call.caller = call.connection.logins.use(call.shown, thread.now());
+    return call.caller != nullptr;
+}
+
+void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns) {
+    Thread& thread = call.connection.thread;
+    const std::shared_ptr<Caller> known = thread.callers.find(caller);
+    if (!known || call.shown == NOTHING) return;
+    call.caller = known;
+    call.connection.logins.note(call.shown, known, end_ns, idle_ns, thread.now());
+}
+
+bool may(const Call& call, u32 table, u8 needed) {
+    return !call.connection.thread.door.asks_for_logins || (call.caller && call.caller->may(table, needed));
+}
+
 }  // namespace door
+
+namespace {
+
+// Runs something in every thread of connections.
+template <class Function>
+int tell_all(Door* door, const Function& function) try {
+    for (const auto& thread : door->threads)
+        thread->post([function, thread = thread.get()] { function(*thread); });
+    return 0;
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
+}
+
+}  // namespace
+
+void gpkvs_door_ask_for_logins(Door* door) { door->asks_for_logins = true; }
+
+int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights, uint64_t n) try {
+    const auto made = std::make_shared<const door::Rights>(tables, rights, n);
+    return tell_all(door, [caller, made](door::Thread& thread) { thread.callers.set_rights(caller, made); });
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
+}
+
+int gpkvs_door_end_caller(Door* door, uint64_t caller) {
+    return tell_all(door, [caller](door::Thread& thread) {
+        thread.callers.end(caller);
+        for (const auto& [id, connection] : thread.all()) connection->callers_changed();
+    });
+}
+
+int gpkvs_door_forget_certificates(Door* door) {
+    return tell_all(door, [](door::Thread& thread) {
+        for (const auto& [id, connection] : thread.all()) connection->logins.forget_certificate();
+    });
+}

@@ -1,5 +1,6 @@
-// Who calls, and what the caller may do. Python decides; the door knows what Python has said of a call before, so that
-// the next one that shows the same over the same connection need not be handed to Python. All of it is of one thread.
+// Who calls, and what the caller may do. Python decides: a call whose login or right is not known here is handed to it
+// whole. What Python has said of a login is kept for its connection, so that the next call that shows the same is
+// served here. All of it is of one thread.
 #pragma once
 #include <openssl/evp.h>
 
@@ -8,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "account.hpp"
 #include "types.hpp"
 
 namespace door {
@@ -36,33 +38,34 @@ struct Caller {
 };
 
 // What a call shows: a hash of its header that nobody can compute without this thread's key, since the header is a
-// secret. All calls without a header show the certificate of their connection.
+// secret. All calls without a header show the certificate of their connection. No hash is likely to be one of the two
+// that stand for something else.
 struct Shown {
-    u64 words[2] = {0, 0};
+    u64 words[2] = {0, 0};  // nothing
 
     // Takes the same time wherever two differ.
     bool operator==(const Shown& other) const {
         return ((words[0] ^ other.words[0]) | (words[1] ^ other.words[1])) == 0;
     }
 };
-static const Shown CERTIFICATE;
+static const Shown NOTHING, CERTIFICATE = {{NEVER, NEVER}};
 
-// What calls of one connection have shown, and who they were.
+// What calls of one connection have shown, and who they were; charged to its account.
 class Logins {
   public:
     static const u64 LOGINS_MAX = 256;
 
-    // Returns who shows this; null if Python has to say. It counts as a use.
-    std::shared_ptr<Caller> find(const Shown& shown, u64 now_ns);
+    explicit Logins(ConnectionAccount& account) : account_(account) {}
+
+    // Returns who shows this; null if Python has to say.
+    std::shared_ptr<Caller> use(const Shown& shown, u64 now_ns);
 
     // Takes who shows this: until a moment, and while the time between two uses is at most `idle_ns`. Where there are
-    // too many, the one that was used longest ago goes. std::bad_alloc.
+    // too many, the one that was used longest ago goes; where there is no memory, Python decides again. std::bad_alloc.
     void note(const Shown& shown, std::shared_ptr<Caller> caller, u64 end_ns, u64 idle_ns, u64 now_ns);
 
     // Forgets whose certificate this is: a user of the changed file may have one of its names.
     void forget_certificate();
-
-    u64 size() const { return logins_.size(); }
 
   private:
     struct Login {
@@ -70,6 +73,11 @@ class Logins {
         std::shared_ptr<Caller> caller;
         u64 end_ns, idle_ns, used_ns;
     };
+
+    std::vector<Login>::iterator find(const Shown& shown);
+    void forget(std::vector<Login>::iterator login);
+
+    ConnectionAccount& account_;
     std::vector<Login> logins_;
 };
 
@@ -85,7 +93,8 @@ class Callers {
     // Returns what a call with this header shows. std::bad_alloc.
     Shown shown(std::string_view authorization);
 
-    // Makes a caller, or changes what it may do; calls under way see that at their next message. std::bad_alloc.
+    // Makes a caller, or changes what it may do; calls under way see that at their next message. A caller for which
+    // there is no memory stays unknown.
     void set_rights(u64 caller, std::shared_ptr<const Rights> rights);
 
     // Ends a caller: its logins count no more.
@@ -99,5 +108,17 @@ class Callers {
     EVP_MAC_CTX* mac_;
     std::unordered_map<u64, std::shared_ptr<Caller>> callers_;
 };
+
+class Call;
+
+// Whether the door knows who makes a call, which it notes there; without users it need not. A stream may ask again at
+// its next message. std::bad_alloc.
+bool knows_caller(Call& call);
+
+// Python says who makes a forwarded call, and for how long that counts (`Logins::note`).
+void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns);
+
+// Whether the caller of a call may do this. If not, Python has to say so, or to find out.
+bool may(const Call& call, u32 table, u8 needed);
 
 }  // namespace door

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "access.hpp"
 #include "message.hpp"
 #include "output.hpp"
 
@@ -45,6 +46,8 @@ class Handler {
     virtual void half_closed() = 0;
     // A response has left.
     virtual void sent() = 0;
+    // The caller's login counts no longer. What waits for a message is forwarded now; what is executed goes on.
+    virtual void caller_gone() = 0;
     // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
     virtual void over() = 0;
 };
@@ -73,6 +76,10 @@ class Call final : public Responder {
     std::string metadata;
     u64 deadline_ns = NEVER;
 
+    // Who makes it, if the door knows (access.hpp), by what it shows.
+    std::shared_ptr<Caller> caller;
+    Shown shown;
+
     // What a handler does.
 
     // The message must be whole in the time that the only one of a call has.
@@ -99,6 +106,8 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // Tells the handler if the caller is gone.
+    void look_at_caller();
     // Ends the call in the place of its handler.
     void refuse(const Status& status);
     // The stream is closed: nobody hears of the call any more.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "access.hpp"
 #include "account.hpp"
 #include "output.hpp"
 #include "queue.hpp"
@@ -23,6 +24,7 @@ class Connection : public Watched {
     Thread& thread;
     const std::unique_ptr<Transport> transport;
     ConnectionAccount account;
+    Logins logins{account};
     const std::string peer;  // as gRPC writes it: ipv4:1.2.3.4:5
     const u64 id;            // never used again
 
@@ -38,6 +40,8 @@ class Connection : public Watched {
     virtual void tick(u64 now_ns) = 0;
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
+    // Some callers are gone: hand their calls on.
+    virtual void callers_changed() {}
     // The connection is over: cancel its requests. Nothing is received or sent any more.
     virtual void closed() = 0;
     // Whether to read on; a protocol without windows says no while it has enough to do.

@@ -94,6 +94,21 @@ DOOR_EXPORT int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain
                                    uint64_t key_bytes, const char* client_ca, uint64_t client_ca_bytes,
                                    uint64_t handshake_ns, char* error, uint64_t error_bytes);
 
+// Python decides who calls from now on (access.hpp); before the first `listen`.
+DOOR_EXPORT void gpkvs_door_ask_for_logins(Door* door);
+// What a caller may do from now on: tables by ascending ids, 1 to read, 2 to write, 3 for both. Any thread. These return 0,
+// or -ENOMEM.
+DOOR_EXPORT int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights,
+                                      uint64_t n);
+// Who showed what a forwarded call shows: until a moment (CLOCK_MONOTONIC), and while it is shown again within `idle_ns`.
+DOOR_EXPORT int gpkvs_door_logged_in(Door* door, uint64_t call, uint64_t caller, uint64_t end_ns, uint64_t idle_ns);
+// A caller's logins count no longer; its calls that wait for a message are forwarded.
+DOOR_EXPORT int gpkvs_door_end_caller(Door* door, uint64_t caller);
+// Whoever shows a certificate may be somebody else now.
+DOOR_EXPORT int gpkvs_door_forget_certificates(Door* door);
+// Closes a connection, by its name, as soon as its requests are answered.
+DOOR_EXPORT int gpkvs_door_close_answered(Door* door, const char* peer);
+
 #ifdef __cplusplus
 }
 #endif

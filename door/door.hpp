@@ -19,5 +19,6 @@ struct Door {
     door::Published<door::Tables> tables;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};
+    bool asks_for_logins = false;  // before it listens
     std::vector<std::unique_ptr<door::Thread>> threads;
 };

@@ -33,6 +33,7 @@ class Thread {
 
     // This thread only.
 
+    Callers callers;
     // The time at which this round began.
     u64 now() const { return now_; }
     const Tables& tables() { return *tables_.now(); }
