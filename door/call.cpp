@@ -5,6 +5,7 @@
 
 #include "grpc_text.hpp"
 #include "http2.hpp"
+#include "output.hpp"
 
 namespace door {
 
@@ -30,14 +31,23 @@ std::string no_room_text(const ConnectionAccount& account, u64 bytes) {
 Call::Call(Http2& connection, int32_t stream)
     : connection(connection), stream(stream), begun_ns_(connection.now()), progress_ns_(begun_ns_) {}
 
-Call::~Call() { drop_input(); }
+Call::~Call() {
+    drop_input();
+    if (is_admitted_) connection.account.give(CALLS, CALL_BYTES);
+}
+
+bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
+
+ConnectionAccount& Call::account() { return connection.account; }
 
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    if (handler_ && is_asked_ && !prefix_have_ && !ends_) connection.open_window(*this, WINDOW_BYTES);
+    // Not for each small message.
+    if (handler_ && is_asked_ && !prefix_have_ && !ends_ && connection.window(*this) < WINDOW_BYTES / 2)
+        connection.open_window(*this, WINDOW_BYTES);
 }
 
 void Call::respond(Message&& response) {

@@ -7,12 +7,13 @@
 
 #include "access.hpp"
 #include "message.hpp"
-#include "output.hpp"
 
 namespace door {
 
 class Call;
 class Http2;
+class Output;
+struct Request;
 
 // Codes of gRPC that the door itself ends calls with.
 enum Code { OK = 0, DEADLINE_EXCEEDED = 4, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12, INTERNAL = 13, UNAVAILABLE = 14 };
@@ -50,12 +51,16 @@ class Handler {
     virtual void caller_gone() = 0;
     // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
     virtual void over() = 0;
+    // A request is back whose `call` is this handler; also after the call's end.
+    virtual void answered(Request*) {}
 };
 
 // Where responses go that Python makes: to the client of a call, or to native code that feeds Python's call (forward.hpp).
 class Responder {
   public:
     virtual ~Responder() = default;
+    // What responses are charged to.
+    virtual ConnectionAccount& account() = 0;
     // Python wants one more message.
     virtual void ask() = 0;
     virtual void respond(Message&& response) = 0;
@@ -82,6 +87,7 @@ class Call final : public Responder {
 
     // What a handler does.
 
+    ConnectionAccount& account() override;
     // The message must be whole in the time that the only one of a call has.
     void expect_one() { expects_one_ = true; }
 
@@ -100,7 +106,8 @@ class Call final : public Responder {
 
     // What the connection does.
 
-    // The handler may end the call or ask for a message as soon as it is set.
+    // Charges the call. False: its connection may not hold it.
+    bool admit();
     void set_handler(Handler* handler) { handler_ = handler; }
     void receive(const u8* data, u64 size);
     // The client sends no more.
@@ -121,7 +128,6 @@ class Call final : public Responder {
 
     Call* previous = nullptr;  // of the connection's calls
     Call* next = nullptr;
-    u64 header_bytes = 0;  // as HTTP/2 counts them
 
   private:
     static constexpr u64 PREFIX_BYTES = 5;
@@ -148,6 +154,7 @@ class Call final : public Responder {
     u64 prefix_have_ = 0;
     Message message_;
     u64 message_have_ = 0;
+    bool is_admitted_ = false;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
 

@@ -26,6 +26,7 @@ typedef struct DoorConfig {
     uint64_t batch_bytes_max;
     uint64_t batch_result_bytes_max;
     uint64_t engine_bytes;
+    double receive_seconds_max;
 } DoorConfig;
 
 typedef struct DoorTable {
@@ -48,6 +49,25 @@ typedef struct DoorRefusal {
 
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
 enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
+
+// What happens to a call that Python serves. OPEN comes first. A call ends by `gpkvs_door_finish`, or with CANCELLED, after which
+// it has no other event. Events of a call that Python has finished may still come.
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSE, EVENT_CANCELLED, EVENT_SENT };
+typedef struct DoorEvent {
+    uint64_t call;  // a number that no other call ever has
+    uint64_t kind;
+    // Of OPEN. Headers are lines, "name: value" each; the names of the client's certificate are lines too.
+    uint64_t connection;
+    uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
+    uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
+    const char* path;
+    const char* peer;
+    const char* headers;
+    const char* names;
+    // Of MESSAGE.
+    const uint8_t* message;
+    uint64_t message_bytes;
+} DoorEvent;
 
 // Null where there is no memory. Threads run from the first `listen` on.
 DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
@@ -86,6 +106,19 @@ DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_
 DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
 // Without an engine: everything up to this gate is durable. Any thread.
 DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
+
+// Calls that Python serves, in its event loop's thread. The file can be read while there are events; nobody else reads it.
+DOOR_EXPORT int gpkvs_door_events_file(Door* door);
+// Takes up to `room` of them. What they point to is there until the next call.
+DOOR_EXPORT uint64_t gpkvs_door_events(Door* door, DoorEvent* events, uint64_t room);
+// Lets one message come: a MESSAGE, or the HALF_CLOSE that says that none comes.
+DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next three: 0, or -ENOMEM
+// Sends a response; a SENT says that the connection has taken it.
+DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
+// Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
+DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
+// Counts what Python holds for a connection (a Kind), or holds no more where the number is negative.
+DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 
 // New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of
 // clients, of which every client must show a certificate, or none. A handshake may take `handshake_ns`. Returns 0, or -1

@@ -6,8 +6,10 @@
 
 #include "account.hpp"
 #include "door.h"
+#include "forward.hpp"
 #include "loop.hpp"
 #include "published.hpp"
+#include "service.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
 
@@ -16,6 +18,8 @@ struct Door {
 
     const DoorConfig config;
     door::Account account;
+    door::Forward forward{account};
+    std::unique_ptr<door::Service> service;
     door::Published<door::Tables> tables;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};

@@ -31,6 +31,8 @@ class Http2 final : public Connection {
     const DoorConfig& config() const;
     // The call's client may send so many bytes more, if it may not already.
     void open_window(Call& call, u64 bytes);
+    // How many it may.
+    u64 window(const Call& call) const;
     void submit_headers(Call& call);
     void submit_only_trailers(Call& call);
     void resume(Call& call);
@@ -46,33 +48,41 @@ class Http2 final : public Connection {
     void begin_call(int32_t stream);
     void take_header(Call& call, std::string_view name, std::string_view value);
     void headers_end(Call& call);
-    void refuse_http(int32_t stream, const char* status);
+    void refuse_http(Call& call, const char* status);
+    void frame_begins(const nghttp2_frame_hd& head);
     void frame_came(const nghttp2_frame& frame);
     void frame_left(const nghttp2_frame& frame);
     void stream_closed(int32_t stream);
+    void remove(Call& call);
     ssize_t read_responses(Call& call, u64 room, u32* flags);
     void ping_came();
     void calm(std::string_view why);
-    void go_away_last();
-    void require(int outcome) const;
+    void end_drain();
+    static void require(int outcome);
 
     SessionMemory memory_;
     nghttp2_session* session_ = nullptr;
     Output* output_ = nullptr;  // while it is filled
 
     Call* calls_ = nullptr;  // a list
-    bool is_calmed_ = false;
+    // The headers of a call that come; those of two never mix.
+    struct Opening {
+        u64 bytes = 0;  // as HTTP/2 counts them
+        bool is_post = false, is_grpc = false;
+    } opening_;
 
     // What keeps a client from being a burden.
     const u64 begun_ns_;
     bool has_settings_ = false;
     u64 headers_since_ns_ = NEVER;  // a block of headers that is not whole
-    TokenBucket resets_, idle_frames_;
+    TokenBucket resets_, frames_;
     u64 last_ping_ns_ = 0;
     u32 ping_strikes_ = 0;
+    bool is_calmed_ = false;
+    u64 calmed_ns_ = 0;
 
-    // Whether the client is still there.
-    u64 heard_ns_, asked_ns_ = NEVER;
+    // Whether the client is still there: when it sent something, and when it was asked.
+    u64 heard_ns_, keepalive_ns_ = NEVER;
 
     enum Drain { SERVING, NOTICED, LAST } drain_ = SERVING;
     u64 drain_ns_ = 0;

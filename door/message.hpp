@@ -44,6 +44,13 @@ class Message {
     const u8* data() const { return data_; }
     u64 size() const { return size_; }
 
+    // The server holds the bytes from now on, not the connection. The caller frees them, and gives them back to the server.
+    u8* leave(Account& server) {
+        server.change(kind_, (i64)size_);
+        account_->give(kind_, size_);
+        return release();
+    }
+
     // The caller frees the bytes, and gives them back to the account then.
     u8* release() { return std::exchange(data_, nullptr); }
 
