@@ -50,23 +50,23 @@ typedef struct DoorRefusal {
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
 enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
 
-// What happens to a call that Python serves. OPEN comes first. A call ends by `gpkvs_door_finish`, or with CANCELLED, after which
-// it has no other event. Events of a call that Python has finished may still come.
-enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSE, EVENT_CANCELLED, EVENT_SENT };
+// What happens to a call that Python serves. It begins with OPEN. It ends with OVER, or when Python finishes it; events that
+// were under way then still come.
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER };
 typedef struct DoorEvent {
     uint64_t call;  // a number that no other call ever has
-    uint64_t kind;
-    // Of OPEN. Headers are lines, "name: value" each; the names of the client's certificate are lines too.
+    uint32_t kind;
+    // Of OPEN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
     uint64_t connection;
     uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
     uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
     const char* path;
+    const char* metadata;
     const char* peer;
-    const char* headers;
     const char* names;
     // Of MESSAGE.
-    const uint8_t* message;
-    uint64_t message_bytes;
+    const uint8_t* data;
+    uint64_t bytes;
 } DoorEvent;
 
 // Null where there is no memory. Threads run from the first `listen` on.
@@ -111,7 +111,7 @@ DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
 DOOR_EXPORT int gpkvs_door_events_file(Door* door);
 // Takes up to `room` of them. What they point to is there until the next call.
 DOOR_EXPORT uint64_t gpkvs_door_events(Door* door, DoorEvent* events, uint64_t room);
-// Lets one message come: a MESSAGE, or the HALF_CLOSE that says that none comes.
+// Lets one message come: a MESSAGE, or the HALF_CLOSED that says that none comes.
 DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next three: 0, or -ENOMEM
 // Sends a response; a SENT says that the connection has taken it.
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);

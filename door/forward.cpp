@@ -21,6 +21,11 @@ int wake_up_file() {
 
 }  // namespace
 
+Forwarded::Forwarded(Forward& forward, u64 id, Call& call, Responder& responder)
+    : id(id), forward_(forward), call_(call), responder_(responder) {
+    over_.emplace_back(forward.account_, id, EVENT_OVER);
+}
+
 void Forwarded::message(Message&& message) {
     if (is_asked_) {
         is_asked_ = false;
@@ -32,13 +37,13 @@ void Forwarded::message(Message&& message) {
 
 void Forwarded::half_closed() {
     ends_ = true;
-    if (waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSE);
+    if (waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
 }
 
 void Forwarded::sent() { forward_.tell(id, EVENT_SENT); }
 
 void Forwarded::over() {
-    forward_.tell(id, EVENT_CANCELLED);
+    forward_.tell(std::move(over_));
     forward_.forget(id);
 }
 
@@ -50,7 +55,7 @@ void Forwarded::ask() {
     }
     forward_.tell(id, std::move(waiting_.front()));
     waiting_.pop_front();
-    if (ends_ && waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSE);
+    if (ends_ && waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
 }
 
 Event::Event(Account& account, u64 id, const Call& call)
@@ -77,8 +82,8 @@ u64 Event::opening_bytes(const Call& call) {
 }
 
 DoorEvent Event::view() const {
-    return {call_, kind_, connection_, deadline_ns_, caller_, path_.c_str(),
-            peer_.c_str(), metadata_.c_str(), names_.c_str(), message_, message_bytes_};
+    return {call_, kind_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
+            names_.c_str(), message_, message_bytes_};
 }
 
 Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
@@ -143,6 +148,10 @@ template <class... Arguments>
 void Forward::tell(u64 call, Arguments&&... arguments) {
     std::list<Event> event;
     event.emplace_back(account_, call, std::forward<Arguments>(arguments)...);
+    tell(std::move(event));
+}
+
+void Forward::tell(std::list<Event>&& event) {
     std::lock_guard<std::mutex> guard(mutex_);
     const u64 one = 1;
     if (events_.empty()) (void)!write(file_, &one, sizeof one);
@@ -205,6 +214,19 @@ int gpkvs_door_finish(Door* door, u64 call, int code, const char* text, const ch
 int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
     return in_thread(door, Forward::thread_of(call),
                      [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
+}
+
+int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {
+    for (u64 thread = 0; thread < door->threads.size(); thread++) {
+        const int outcome = in_thread(door, thread, [door, thread, connection, kind, bytes] {
+            Connection* found = door->threads[thread]->find(connection);
+            if (!found) return;
+            if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
+            else found->account.give((Kind)kind, (u64)-bytes);
+        });
+        if (outcome) return outcome;
+    }
+    return 0;
 }
 
 }  // extern "C"

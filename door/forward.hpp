@@ -15,34 +15,6 @@ namespace door {
 class Forward;
 class Thread;
 
-// One of them, in its thread. Whoever feeds it, a call of the wire or native code, tells it of messages and of their end as a
-// call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
-class Forwarded final : public Handler {
-  public:
-    Forwarded(Forward& forward, u64 id, Call& call, Responder& responder)
-        : id(id), forward_(forward), call_(call), responder_(responder) {}
-
-    const u64 id;
-
-    // Messages wait until Python asks for them.
-    void message(Message&& message) override;
-    void half_closed() override;
-    void sent() override;
-    void caller_gone() override {}  // Python knows
-    void over() override;
-
-  private:
-    friend class Forward;
-
-    void ask();
-
-    Forward& forward_;
-    Call& call_;  // whose headers it has
-    Responder& responder_;
-    std::list<Message> waiting_;
-    bool is_asked_ = false, ends_ = false;
-};
-
 // What Python is to be told. Its bytes are charged to the server: they may outlive the connection.
 class Event {
   public:
@@ -66,6 +38,34 @@ class Event {
     std::string path_, peer_, metadata_, names_;
     u8* message_ = nullptr;
     u64 message_bytes_ = 0, charged_bytes_ = 0;
+};
+
+// One of them, in its thread. Whoever feeds it, a call of the wire or native code, tells it of messages and of their end as a
+// call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
+class Forwarded final : public Handler {
+  public:
+    Forwarded(Forward& forward, u64 id, Call& call, Responder& responder);
+
+    const u64 id;
+
+    // Messages wait until Python asks for them.
+    void message(Message&& message) override;
+    void half_closed() override;
+    void sent() override;
+    void caller_gone() override {}  // Python knows
+    void over() override;
+
+  private:
+    friend class Forward;
+
+    void ask();
+
+    Forward& forward_;
+    Call& call_;  // whose headers it has
+    Responder& responder_;
+    std::list<Message> waiting_;
+    bool is_asked_ = false, ends_ = false;
+    std::list<Event> over_;  // made in advance: that must not fail
 };
 
 // All of them.
@@ -111,6 +111,7 @@ class Forward {
 
     template <class... Arguments>
     void tell(u64 call, Arguments&&... arguments);
+    void tell(std::list<Event>&& event);
     void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
     Forwarded* find(u64 call);
 

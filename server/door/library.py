@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ctypes import c_bool, c_char_p, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -117,6 +117,7 @@ class _Event(ctypes.Structure):
         ("kind", c_uint32),
         ("connection", c_uint64),
         ("deadline_ns", c_uint64),
+        ("caller", c_uint64),
         ("path", c_char_p),
         ("metadata", c_char_p),
         ("peer", c_char_p),
@@ -158,6 +159,12 @@ _QUICK: _Functions = {
     "respond": (None, [c_uint64, c_char_p, c_uint64]),
     "finish": (None, [c_uint64, c_int, c_char_p, c_char_p]),
     "charge": (None, [c_uint64, c_int, c_int64]),
+    "ask_for_logins": (None, []),
+    "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
+    "logged_in": (c_int, [c_uint64] * 4),
+    "end_caller": (c_int, [c_uint64]),
+    "forget_certificates": (c_int, []),
+    "close_answered": (c_int, [c_char_p]),
     "set_tls": (c_int, [*[c_char_p, c_uint64] * 3, c_uint64, c_char_p, c_uint64]),
 }
 _ERROR_BYTES = 256
@@ -227,6 +234,31 @@ class Library:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         if self._call["set_tls"](self._door, *files, int(1e9 * handshake_seconds), error, len(error)):
             raise TlsFilesError(error.value.decode())
+
+    def ask_for_logins(self) -> None:
+        """Hand calls to Python whose caller the door does not know; before it listens."""
+        self._call["ask_for_logins"](self._door)
+
+    def set_rights(self, caller: int, tables: Sequence[int], rights: bytes) -> None:
+        """Say which tables, by ascending ids, a caller may read (1), write (2) or both (3)."""
+        self._do("set_rights", caller, (c_uint32 * len(tables))(*tables), rights, len(tables))
+
+    def logged_in(self, call: int, caller: int, end_ns: int, idle_ns: int) -> None:
+        """Say who showed what a call shows, until a moment, and while the door sees it again within `idle_ns`."""
+        self._do("logged_in", call, caller, end_ns, idle_ns)
+
+    def end_caller(self, caller: int) -> None:
+        """Forget a caller; the calls that it makes are handed to Python."""
+        self._do("end_caller", caller)
+
+    def forget_certificates(self) -> None:
+        """Forget who showed which certificate."""
+        self._do("forget_certificates")
+
+    def close_answered(self, peers: Iterable[str]) -> None:
+        """Close connections, by their names, as soon as their requests are answered."""
+        for peer in peers:
+            self._do("close_answered", peer.encode())
 
     def set_tables(self, tables: Iterable[OpenTable]) -> None:
         """Serve these tables from now on."""
@@ -344,6 +376,10 @@ class Library:
         """Count what Python holds for a connection; less, if the size is negative."""
         self._call["charge"](self._door, connection, KINDS.index(kind), size)
 
+    def _do(self, name: str, *arguments: object) -> None:
+        if self._call[name](self._door, *arguments):
+            raise MemoryError
+
 
 def _event_of(event: _Event) -> Event:
     kind = EventKind(event.kind)
@@ -357,6 +393,7 @@ def _event_of(event: _Event) -> Event:
             metadata=_metadata(event.metadata),
             deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
             certificate=tuple(_text(event.names).splitlines()),
+            caller=event.caller,
         )
     message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
     return Event(kind, event.call, opened, message)
