@@ -142,6 +142,9 @@ DOOR_EXPORT int gpkvs_door_forget_certificates(Door* door);
 // Closes a connection, by its name, as soon as its requests are answered.
 DOOR_EXPORT int gpkvs_door_close_answered(Door* door, const char* peer);
 
+// The libraries that the door has, for people. Any thread, without a door.
+DOOR_EXPORT const char* gpkvs_door_versions(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -17,11 +17,11 @@ from gpkvs.native import installed_library
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.door.versions import NAME
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
-_NAME = "_door.so"
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 
@@ -409,7 +409,7 @@ def _metadata(lines: bytes) -> Metadata:
 
 def _path() -> str:
     try:
-        return str(installed_library(_NAME))
+        return str(installed_library(NAME))
     except BackendError:
         raise InvalidArgumentError(
             "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
