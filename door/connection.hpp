@@ -6,7 +6,7 @@
 #include "access.hpp"
 #include "account.hpp"
 #include "output.hpp"
-#include "queue.hpp"
+#include "queue_place.hpp"
 #include "request.hpp"
 #include "transport.hpp"
 #include "watched.hpp"
@@ -22,7 +22,7 @@ class Connection : public Watched {
     virtual ~Connection() = default;
 
     Thread& thread;
-    const std::unique_ptr<Transport> transport;
+    std::unique_ptr<Transport> transport;  // null when it is closed
     ConnectionAccount account;
     Logins logins{account};
     const std::string peer;  // as gRPC writes it: ipv4:1.2.3.4:5
@@ -32,7 +32,8 @@ class Connection : public Watched {
 
     // Bytes came; they are gone when this returns. False: close now.
     virtual bool received(const u8* data, u64 size) = 0;
-    // A request is back: executed and durable, or dropped. It comes back to a closed connection too.
+    // A request is back: executed and durable, or dropped. It comes back to a closed connection too, and is freed here even
+    // where something throws.
     virtual void answered(Request* request) = 0;
     // Append what may be sent now, about Output::LOW_BYTES; called again when that was sent. False: close when all is sent.
     virtual bool fill(Output& output) = 0;
@@ -53,7 +54,7 @@ class Connection : public Watched {
     [[nodiscard]] bool submit(Request* request);
     // `fill` is called soon, and whether there is `wants_input` is asked again.
     void want_fill();
-    // The connection ends soon, whatever it still has to send.
+    // The connection is over, whatever it still has to send. It stays where it is until the end of the round.
     void close();
     bool is_closed() const { return is_closed_; }
 
@@ -64,11 +65,29 @@ class Connection : public Watched {
     friend class Thread;
 
     void ready(u32 events) override;
+    void go_on();
+    void receive();
+    void send();
+    void watch();
+    void tick_if_open();
+
+    // Calls the protocol: where there is no memory, the connection is over.
+    template <class Function>
+    void guard(Function function) {
+        try {
+            function();
+        } catch (const std::bad_alloc&) {
+            close();
+        }
+    }
 
     Output output_;
+    u64 counted_output_ = 0, counted_transport_ = 0;
+    u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
     Connection* next_to_fill_ = nullptr;
+    Connection* next_closed_ = nullptr;
     u64 lent_ = 0;  // requests that are not back
-    u32 watched_events_ = 0;
+    u32 watched_events_;
     bool wants_fill_ = false;
     bool closes_when_sent_ = false;
     bool is_closed_ = false;

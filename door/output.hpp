@@ -20,13 +20,20 @@ class Output {
     const u8* data() const { return bytes_.data() + sent_; }
     u64 size() const { return bytes_.size() - sent_; }
 
+    // What it takes in memory.
+    u64 held_bytes() const { return bytes_.capacity(); }
+
     // The socket took the first bytes. Memory is kept for the next answers only where it is little.
     void sent(u64 size) {
         sent_ += size;
-        if (sent_ < bytes_.size()) return;
-        sent_ = 0;
-        bytes_.clear();
-        if (bytes_.capacity() > KEPT_BYTES) std::vector<u8>().swap(bytes_);
+        if (sent_ == bytes_.size()) {
+            bytes_.clear();
+            sent_ = 0;
+            if (bytes_.capacity() > KEPT_BYTES) std::vector<u8>().swap(bytes_);
+        } else if (sent_ >= LOW_BYTES) {
+            bytes_.erase(bytes_.begin(), bytes_.begin() + (long)sent_);
+            sent_ = 0;
+        }
     }
 
   private:

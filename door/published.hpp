@@ -1,4 +1,4 @@
-// A value that one thread replaces whole and others read: they see it as it was or as it is.
+// A value that one thread replaces whole and others read: they see it as it was or as it is. Null until there is one.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -21,7 +21,7 @@ class Published {
     template <class> friend class Reader;
 
     mutable std::mutex mutex_;
-    std::shared_ptr<const Value> value_ = std::make_shared<const Value>();
+    std::shared_ptr<const Value> value_;
     std::atomic<u64> version_{1};
 };
 

@@ -24,7 +24,7 @@ enum Outcome {
     DONE,
     CANCELLED,
     EXPIRED,  // the deadline passed while it waited
-    NO_ROOM,  // it reads, and its connection holds more than it may: what it reads would come on top
+    NO_ROOM,  // of memory: its connection holds more than it may, and what it reads would come on top
     REFUSED,  // `refusal` says why
     GONE      // its table is: hand it on
 };

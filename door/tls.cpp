@@ -28,6 +28,7 @@ struct Free {
     void operator()(BIO* one) const { BIO_free(one); }
     void operator()(X509* one) const { X509_free(one); }
     void operator()(EVP_PKEY* one) const { EVP_PKEY_free(one); }
+    void operator()(SSL* one) const { SSL_free(one); }
     void operator()(SSL_CTX* one) const { SSL_CTX_free(one); }
     void operator()(GENERAL_NAMES* one) const { GENERAL_NAMES_free(one); }
 };
@@ -106,6 +107,8 @@ bool set_up(SSL_CTX* context) {
     // What is written may lie elsewhere, or be more, when it is written again. Idle connections keep no buffers.
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+    // A client that changes its keys over and over gets no more time than one that sends something.
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_max_cert_list(context, CLIENT_CHAIN_BYTES_MAX);
     SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
@@ -161,22 +164,18 @@ TlsContext::TlsContext(std::string_view chain, std::string_view key, std::string
 }
 
 std::unique_ptr<Transport> TlsContext::accept(int file, bool is_http2) const {
-    if (!context_) return std::make_unique<PlainTransport>(file);
-    SSL* ssl = SSL_new(context_);
-    if (!ssl) {
-        close(file);
-        throw std::bad_alloc();
-    }
-    return std::make_unique<TlsTransport>(file, ssl, is_http2, now_ns() + handshake_ns_);
+    Owned<SSL> ssl(SSL_new(context_));
+    if (!ssl || SSL_set_fd(ssl.get(), file) != 1) return nullptr;
+    std::unique_ptr<Transport> made(new (std::nothrow)
+                                        TlsTransport(file, ssl.get(), is_http2, now_ns() + handshake_ns_));
+    if (made) ssl.release();
+    return made;
 }
 
 TlsTransport::TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns)
     : Transport(file), ssl_(ssl), late_ns_(late_ns) {
     SSL_set_app_data(ssl, is_http2 ? this : nullptr);
     SSL_set_accept_state(ssl);
-    if (SSL_set_fd(ssl, file) == 1) return;
-    SSL_free(ssl);
-    throw std::bad_alloc();
 }
 
 TlsTransport::~TlsTransport() {
@@ -190,7 +189,11 @@ long TlsTransport::read(u8* to, u64 size) {
     wants_write_ = false;
     ERR_clear_error();
     size_t done;
-    return SSL_read_ex(ssl_, to, size, &done) ? (long)done : outcome(0);
+    has_more_ = false;
+    if (!SSL_read_ex(ssl_, to, size, &done)) return outcome(0);
+    // After a full record another one is likely to be there.
+    has_more_ = done == SSL3_RT_MAX_PLAIN_LENGTH || SSL_pending(ssl_) > 0;
+    return (long)done;
 }
 
 long TlsTransport::write(const u8* from, u64 size) {

@@ -14,32 +14,31 @@ namespace door {
 // What handshakes are made of. Connections keep what they began with, and OpenSSL frees it with the last of them.
 class TlsContext {
   public:
-    // No TLS.
-    TlsContext() = default;
     // Takes the server's chain of certificates and its key as PEM, and the CAs of clients: without any, no client is
     // asked for a certificate. A handshake may take `handshake_ns`. std::runtime_error says why not.
     TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca, u64 handshake_ns);
     ~TlsContext() { SSL_CTX_free(context_); }
     TlsContext(const TlsContext&) = delete;
 
-    // Takes the socket of a new connection, plain without TLS. A client that speaks HTTP/2 must say so by ALPN.
-    // std::bad_alloc, which closes the socket.
+    // Takes the socket of a new connection. A client that speaks HTTP/2 must say so by ALPN. Null without memory: the
+    // socket is still the caller's then.
     std::unique_ptr<Transport> accept(int file, bool is_http2) const;
 
   private:
-    SSL_CTX* context_ = nullptr;
-    u64 handshake_ns_ = NEVER;
+    SSL_CTX* context_;
+    const u64 handshake_ns_;
 };
 
 // The bytes of one connection inside TLS. Its handshake goes on whenever somebody reads or writes.
 class TlsTransport : public Transport {
   public:
-    // Takes both. std::bad_alloc.
+    // Takes both; `late_ns` is when the handshake takes too long.
     TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns);
     ~TlsTransport() override;
 
     long read(u8* to, u64 size) override;
     long write(const u8* from, u64 size) override;
+    bool has_more() const override { return has_more_; }
     bool wants_write() const override { return wants_write_; }
     bool is_ready() const override { return state_ == READY; }
     const std::vector<std::string>& names() const override { return names_; }
@@ -55,7 +54,7 @@ class TlsTransport : public Transport {
     SSL* const ssl_;
     const u64 late_ns_;
     State state_ = SHAKING;
-    bool wants_write_ = false;
+    bool has_more_ = false, wants_write_ = false;
     std::vector<std::string> names_;
 };
 

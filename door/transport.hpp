@@ -22,7 +22,9 @@ class Transport {
     // How many bytes were read or written; 0: none now, -1: the connection is over.
     virtual long read(u8* to, u64 size) = 0;
     virtual long write(const u8* from, u64 size) = 0;
-    // Whether the last call waits until the socket can be written.
+    // Whether bytes may be there that were taken from the socket and not read: `read` is called again without waiting.
+    virtual bool has_more() const = 0;
+    // Whether one of the last calls waits until the socket can be written.
     virtual bool wants_write() const = 0;
     // Whether bytes of the client's may be read and written: a handshake is done.
     virtual bool is_ready() const = 0;
@@ -53,6 +55,7 @@ class PlainTransport : public Transport {
         return bytes >= 0 ? bytes : outcome_of_error();
     }
 
+    bool has_more() const override { return false; }
     bool wants_write() const override { return wants_write_; }
     bool is_ready() const override { return true; }
     const std::vector<std::string>& names() const override { return names_; }
