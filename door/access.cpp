@@ -146,6 +146,8 @@ bool may(const Call& call, u32 table, u8 needed) {
 
 }  // namespace door
 
+using namespace door;
+
 namespace {
 
 // Runs something in every thread of connections.
@@ -163,21 +165,31 @@ int tell_all(Door* door, const Function& function) try {
 void gpkvs_door_ask_for_logins(Door* door) { door->asks_for_logins = true; }
 
 int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights, uint64_t n) try {
-    const auto made = std::make_shared<const door::Rights>(tables, rights, n);
-    return tell_all(door, [caller, made](door::Thread& thread) { thread.callers.set_rights(caller, made); });
+    const auto made = std::make_shared<const Rights>(tables, rights, n);
+    return tell_all(door, [caller, made](Thread& thread) { thread.callers.set_rights(caller, made); });
 } catch (const std::bad_alloc&) {
     return -ENOMEM;
 }
 
 int gpkvs_door_end_caller(Door* door, uint64_t caller) {
-    return tell_all(door, [caller](door::Thread& thread) {
+    return tell_all(door, [caller](Thread& thread) {
         thread.callers.end(caller);
-        for (const auto& [id, connection] : thread.all()) connection->callers_changed();
+        thread.for_open([](Connection& connection) { connection.callers_changed(); });
     });
 }
 
 int gpkvs_door_forget_certificates(Door* door) {
-    return tell_all(door, [](door::Thread& thread) {
-        for (const auto& [id, connection] : thread.all()) connection->logins.forget_certificate();
+    return tell_all(door, [](Thread& thread) {
+        thread.for_open([](Connection& connection) { connection.logins.forget_certificate(); });
     });
+}
+
+int gpkvs_door_close_answered(Door* door, const char* peer) try {
+    return tell_all(door, [name = std::string(peer)](Thread& thread) {
+        thread.for_open([&](Connection& connection) {
+            if (connection.peer == name) connection.close_answered();
+        });
+    });
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
 }

@@ -9,13 +9,10 @@
 
 #include "../gpkvs/kernels/engine_batch.h"
 #include "../gpkvs/kernels/fatal_line.hpp"
+#include "operations.hpp"
 #include "request.hpp"
 
 namespace door {
-
-// The numbers of the protocol (gpkvs/batch.py).
-enum Op : u8 { GET = 1, SET = 2, DELETE = 3, EXISTS = 4 };
-enum Status : u8 { OK = 0, NOT_FOUND = 1, CORRUPT = 2 };
 
 [[noreturn]] inline void end_after_mismatch(const char* what, u64 expected, u64 found) {
     FatalLine line;
@@ -69,9 +66,9 @@ class BatchColumns {
     static void check(const Request& request) {
         u64 counts[256] = {};
         for (u64 i = 0; i < request.n; i++) counts[request.ops[i]]++;
-        require_equal("GETs", request.gets, counts[GET]);
-        require_equal("SETs", request.sets, counts[SET]);
-        require_equal("operations", request.n, counts[GET] + counts[SET] + counts[DELETE] + counts[EXISTS]);
+        require_equal("GETs", request.gets, counts[op::GET]);
+        require_equal("SETs", request.sets, counts[op::SET]);
+        require_equal("operations", request.n, counts[op::GET] + counts[op::SET] + counts[op::DELETE] + counts[op::EXISTS]);
         require_equal("bytes of keys", request.key_bytes, sum(request.key_lengths, request.n, request.key_size));
         require_equal("bytes of values", request.value_bytes, sum(request.value_lengths, request.sets, request.value_size));
     }

@@ -32,6 +32,7 @@ bool Connection::submit(Request* request) {
     (thread.submitted_first_ ? thread.submitted_last_->next : thread.submitted_first_) = request;
     thread.submitted_last_ = request;
     lent_++;
+    thread.door.requests++;
     return true;
 }
 
@@ -112,6 +113,7 @@ void Connection::watch() {
 void Connection::tick_if_open() {
     if (is_closed_) return;
     if (transport->is_late(thread.now()) || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
+    if (closes_when_answered_ && !lent_ && !wants_fill_ && !output_.size()) return close();
     guard([this] { tick(thread.now()); });
 }
 

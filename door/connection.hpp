@@ -56,6 +56,8 @@ class Connection : public Watched {
     void want_fill();
     // The connection is over, whatever it still has to send. It stays where it is until the end of the round.
     void close();
+    // It is over when its requests are answered and all is sent.
+    void close_answered() { closes_when_answered_ = true; }
     bool is_closed() const { return is_closed_; }
 
     // Its place in the queue; only the queue touches it.
@@ -89,7 +91,7 @@ class Connection : public Watched {
     u64 lent_ = 0;  // requests that are not back
     u32 watched_events_;
     bool wants_fill_ = false;
-    bool closes_when_sent_ = false;
+    bool closes_when_sent_ = false, closes_when_answered_ = false;
     bool is_closed_ = false;
 };
 

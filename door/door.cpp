@@ -40,14 +40,15 @@ Door::~Door() {
 void Door::give_back(Request* first) {
     Request* firsts[THREADS_MAX] = {};
     Request* lasts[THREADS_MAX] = {};
-    while (first) {
-        Request* const next = first->next;
+    u64 given_back = 0;
+    for (Request* next; first; first = next, given_back++) {
+        next = first->next;
         const u32 number = first->connection->thread.number;
         first->next = nullptr;
         (firsts[number] ? lasts[number]->next : firsts[number]) = first;
         lasts[number] = first;
-        first = next;
     }
+    requests -= given_back;
     for (const auto& thread : threads)
         if (firsts[thread->number]) thread->post_answered(firsts[thread->number], lasts[thread->number]);
 }
@@ -149,6 +150,10 @@ void gpkvs_door_shut(Door* door, const DoorRefusal* refusal) {
     door->is_open = false;
     if (refusal) door->turn.refuse_waiting(copy_of(*refusal));
 }
+
+u64 gpkvs_door_waiting(Door* door) { return door->queue.requests(); }
+u64 gpkvs_door_requests(Door* door) { return door->requests; }
+u64 gpkvs_door_held(Door* door, int kind) { return door->account.bytes((Kind)kind); }
 
 void gpkvs_door_drain(Door* door) {
     door->stop_listening();

@@ -69,9 +69,9 @@ typedef struct DoorEvent {
     uint64_t bytes;
 } DoorEvent;
 
-// Null where there is no memory. Threads run from the first `listen` on.
+// Null where there is no memory, or the system gives no more threads or files.
 DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
-// Stops it first. No other thread may be inside the door, nor come.
+// Stops it first, and ends its threads. No other thread may be inside the door, nor come.
 DOOR_EXPORT void gpkvs_door_delete(Door* door);
 // Returns the port, or -errno. Any thread.
 DOOR_EXPORT int gpkvs_door_listen(Door* door, const char* host, uint16_t port, int protocol);
@@ -80,12 +80,17 @@ DOOR_EXPORT int gpkvs_door_set_tables(Door* door, const DoorTable* tables, uint6
 
 // Requests are taken from now on. Before, and while the door is shut, all calls are forwarded. Any thread.
 DOOR_EXPORT void gpkvs_door_open(Door* door);
-// Requests that wait are refused so. Any thread.
+// With a refusal, requests that wait are refused so, until the door is opened again; a turn does it. Any thread.
 DOOR_EXPORT void gpkvs_door_shut(Door* door, const DoorRefusal* refusal);
+// How many requests wait to get into a batch; how many are not answered. Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_waiting(Door* door);
+DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
+// The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
 // No new connections; those that are there end when their clients have their answers. Any thread.
 DOOR_EXPORT void gpkvs_door_drain(Door* door);
 DOOR_EXPORT uint64_t gpkvs_door_connections(Door* door);
-// Closes all connections and ends the threads; the turn ends with TURN_STOPPED. Any thread but the engine's.
+// Closes all connections; turns end with TURN_STOPPED. Any thread, between a turn and its answer too.
 DOOR_EXPORT void gpkvs_door_stop(Door* door);
 
 // The engine's thread. Without an engine every batch is left. Null takes the engine away.

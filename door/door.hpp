@@ -36,14 +36,15 @@ struct Door {
 
     const DoorConfig config;
     door::Account account;
+    door::EngineStats engine_stats;
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;
-    door::EngineStats engine_stats;
     door::Published<door::Tables> tables;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};
     bool asks_for_logins = false;  // before it listens
     std::atomic<uint64_t> next_connection_id{1};
+    std::atomic<uint64_t> requests{0};  // that are not answered
     door::Queue queue;
     door::Gates gates;
     door::Turn turn;

@@ -114,8 +114,12 @@ Connection* Thread::find(u64 id) const {
 
 void Thread::drain() {
     is_draining_ = true;
+    for_open([](Connection& connection) { connection.drain(); });
+}
+
+void Thread::for_open(const std::function<void(Connection&)>& work) {
     for (const auto& [id, connection] : connections_)
-        if (!connection->is_closed_) connection->guard([&] { connection->drain(); });
+        if (!connection->is_closed_) connection->guard([&] { work(*connection); });
 }
 
 void Thread::close_all() {

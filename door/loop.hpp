@@ -51,6 +51,8 @@ class Thread {
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.
     Connection* find(u64 id) const;
+    // Does this with each that is open.
+    void for_open(const std::function<void(Connection&)>& work);
     void drain();
     void close_all();
 

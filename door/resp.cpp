@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "batch_columns.hpp"
 #include "door.hpp"
+#include "operations.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -25,9 +25,9 @@ const char* const TABLE = "default";
 constexpr u64 NAME_BYTES_MAX = 128;  // of a command that is not known, in its refusal
 
 const RespCommand COMMANDS[] = {
-    {"ping", 0, Form::PONG, 1, 2},          {"get", GET, Form::VALUE, 2, 2},
-    {"set", SET, Form::OK, 3, NEVER},       {"del", DELETE, Form::COUNT, 2, NEVER},
-    {"exists", EXISTS, Form::COUNT, 2, NEVER},
+    {"ping", 0, Form::PONG, 1, 2},          {"get", op::GET, Form::VALUE, 2, 2},
+    {"set", op::SET, Form::OK, 3, NEVER},       {"del", op::DELETE, Form::COUNT, 2, NEVER},
+    {"exists", op::EXISTS, Form::COUNT, 2, NEVER},
 };
 
 std::string text_of(const Word& word, u64 bytes_max = NEVER) {
@@ -93,12 +93,12 @@ std::string error_of(const Request& request) {
 template <class To>
 void append_answer(const Request& request, Form form, To& to) {
     if (request.outcome != DONE) return append_text(error_of(request), to);
-    const u8* const status = request.status();
+    const u8* const results = request.status();
     if (form == Form::OK) return append_text("+OK\r\n", to);
     if (form == Form::COUNT)
-        return append_text(":" + std::to_string(std::count(status, status + request.n, OK)) + "\r\n", to);
-    if (*status == OK) return append_bulk(request.result_values(), request.result_value_bytes, to);
-    if (*status == NOT_FOUND) return append_text("$-1\r\n", to);
+        return append_text(":" + std::to_string(std::count(results, results + request.n, status::OK)) + "\r\n", to);
+    if (*results == status::OK) return append_bulk(request.result_values(), request.result_value_bytes, to);
+    if (*results == status::NOT_FOUND) return append_text("$-1\r\n", to);
     append_text(error("ERR the record fails its checksum, so no value is returned: run gpkvs check"), to);
 }
 
@@ -183,7 +183,7 @@ std::string RespConnection::request(const RespCommand& command) {
     const std::vector<Word>& words = parser_.words;
     const Table* const table = thread.door.is_open && thread.tables() ? thread.tables()->find(TABLE) : nullptr;
     if (!table) return "LOADING the server does not serve: try again";
-    const bool has_value = command.op == SET;
+    const bool has_value = command.op == op::SET;
     const u64 n = words.size() - 1 - has_value;
     if (n > table->request_ops_max)
         return "ERR " + grouped(n) + " keys, allowed are " + grouped(table->request_ops_max) + " (request_ops_max): split it";
@@ -203,7 +203,7 @@ std::string RespConnection::request(const RespCommand& command) {
     request.call = call;
     request.table_id = table->id;
     request.n = n;
-    request.gets = command.op == GET;
+    request.gets = command.op == op::GET;
     request.sets = has_value;
     u8* at = (u8*)(call + 1);
     request.key_lengths = at;

@@ -141,10 +141,9 @@ _SLOW: _Functions = {
 _QUICK: _Functions = {
     "set_tables": (c_int, [ctypes.POINTER(_Table), c_uint64]),
     "open": (None, []),
-    "shut": (None, []),
-    "abandon": (None, [_REFUSAL]),
-    "requests": (c_uint64, []),
+    "shut": (None, [_REFUSAL]),
     "held": (c_uint64, [c_int]),
+    "waiting": (c_uint64, []),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -155,10 +154,10 @@ _QUICK: _Functions = {
     "durable": (None, [c_uint64]),
     "events_file": (c_int, []),
     "events": (c_uint64, [ctypes.POINTER(_Event), c_uint64]),
-    "ask": (None, [c_uint64]),
-    "respond": (None, [c_uint64, c_char_p, c_uint64]),
-    "finish": (None, [c_uint64, c_int, c_char_p, c_char_p]),
-    "charge": (None, [c_uint64, c_int, c_int64]),
+    "ask": (c_int, [c_uint64]),
+    "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
+    "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
+    "charge": (c_int, [c_uint64, c_int, c_int64]),
     "ask_for_logins": (None, []),
     "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
     "logged_in": (c_int, [c_uint64] * 4),
@@ -241,24 +240,24 @@ class Library:
 
     def set_rights(self, caller: int, tables: Sequence[int], rights: bytes) -> None:
         """Say which tables, by ascending ids, a caller may read (1), write (2) or both (3)."""
-        self._do("set_rights", caller, (c_uint32 * len(tables))(*tables), rights, len(tables))
+        _require(self._call["set_rights"](self._door, caller, (c_uint32 * len(tables))(*tables), rights, len(tables)))
 
     def logged_in(self, call: int, caller: int, end_ns: int, idle_ns: int) -> None:
         """Say who showed what a call shows, until a moment, and while the door sees it again within `idle_ns`."""
-        self._do("logged_in", call, caller, end_ns, idle_ns)
+        _require(self._call["logged_in"](self._door, call, caller, end_ns, idle_ns))
 
     def end_caller(self, caller: int) -> None:
         """Forget a caller; the calls that it makes are handed to Python."""
-        self._do("end_caller", caller)
+        _require(self._call["end_caller"](self._door, caller))
 
     def forget_certificates(self) -> None:
         """Forget who showed which certificate."""
-        self._do("forget_certificates")
+        _require(self._call["forget_certificates"](self._door))
 
     def close_answered(self, peers: Iterable[str]) -> None:
         """Close connections, by their names, as soon as their requests are answered."""
         for peer in peers:
-            self._do("close_answered", peer.encode())
+            _require(self._call["close_answered"](self._door, peer.encode()))
 
     def set_tables(self, tables: Iterable[OpenTable]) -> None:
         """Serve these tables from now on."""
@@ -274,8 +273,7 @@ class Library:
             )
             for table in tables
         ]
-        if self._call["set_tables"](self._door, (_Table * len(rows))(*rows), len(rows)):
-            raise MemoryError
+        _require(self._call["set_tables"](self._door, (_Table * len(rows))(*rows), len(rows)))
 
     def open(self) -> None:
         """Take requests from now on."""
@@ -283,15 +281,15 @@ class Library:
 
     def shut(self) -> None:
         """Take none any more; those that wait are still executed."""
-        self._call["shut"](self._door)
+        self._call["shut"](self._door, None)
 
     def abandon(self, refusal: Refusal) -> None:
         """Refuse those that wait."""
-        self._call["abandon"](self._door, _packed(refusal))
+        self._call["shut"](self._door, _packed(refusal))
 
-    def requests(self) -> int:
-        """Return how many requests are not answered yet."""
-        return int(self._call["requests"](self._door))
+    def waiting(self) -> int:
+        """Return how many requests wait to get into a batch."""
+        return int(self._call["waiting"](self._door))
 
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""
@@ -361,24 +359,25 @@ class Library:
 
     def ask(self, call: int) -> None:
         """Let the next message of a call come."""
-        self._call["ask"](self._door, call)
+        _require(self._call["ask"](self._door, call))
 
     def respond(self, call: int, message: bytes) -> None:
         """Send a message."""
-        self._call["respond"](self._door, call, message, len(message))
+        _require(self._call["respond"](self._door, call, message, len(message)))
 
     def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
         """End a call."""
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
-        self._call["finish"](self._door, call, code, text.encode(), lines.encode())
+        _require(self._call["finish"](self._door, call, code, text.encode(), lines.encode()))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""
-        self._call["charge"](self._door, connection, KINDS.index(kind), size)
+        _require(self._call["charge"](self._door, connection, KINDS.index(kind), size))
 
-    def _do(self, name: str, *arguments: object) -> None:
-        if self._call[name](self._door, *arguments):
-            raise MemoryError
+
+def _require(outcome: int) -> None:
+    if outcome:
+        raise MemoryError
 
 
 def _event_of(event: _Event) -> Event:
@@ -392,7 +391,7 @@ def _event_of(event: _Event) -> Event:
             peer=_text(event.peer),
             metadata=_metadata(event.metadata),
             deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
-            certificate=tuple(_text(event.names).splitlines()),
+            certificate=tuple(_text(event.names).split("\n")[:-1]),
             caller=event.caller,
         )
     message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""

@@ -135,7 +135,7 @@ class NativeDoor:
 
     def queue_requests(self) -> int:
         """Return how many requests of the door wait."""
-        return self._library.requests()
+        return self._library.waiting()
 
     def shut(self, error: GpkvsError) -> None:
         """Hand new calls to Python, which refuses them; end those that wait for a message."""
@@ -147,7 +147,7 @@ class NativeDoor:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in the door."""
-        while self._library.requests():  # noqa: ASYNC110 - another thread answers them
+        while self._library.held_bytes("requests"):  # noqa: ASYNC110 - another thread answers them
             await asyncio.sleep(_LOOK_SECONDS)
 
     def abandon(self) -> None:
