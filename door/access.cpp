@@ -19,7 +19,7 @@ Rights::Rights(const u32* tables, const u8* rights, u64 n) {
 
 bool Rights::allow(u32 table, u8 rights) const {
     const auto found = std::lower_bound(words_.begin(), words_.end(), (u64)table << 2);
-    return found != words_.end() && *found >> 2 == table && (*found & rights) == rights;
+    return rights && found != words_.end() && *found >> 2 == table && (*found & rights) == rights;
 }
 
 std::shared_ptr<Caller> Logins::use(const Shown& shown, u64 now_ns) {
@@ -138,10 +138,6 @@ void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns) {
     if (!known || call.shown == NOTHING) return;
     call.caller = known;
     call.connection.logins.note(call.shown, known, end_ns, idle_ns, thread.now());
-}
-
-bool may(const Call& call, u32 table, u8 needed) {
-    return !call.connection.thread.door.asks_for_logins || (call.caller && call.caller->may(table, needed));
 }
 
 }  // namespace door

@@ -22,6 +22,7 @@ class Rights {
     // Takes the ids of the tables, ascending, and what each allows. std::bad_alloc.
     Rights(const u32* tables, const u8* rights, u64 n);
 
+    // Whether all of these are there; not, if none is asked for.
     bool allow(u32 table, u8 rights) const;
 
   private:
@@ -117,8 +118,5 @@ bool knows_caller(Call& call);
 
 // Python says who makes a forwarded call, and for how long that counts (`Logins::note`).
 void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns);
-
-// Whether the caller of a call may do this. If not, Python has to say so, or to find out.
-bool may(const Call& call, u32 table, u8 needed);
 
 }  // namespace door

@@ -16,7 +16,15 @@ class Output;
 struct Request;
 
 // Codes of gRPC that the door itself ends calls with.
-enum Code { OK = 0, DEADLINE_EXCEEDED = 4, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12, INTERNAL = 13, UNAVAILABLE = 14 };
+enum Code {
+    OK = 0,
+    DEADLINE_EXCEEDED = 4,
+    NOT_FOUND = 5,
+    RESOURCE_EXHAUSTED = 8,
+    UNIMPLEMENTED = 12,
+    INTERNAL = 13,
+    UNAVAILABLE = 14
+};
 
 // What a client may send of a stream unasked, and what a call is charged for: that and itself.
 constexpr u64 WINDOW_BYTES = 16 << 10;

@@ -19,6 +19,7 @@ typedef struct DoorConfig {
     uint64_t connections_max;
     uint64_t clients_bytes_max;
     uint64_t message_bytes_max;
+    uint64_t stream_requests_max;
     uint64_t stream_bytes_max;
     uint64_t receive_bytes_max;
     uint64_t queue_requests_max;

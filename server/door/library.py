@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Sequence
-from ctypes import c_bool, c_char_p, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_double, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ class _Config(ctypes.Structure):
             "batch_result_bytes_max",
             "engine_bytes",
         )
-    ]
+    ] + [("receive_seconds_max", c_double)]
 
 
 class _Table(ctypes.Structure):
@@ -197,6 +197,7 @@ class Library:
                 batch_bytes_max=bounds.config.batch_bytes_max,
                 batch_result_bytes_max=bounds.batch_result_bytes_max,
                 engine_bytes=bounds.engine_bytes,
+                receive_seconds_max=config.receive_seconds_max,
             )
         )
         if not self._door:
