@@ -32,7 +32,7 @@ bool may(const Call& call, u32 table, const Request& request) {
     if (!call.connection.thread.door.asks_for_logins) return true;
     u8 needed = 0;
     for (u64 at = 0; at < request.n; at++)
-        needed |= request.ops[at] == GET || request.ops[at] == EXISTS ? MAY_READ : MAY_WRITE;
+        needed |= request.ops[at] == op::GET || request.ops[at] == op::EXISTS ? MAY_READ : MAY_WRITE;
     return call.caller->may(table, needed);
 }
 
