@@ -36,9 +36,9 @@ struct Door {
 
     const DoorConfig config;
     door::Account account;
-    door::EngineStats engine_stats;
     door::Forward forward{account};
-    std::unique_ptr<door::Service> service;
+    std::unique_ptr<door::Service> service;  // null: Python serves all calls
+    door::EngineStats engine_stats;
     door::Published<door::Tables> tables;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};

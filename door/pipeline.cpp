@@ -78,7 +78,7 @@ void Pipeline::answered(Request* back) {
     advance();
 }
 
-ConnectionAccount& Pipeline::account() { return call_->account(); }
+Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
     InFlight& request = *pythons_.front();

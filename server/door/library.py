@@ -25,7 +25,12 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 
-GRPC, RESP = 0, 1  # enum DoorProtocol
+
+class Protocol(IntEnum):
+    """What a port speaks (``enum DoorProtocol``)."""
+
+    GRPC = 0
+    RESP = 1
 
 
 class Turn(IntEnum):
@@ -144,6 +149,7 @@ _QUICK: _Functions = {
     "shut": (None, [_REFUSAL]),
     "held": (c_uint64, [c_int]),
     "waiting": (c_uint64, []),
+    "requests": (c_uint64, []),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -209,7 +215,7 @@ class Library:
         """Stop the door and free it; no other thread may come any more."""
         self._call["delete"](self._door)
 
-    def listen(self, host: str, port: int, protocol: int = GRPC) -> int:
+    def listen(self, host: str, port: int, protocol: Protocol) -> int:
         """Open a port; return it.
 
         Raises
@@ -291,6 +297,10 @@ class Library:
     def waiting(self) -> int:
         """Return how many requests wait to get into a batch."""
         return int(self._call["waiting"](self._door))
+
+    def requests(self) -> int:
+        """Return how many requests are not answered."""
+        return int(self._call["requests"](self._door))
 
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""

@@ -22,7 +22,7 @@ from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.door.library import Event, EventKind, Library, Refusal
+from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
@@ -111,7 +111,7 @@ class NativeDoor:
         host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
         self._loop.add_reader(self._library.events_file(), self._take_events)
         try:
-            port = self._library.listen(str(host), address.port)
+            port = self._library.listen(str(host), address.port, Protocol.GRPC)
         except OSError as error:  # taken between the two
             raise ListenError(f"cannot listen on {address} (listen): {error.strerror}") from error
         return replace(address, port=port)
@@ -147,7 +147,7 @@ class NativeDoor:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in the door."""
-        while self._library.held_bytes("requests"):  # noqa: ASYNC110 - another thread answers them
+        while self._library.requests():  # noqa: ASYNC110 - another thread answers them
             await asyncio.sleep(_LOOK_SECONDS)
 
     def abandon(self) -> None:
