@@ -52,7 +52,7 @@ KvRequest::~KvRequest() { drop(); }
 bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
-    const Table* const table = thread.tables()->find(name_of(said_));
+    const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
     table_id = table->id;
     table_ = *table;

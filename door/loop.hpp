@@ -43,8 +43,7 @@ class Thread {
     Callers callers;
     // The time at which this round began.
     u64 now() const { return now_; }
-    // Null until there are some.
-    const std::shared_ptr<const Tables>& tables() { return tables_.now(); }
+    const Tables& tables() { return *tables_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
     // Takes over a connection that was expected.

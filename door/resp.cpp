@@ -181,7 +181,7 @@ void RespConnection::execute() {
 // Lends the command to the engine. Returns why not, or "".
 std::string RespConnection::request(const RespCommand& command) {
     const std::vector<Word>& words = parser_.words;
-    const Table* const table = thread.door.is_open && thread.tables() ? thread.tables()->find(TABLE) : nullptr;
+    const Table* const table = thread.door.is_open ? thread.tables().find(TABLE) : nullptr;
     if (!table) return "LOADING the server does not serve: try again";
     const bool has_value = command.op == op::SET;
     const u64 n = words.size() - 1 - has_value;

@@ -99,7 +99,7 @@ Verdict Turn::judge(Request* request, u64 now) {
         request->refusal = refusal_.now();
         return drop(request, REFUSED);
     }
-    if (!tables_.now() || !tables_.now()->find(request->table_id)) return drop(request, GONE);
+    if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
     if (request->gets && !request->connection->account.has_room(0)) return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
