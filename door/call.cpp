@@ -45,6 +45,7 @@ Connection& Call::responds_over() { return connection; }
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;
+    progress_ns_ = connection.now();
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
     else invite();
@@ -88,8 +89,8 @@ void Call::forward(Message&& first) {
 }
 
 void Call::receive(const u8* data, u64 size) {
-    progress_ns_ = connection.now();
     if (!handler_) return;
+    progress_ns_ = connection.now();
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
 }
@@ -101,7 +102,8 @@ void Call::half_close() {
 
 void Call::tick(u64 now_ns) {
     if (now_ns >= deadline_ns) {
-        if (is_finished_) connection.reset(*this);
+        deadline_ns = NEVER;
+        if (is_finished_) drop_responses();
         else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
     } else if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
@@ -233,6 +235,13 @@ void Call::drop_input() {
     connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
     std::string().swap(unread_);
     message_ = Message();
+}
+
+// The client did not take them in time.
+void Call::drop_responses() {
+    connection.reset(*this);
+    responses_.clear();
+    unsent_bytes_ = sent_ = 0;
 }
 
 void Call::wake() {

@@ -153,6 +153,7 @@ class Call final : public Responder {
     void invite();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
+    void drop_responses();
     void wake();
 
     Handler* handler_ = nullptr;
