@@ -11,9 +11,6 @@ namespace door {
 
 namespace {
 
-// A client that has begun a message must go on with it.
-constexpr u64 STALL_NS = 10ull * 1000 * 1000 * 1000;
-
 std::string seconds_text(double seconds) {
     char text[32];
     snprintf(text, sizeof text, "%g", seconds);
@@ -33,10 +30,15 @@ Call::Call(Http2& connection, int32_t stream)
 
 Call::~Call() {
     drop_input();
-    if (is_admitted_) connection.account.give(CALLS, CALL_BYTES);
+    connection.account.give(CALLS, charged_bytes_);
 }
 
-bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
+bool Call::admit() {
+    const u64 bytes = CALL_BYTES + path.size() + metadata.size();
+    if (!connection.account.admit(CALLS, bytes)) return false;
+    charged_bytes_ = bytes;
+    return true;
+}
 
 ConnectionAccount& Call::account() { return connection.account; }
 
@@ -111,7 +113,7 @@ void Call::tick(u64 now_ns) {
                     "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                         " s (--receive-seconds-max)",
                     NOT_EXECUTED});
-        } else if (prefix_have_ && now_ns > progress_ns_ + STALL_NS) {
+        } else if (prefix_have_ && now_ns > progress_ns_ + connection.patience().message_ns) {
             refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }

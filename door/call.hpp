@@ -165,7 +165,7 @@ class Call final : public Responder {
     u64 prefix_have_ = 0;
     Message message_;
     u64 message_have_ = 0;
-    bool is_admitted_ = false;
+    u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
 
