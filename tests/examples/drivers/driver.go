@@ -64,7 +64,7 @@ func do(client *Client, one ask) map[string]any {
 	case "get":
 		var value []byte
 		if value, outcome["found"], err = client.Get(ctx, one.Key); outcome["found"] == true {
-			outcome["value"] = value
+			outcome["value"] = append([]byte{}, value...) // JSON has null for a nil one
 		}
 	case "set":
 		outcome["version"], err = client.Set(ctx, one.Key, one.Value)
