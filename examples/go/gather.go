@@ -16,6 +16,7 @@ import (
 	"math"
 	"math/rand"
 	"regexp"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -229,8 +230,14 @@ func (c *Client) run() {
 			c.sleep(pause)
 		} else if c.stream == nil {
 			c.open()
-		} else if calls := c.take(); len(calls) > 0 {
-			c.send(calls)
+		} else {
+			c.letOthersCall()
+			if c.stream == nil { // it has ended meanwhile
+				continue
+			}
+			if calls := c.take(); len(calls) > 0 {
+				c.send(calls)
+			}
 		}
 	}
 	if c.stream != nil {
@@ -257,6 +264,13 @@ func (c *Client) isOver() bool {
 func (c *Client) sleep(pause time.Duration) {
 	c.mutex.Unlock()
 	time.Sleep(pause)
+	c.mutex.Lock()
+}
+
+// letOthersCall lets all goroutines run that are ready now, so that their calls are gathered too.
+func (c *Client) letOthersCall() {
+	c.mutex.Unlock()
+	runtime.Gosched()
 	c.mutex.Lock()
 }
 
