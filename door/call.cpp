@@ -40,6 +40,8 @@ bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_
 
 ConnectionAccount& Call::account() { return connection.account; }
 
+Connection& Call::responds_over() { return connection; }
+
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;

@@ -10,6 +10,7 @@
 namespace door {
 
 class Call;
+class Connection;
 class Http2;
 class Output;
 struct Request;
@@ -64,8 +65,8 @@ class Handler {
 class Responder {
   public:
     virtual ~Responder() = default;
-    // What responses are charged to.
-    virtual ConnectionAccount& account() = 0;
+    // Which responses are charged to, and which ends where there is no memory for one.
+    virtual Connection& responds_over() = 0;
     // Python wants one more message.
     virtual void ask() = 0;
     virtual void respond(Message&& response) = 0;
@@ -88,7 +89,8 @@ class Call final : public Responder {
 
     // What a handler does.
 
-    ConnectionAccount& account() override;
+    ConnectionAccount& account();
+    Connection& responds_over() override;
     // The message must be whole in the time that the only one of a call has.
     void expect_one() { expects_one_ = true; }
 

@@ -6,6 +6,8 @@
 #include <sys/epoll.h>
 #include <system_error>
 
+#include "kv.hpp"
+
 using namespace door;
 
 namespace {
@@ -25,7 +27,8 @@ std::shared_ptr<const Refusal> copy_of(const DoorRefusal& refusal) {
 }  // namespace
 
 Door::Door(const DoorConfig& config)
-    : config(config), account(config.clients_bytes_max), queue(config.queue_requests_max), gates(*this), turn(*this) {
+    : config(config), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
+      queue(config.queue_requests_max), gates(*this), turn(*this) {
     tables.publish(std::make_shared<const Tables>());
     for (u64 number = 0; number < threads_of(config); number++)
         threads.push_back(std::make_unique<Thread>(*this, (u32)number));

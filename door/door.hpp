@@ -35,9 +35,9 @@ struct Door {
 
     const DoorConfig config;
     door::Account account;
-    door::EngineStats engine_stats;
     door::Forward forward{account};
-    std::unique_ptr<door::Service> service;
+    std::unique_ptr<door::Service> service;  // null: Python serves all calls
+    door::EngineStats engine_stats;
     door::Published<door::Tables> tables;
     std::atomic<bool> is_open{false};
     std::atomic<uint64_t> next_connection_id{1};

@@ -103,24 +103,24 @@ Forwarded* Forward::open(const Call& call, Responder& responder) {
 }
 
 void Forward::ask(u64 call) {
-    if (Forwarded* forwarded = find(call)) forwarded->ask();
+    if (Forwarded* forwarded = find(call)) guard(forwarded->responder_, [&] { forwarded->ask(); });
 }
 
 void Forward::respond(u64 call, u8* response, u64 size) {
     Forwarded* forwarded = find(call);
     if (!forwarded) return free(response);
-    ConnectionAccount& account = forwarded->responder_.account();
+    Responder& responder = forwarded->responder_;
+    ConnectionAccount& account = responder.responds_over().account;
     account.charge(ANSWERS, size);
-    forwarded->responder_.respond(Message(account, ANSWERS, response, size));
+    guard(responder, [&] { responder.respond(Message(account, ANSWERS, response, size)); });
 }
 
 void Forward::finish(u64 call, const Status& status) {
-    auto& open = calls_[thread_of(call)].open;
-    const auto found = open.find(call);
-    if (found == open.end()) return;
-    const std::unique_ptr<Forwarded> forwarded = std::move(found->second);
-    open.erase(found);
-    forwarded->responder_.finish(status);
+    Forwarded* forwarded = find(call);
+    if (!forwarded) return;
+    Responder& responder = forwarded->responder_;
+    forget(call);
+    guard(responder, [&] { responder.finish(status); });
 }
 
 u64 Forward::take(DoorEvent* events, u64 room) {
@@ -149,6 +149,16 @@ void Forward::tell(std::list<Event>&& event) {
     const u64 one = 1;
     if (events_.empty()) (void)!write(file_, &one, sizeof one);
     events_.splice(events_.end(), event);
+}
+
+template <class Function>
+void Forward::guard(Responder& responder, Function function) {
+    Connection& connection = responder.responds_over();
+    try {
+        function();
+    } catch (const std::bad_alloc&) {
+        connection.close();
+    }
 }
 
 Forwarded* Forward::find(u64 call) {

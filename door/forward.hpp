@@ -109,6 +109,8 @@ class Forward {
     void tell(u64 call, Arguments&&... arguments);
     void tell(std::list<Event>&& event);
     void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
+    template <class Function>
+    static void guard(Responder& responder, Function function);
     Forwarded* find(u64 call);
 
     Account& account_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "door.hpp"
-#include "grpc_text.hpp"
 #include "http2.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -28,7 +28,7 @@ bool parse(Method method, const Message& message, Said* said, Request* request) 
 }
 
 Refusal no_room(const ConnectionAccount& account, u64 bytes) {
-    return {RESOURCE_EXHAUSTED, no_room_text(account, bytes), "memory", true};
+    return {RESOURCE_EXHAUSTED, memory_text(account, bytes), "memory", true};
 }
 
 }  // namespace
@@ -43,7 +43,8 @@ KvRequest::~KvRequest() { drop(); }
 bool KvRequest::take(Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !parse(method, message, &said_, this)) return false;
-    const Table* const table = thread.tables().find(name_of(said_));
+    const std::shared_ptr<const Tables>& tables = thread.tables();
+    const Table* const table = tables ? tables->find(name_of(said_)) : nullptr;
     if (!table || !keeps_limits(*this, *table)) return false;
     table_id = table->id;
     table_ = *table;
@@ -57,19 +58,15 @@ std::optional<Refusal> KvRequest::lend() {
     if (!account_.admit(ANSWERS, planned_bytes)) return no_room(account_, planned_bytes);
     planned_bytes_ = planned_bytes;
     if (connection->submit(this)) return std::nullopt;
-    const std::string most = with_commas(connection->thread.door.config.queue_requests_max);
-    return Refusal{RESOURCE_EXHAUSTED,
-                   "queue full: " + most +
-                       " requests wait, as many as queue_requests_max allows: try again later, or send fewer and larger "
-                       "batches",
-                   "queue", true};
+    const u64 most = connection->thread.door.config.queue_requests_max;
+    return Refusal{RESOURCE_EXHAUSTED, queue_text(most), "queue", true};
 }
 
 std::optional<Refusal> KvRequest::why_not_done() const {
     switch (outcome) {
         case DONE: break;
         case CANCELLED: break;  // nobody asks
-        case EXPIRED: return Refusal{DEADLINE_EXCEEDED, "the deadline passed while the request waited", "", true};
+        case EXPIRED: return Refusal{DEADLINE_EXCEEDED, expired_text(), "", true};
         case NO_ROOM: return no_room(account_, 0);
         case REFUSED: return *refusal;
         case GONE: return Refusal{NOT_FOUND, "table: there is no table '" + name_of(said_) + "'", "", true};

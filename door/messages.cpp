@@ -4,13 +4,10 @@
 #include <cstring>
 
 #include "message_reader.hpp"
+#include "operations.hpp"
 
 namespace door {
 namespace {
-
-// Numbers of proto/v1/kv.proto.
-constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4;
-constexpr u8 STATUS_OK = 0, STATUS_CORRUPT = 2;
 
 // A message that begins with this byte may be a compressed one (`gpkvs.server.wire`).
 constexpr u8 ZLIB = 0x78;
@@ -40,11 +37,11 @@ void take_values(std::string_view values, Request* request) {
 }
 
 // Makes a request of one operation. No message is so long that a size is no u32.
-void take_single(const u8& op, std::string_view key, std::string_view value, Request* request) {
+void take_single(const u8& kind, std::string_view key, std::string_view value, Request* request) {
     request->n = 1;
-    request->gets = op == GET;
-    request->sets = op == SET;
-    request->ops = &op;
+    request->gets = kind == op::GET;
+    request->sets = kind == op::SET;
+    request->ops = &kind;
     take_keys(key, request);
     request->key_size = (u32)key.size();
     take_values(value, request);
@@ -54,10 +51,10 @@ void take_single(const u8& op, std::string_view key, std::string_view value, Req
 // Counts the operations; returns false if one is not plain.
 bool take_ops(std::string_view ops, Request* request) {
     u64 gets = 0, sets = 0, others = 0;
-    for (const char op : ops) {
-        gets += op == GET;
-        sets += op == SET;
-        others += op == DELETE || op == EXISTS;
+    for (const char kind : ops) {
+        gets += kind == op::GET;
+        sets += kind == op::SET;
+        others += kind == op::DELETE || kind == op::EXISTS;
     }
     request->n = ops.size();
     request->gets = gets;
@@ -99,7 +96,7 @@ bool parse_get(const u8* message, u64 size, Said* said, Request* request) {
                 break;
             case field(2, BYTES): key = reader.bytes; break;
         }
-    take_single(GET, key, {}, request);
+    take_single(op::GET, key, {}, request);
     return is_sound(reader, message, size);
 }
 
@@ -117,7 +114,7 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
             case field(6, VARINT): ttl_ms = reader.number; break;
             case field(7, VARINT): expiry_ms = reader.number; break;
         }
-    take_single(SET, key, value, request);
+    take_single(op::SET, key, value, request);
     return is_sound(reader, message, size) && !condition && !ttl_ms && !expiry_ms;
 }
 
@@ -132,7 +129,7 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
             case field(2, BYTES): key = reader.bytes; break;
             case field(3, VARINT): condition = reader.number; break;
         }
-    take_single(DELETE, key, {}, request);
+    take_single(op::DELETE, key, {}, request);
     return is_sound(reader, message, size) && !condition;
 }
 
@@ -176,10 +173,10 @@ bool keeps_limits(const Request& request, const Table& table) {
                        numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
 }
 
-bool is_corrupt(const Request& request) { return memchr(request.status(), STATUS_CORRUPT, request.n); }
+bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.n); }
 
 void respond_get(const Request& request, MessageWriter* response) {
-    response->add_number(1, *request.status() == STATUS_OK);
+    response->add_number(1, *request.status() == status::OK);
     response->add_bytes(2, request.result_values(), request.result_value_bytes);
     response->add_number(3, *request.versions());
 }
@@ -190,7 +187,7 @@ void respond_set(const Request& request, MessageWriter* response) {
 }
 
 void respond_delete(const Request& request, MessageWriter* response) {
-    response->add_number(1, *request.status() == STATUS_OK);
+    response->add_number(1, *request.status() == status::OK);
     response->add_number(2, *request.versions());
     response->add_number(3, *request.status());
 }

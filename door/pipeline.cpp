@@ -5,6 +5,7 @@
 #include "door.hpp"
 #include "forward.hpp"
 #include "http2.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -19,7 +20,7 @@ Handler* Pipeline::open(Call& call) {
     std::unique_ptr<Pipeline> pipeline(new Pipeline(call));
     pipeline->companion_ = call.connection.thread.door.forward.open(call, *pipeline);
     if (!pipeline->companion_) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(call.account(), call.metadata.size()), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
     call.set_handler(pipeline.get());
@@ -77,7 +78,7 @@ void Pipeline::answered(Request* back) {
     advance();
 }
 
-ConnectionAccount& Pipeline::account() { return call_->account(); }
+Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
     InFlight& request = *pythons_.front();

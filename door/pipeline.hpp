@@ -27,7 +27,7 @@ class Pipeline final : public Handler, public Responder {
     void answered(Request* request) override;
 
     // What Python says.
-    ConnectionAccount& account() override;
+    Connection& responds_over() override;
     void ask() override {}  // the stream reads as it has room
     void respond(Message&& response) override;
     void finish(const Status& status) override;

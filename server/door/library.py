@@ -88,6 +88,7 @@ class _Config(ctypes.Structure):
             "connections_max",
             "clients_bytes_max",
             "message_bytes_max",
+            "stream_requests_max",
             "stream_bytes_max",
             "receive_bytes_max",
             "queue_requests_max",
@@ -147,6 +148,7 @@ _QUICK: _Functions = {
     "shut": (None, [_REFUSAL]),
     "held": (c_uint64, [c_int]),
     "waiting": (c_uint64, []),
+    "requests": (c_uint64, []),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -185,6 +187,7 @@ class Library:
                 connections_max=bounds.connections_max,
                 clients_bytes_max=bounds.clients_bytes_max,
                 message_bytes_max=bounds.config.message_bytes_max,
+                stream_requests_max=bounds.config.stream_requests_max,
                 stream_bytes_max=bounds.config.stream_bytes_max,
                 receive_bytes_max=bounds.receive_bytes_max,
                 queue_requests_max=config.queue_requests_max,
@@ -248,6 +251,10 @@ class Library:
     def waiting(self) -> int:
         """Return how many requests wait to get into a batch."""
         return int(self._call["waiting"](self._door))
+
+    def requests(self) -> int:
+        """Return how many requests are not answered."""
+        return int(self._call["requests"](self._door))
 
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""

@@ -127,7 +127,7 @@ class NativeDoor:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in the door."""
-        while self._library.held_bytes("requests"):  # noqa: ASYNC110 - another thread answers them
+        while self._library.requests():  # noqa: ASYNC110 - another thread answers them
             await asyncio.sleep(_LOOK_SECONDS)
 
     def abandon(self) -> None:
