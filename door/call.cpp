@@ -109,6 +109,10 @@ void Call::tick(u64 now_ns) {
     }
 }
 
+void Call::look_at_caller() {
+    if (caller && caller->is_gone && handler_) handler_->caller_gone();
+}
+
 void Call::refuse(const Status& status) {
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
