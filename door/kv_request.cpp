@@ -52,8 +52,7 @@ KvRequest::~KvRequest() { drop(); }
 bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
-    const std::shared_ptr<const Tables>& tables = thread.tables();
-    const Table* const table = tables ? tables->find(name_of(said_)) : nullptr;
+    const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
     table_id = table->id;
     table_ = *table;

@@ -19,7 +19,7 @@ import pytest
 
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door.library import GRPC, RESP, Library
+from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.tls import TlsFilesError
 from tests.certificates import HERE, Authority, Pair
 
@@ -44,17 +44,17 @@ class Site:
             "ended", "DNS:client.example", starts=NOW - timedelta(days=2), ends=NOW - timedelta(days=1)
         )
         self.take(self.pair)
-        self.ports = {protocol: door.listen("127.0.0.1", 0, protocol) for protocol in (GRPC, RESP)}
+        self.ports = {protocol: door.listen("127.0.0.1", 0, protocol) for protocol in Protocol}
 
     def take(self, pair: Pair, client_ca: Path | None = None) -> None:
         roots = client_ca.read_bytes() if client_ca else None
         self.door.set_tls(pair.cert.read_bytes(), pair.key.read_bytes(), roots, HANDSHAKE_SECONDS)
 
-    def plain(self, protocol: int = RESP) -> socket.socket:
+    def plain(self, protocol: Protocol = Protocol.RESP) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.ports[protocol]), timeout=SECONDS_MAX)
 
     def connect(
-        self, protocol: int = RESP, client: Pair | None = None, alpn: list[str] | None = None, session: Any = None
+        self, protocol: Protocol = Protocol.RESP, client: Pair | None = None, alpn: list[str] | None = None, session: Any = None
     ) -> ssl.SSLSocket:
         context = self.authority.context(client)
         context.set_alpn_protocols(alpn or [])
@@ -125,7 +125,7 @@ def serial_of(connection: ssl.SSLSocket) -> str:
 
 
 def s_client(site: Site, *options: str) -> str:
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{site.ports[RESP]}", "-CAfile", str(site.authority.path)]
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{site.ports[Protocol.RESP]}", "-CAfile", str(site.authority.path)]
     done = subprocess.run([*command, *options], input=b"", capture_output=True, timeout=SECONDS_MAX, check=False)
     return (done.stdout + done.stderr).decode(errors="replace")
 
@@ -146,11 +146,11 @@ def test_tls_1_3_and_nothing_older(site: Site) -> None:
 )
 def test_http_2_is_what_a_client_of_grpc_says(site: Site, alpn: list[str], chosen: str | None) -> None:
     if chosen:
-        with site.connect(GRPC, alpn=alpn) as connection:
+        with site.connect(Protocol.GRPC, alpn=alpn) as connection:
             assert connection.selected_alpn_protocol() == chosen
     else:
         with pytest.raises(ssl.SSLError, match=r"(?i)no.application.protocol"):
-            site.connect(GRPC, alpn=alpn)
+            site.connect(Protocol.GRPC, alpn=alpn)
 
 
 def test_only_a_certificate_of_the_ca_gets_in(site: Site) -> None:
@@ -319,7 +319,7 @@ def test_a_client_that_reads_late_loses_nothing(site: Site) -> None:
 
 def test_new_keys_in_the_middle(site: Site) -> None:
     """Both sides change their keys when a client asks."""
-    command = ["openssl", "s_client", "-crlf", "-connect", f"127.0.0.1:{site.ports[RESP]}"]
+    command = ["openssl", "s_client", "-crlf", "-connect", f"127.0.0.1:{site.ports[Protocol.RESP]}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
         assert client.stdin
         assert client.stdout
