@@ -30,8 +30,11 @@ const RespCommand COMMANDS[] = {
     {"exists", op::EXISTS, Form::COUNT, 2, NEVER},
 };
 
-std::string text_of(const Word& word, u64 bytes_max = NEVER) {
-    return std::string((const char*)word.data, std::min(word.size, bytes_max));
+std::string text_of(const Word& word) { return std::string((const char*)word.data, word.size); }
+
+// In a refusal: as a string of C, which ends at a zero byte.
+std::string quoted(const Word& word, u64 bytes_max) {
+    return "'" + std::string((const char*)word.data, strnlen((const char*)word.data, std::min(word.size, bytes_max))) + "'";
 }
 
 const RespCommand* command_of(const Word& name) {
@@ -59,8 +62,8 @@ std::string pong(const std::vector<Word>& words) {
 std::string unknown_command(const std::vector<Word>& words) {
     std::string arguments;
     for (u64 i = 1; i < words.size() && arguments.size() < NAME_BYTES_MAX; i++)
-        arguments += "'" + text_of(words[i], NAME_BYTES_MAX - arguments.size()) + "' ";
-    return error("ERR unknown command '" + text_of(words[0], NAME_BYTES_MAX) + "', with args beginning with: " + arguments);
+        arguments += quoted(words[i], NAME_BYTES_MAX - arguments.size()) + " ";
+    return error("ERR unknown command " + quoted(words[0], NAME_BYTES_MAX) + ", with args beginning with: " + arguments);
 }
 
 std::string wrong_size(const char* name, u64 size, u64 bytes_min, u64 bytes_max) {

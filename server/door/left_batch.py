@@ -85,7 +85,9 @@ def _lengths(address: int, step: int, count: int) -> U32:
 
 
 def _sum(lengths: U32) -> int:
-    return int(lengths[0]) * len(lengths) if len(lengths) and is_constant(lengths) else int(lengths.sum(dtype=np.uint64))
+    if len(lengths) and is_constant(lengths):
+        return int(lengths[0]) * len(lengths)
+    return int(lengths.sum(dtype=np.uint64))
 
 
 def _column(address: int, count: int, kind: np.dtype[Any]) -> NDArray[Any]:

@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gpkvs.config import MIB, Limits, ServerConfig
-from gpkvs.server.bounds import Bounds, bounds_of
+from gpkvs.config import DEFAULT_TABLE, MIB, Limits, ServerConfig
+from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
-from gpkvs.store import Store
-
-MEMORY_BYTES_MAX = 256 * MIB
+from gpkvs.store import OpenTable, Store
 
 
 @contextmanager
-def resp_door(store: Store, kind: type[Library] = Library) -> Iterator[tuple[Library, int]]:
-    """Yield a door and its port; at the end nothing of its clients is counted any more."""
-    config = ServerConfig()
-    library = kind(config, _bounds(config))
-    library.set_tables(store.open_tables())
+def resp_door(store: Store) -> Iterator[tuple[Library, int]]:
+    """Yield a door on a store, and its port."""
+    library = _library(store.open_tables())
     flush_thread = ThreadPoolExecutor(max_workers=1)
     engine_thread = EngineThread(library.interrupt)
     engine_thread.begin(Turns(library, store, flush_thread, Metrics()).turn)
-    library.open()
     try:
         yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
     finally:
         library.stop()
         engine_thread.shutdown()
         flush_thread.shutdown()
-        held = library.held_bytes("batch")
         library.delete()
-    assert not held
 
 
-def _bounds(config: ServerConfig) -> Bounds:
-    return bounds_of(config, Limits(), 4 * MIB, MEMORY_BYTES_MAX)
+@contextmanager
+def bare_door() -> Iterator[tuple[Library, int]]:
+    """Yield a door and its port: whoever uses it runs the batches."""
+    library = _library([OpenTable(id=0, name=DEFAULT_TABLE, layout=BYTES_LAYOUT.name, limits=Limits())])
+    try:
+        yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
+    finally:
+        library.delete()
+
+
+def _library(tables: Iterable[OpenTable]) -> Library:
+    config = ServerConfig()
+    library = Library(config, bounds_of(config, Limits(), 4 * MIB, 256 * MIB))
+    library.set_tables(tables)
+    library.open()
+    return library
 
 
 def connect(port: int) -> socket.socket:
