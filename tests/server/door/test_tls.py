@@ -54,7 +54,11 @@ class Site:
         return socket.create_connection(("127.0.0.1", self.ports[protocol]), timeout=SECONDS_MAX)
 
     def connect(
-        self, protocol: Protocol = Protocol.RESP, client: Pair | None = None, alpn: list[str] | None = None, session: Any = None
+        self,
+        protocol: Protocol = Protocol.RESP,
+        client: Pair | None = None,
+        alpn: list[str] | None = None,
+        session: Any = None,
     ) -> ssl.SSLSocket:
         context = self.authority.context(client)
         context.set_alpn_protocols(alpn or [])
@@ -125,7 +129,14 @@ def serial_of(connection: ssl.SSLSocket) -> str:
 
 
 def s_client(site: Site, *options: str) -> str:
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{site.ports[Protocol.RESP]}", "-CAfile", str(site.authority.path)]
+    command = [
+        "openssl",
+        "s_client",
+        "-connect",
+        f"127.0.0.1:{site.ports[Protocol.RESP]}",
+        "-CAfile",
+        str(site.authority.path),
+    ]
     done = subprocess.run([*command, *options], input=b"", capture_output=True, timeout=SECONDS_MAX, check=False)
     return (done.stdout + done.stderr).decode(errors="replace")
 
