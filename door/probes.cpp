@@ -1,6 +1,10 @@
 #include "probes.h"
 
+#include <nghttp2/nghttp2.h>
+
 #include <cstring>
+#include <memory>
+#include <string>
 
 #include "messages.hpp"
 
@@ -65,4 +69,28 @@ uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* refusal, uin
     MessageWriter response;
     respond_failed(id, refusal->code, refusal->text, refusal->full, &response);
     return write(response, to, room);
+}
+
+bool gpkvs_door_headers(const DoorBytes* blocks, uint64_t n, char* to, uint64_t room) {
+    nghttp2_hd_inflater* made;
+    if (nghttp2_hd_inflate_new(&made)) return false;
+    const std::unique_ptr<nghttp2_hd_inflater, void (*)(nghttp2_hd_inflater*)> inflater(made, nghttp2_hd_inflate_del);
+    std::string lines;
+    for (const DoorBytes* block = blocks; block < blocks + n; block++) {
+        const u8 *at = block->at, *end = at + block->size;
+        for (int flags = 0; !(flags & NGHTTP2_HD_INFLATE_FINAL);) {
+            nghttp2_nv header;
+            flags = 0;
+            const ssize_t taken = nghttp2_hd_inflate_hd2(made, &header, &flags, at, (size_t)(end - at), 1);
+            if (taken < 0) return false;
+            at += taken;
+            if (flags & NGHTTP2_HD_INFLATE_EMIT)
+                lines.append((char*)header.name, header.namelen).append(": ").append((char*)header.value, header.valuelen) += '\n';
+        }
+        nghttp2_hd_inflate_end_headers(made);
+        lines += '\n';
+    }
+    if (lines.size() >= room) return false;
+    memcpy(to, lines.c_str(), lines.size() + 1);
+    return true;
 }

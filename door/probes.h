@@ -36,6 +36,10 @@ typedef struct DoorResults {
 DOOR_EXPORT uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results, uint8_t* to, uint64_t room);
 DOOR_EXPORT uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* refusal, uint8_t* to, uint64_t room);
 
+// Decodes the headers that a connection has sent, blocks one after another. Writes them as lines, "name: value" each, an empty
+// line after each block, and a zero. False: they are damaged, or there is no room for them.
+DOOR_EXPORT bool gpkvs_door_headers(const DoorBytes* blocks, uint64_t n, char* to, uint64_t room);
+
 #ifdef __cplusplus
 }
 #endif

@@ -217,7 +217,7 @@ class Library:
         """Stop the door and free it; no other thread may come any more."""
         self._call["delete"](self._door)
 
-    def listen(self, host: str, port: int, protocol: Protocol) -> int:
+    def listen(self, host: str, port: int, protocol: Protocol = Protocol.GRPC) -> int:
         """Open a port; return it.
 
         Raises

@@ -111,7 +111,7 @@ class NativeDoor:
         host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
         self._loop.add_reader(self._library.events_file(), self._take_events)
         try:
-            port = self._library.listen(str(host), address.port, Protocol.GRPC)
+            port = self._library.listen(str(host), address.port)
         except OSError as error:  # taken between the two
             raise ListenError(f"cannot listen on {address} (listen): {error.strerror}") from error
         return replace(address, port=port)

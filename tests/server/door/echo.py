@@ -10,7 +10,7 @@ from types import TracebackType
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.context import Opened
-from gpkvs.server.door.library import Event, EventKind, Library
+from gpkvs.server.door.library import Event, EventKind, Library, Protocol
 
 MIB = 1 << 20
 FAILURE = "what is wrong: 100 % of it, naïve\n"
@@ -21,8 +21,8 @@ LARGE_BYTES = MIB
 class Echo:
     """Serves ``/echo/*`` on a free port of 127.0.0.1, until it is left.
 
-    ``Unary`` and ``Stream`` send back what comes, ``Fail`` fails, ``Hold`` reads one message and waits, ``Ignore`` reads
-    none, and ``Large`` answers much.
+    ``Unary`` and ``Stream`` send back what comes, ``Fail`` fails, ``Hold`` reads one message and waits, ``Ignore``
+    reads none, and ``Large`` answers much.
 
     Parameters
     ----------
@@ -37,9 +37,8 @@ class Echo:
         self.opened: dict[int, Opened] = {}
         self.over: set[int] = set()
         self.changed = threading.Condition()
-        self._ends: set[int] = set()  # that have heard of their end
         self._stopping = threading.Event()
-        self.port = self.library.listen("127.0.0.1", 0)
+        self.port = self.library.listen("127.0.0.1", 0, Protocol.GRPC)
         self.target = f"127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

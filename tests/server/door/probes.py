@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +121,22 @@ def failed_response(request_id: int, code: int, text: str, full: str) -> bytes:
     """Return the response of a stream to a request that failed."""
     refusal = _Refusal(code, text.encode(), full.encode(), True)
     return _written(_door.gpkvs_door_failed_response, request_id, refusal, room=100 + 4 * len(text))
+
+
+class _Block(ctypes.Structure):
+    _fields_ = [("at", _Bytes), ("size", _U64)]
+
+
+def headers(blocks: Sequence[bytes]) -> list[dict[str, str]]:
+    """Decode the headers that a connection has sent."""
+    room = 1000 + 5000 * len(blocks)
+    to = ctypes.create_string_buffer(room)
+    rows = (_Block * len(blocks))(*((block, len(block)) for block in blocks))
+    assert _door.gpkvs_door_headers(rows, _U64(len(blocks)), to, _U64(room))
+    return [
+        {name: value for name, _, value in (line.partition(": ") for line in block.split("\n"))}
+        for block in to.value.decode().split("\n\n")[:-1]
+    ]
 
 
 def _written(function: Any, *arguments: Any, room: int) -> bytes:
