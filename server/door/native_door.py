@@ -22,7 +22,7 @@ from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
+from gpkvs.server.door.library import Event, EventKind, Library, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
