@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "access.hpp"
 #include "message.hpp"
 
 namespace door {
@@ -55,6 +56,8 @@ class Handler {
     virtual void half_closed() = 0;
     // A response has left.
     virtual void sent() = 0;
+    // The caller's login counts no longer. What waits for a message is forwarded now; what is executed goes on.
+    virtual void caller_gone() = 0;
     // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
     virtual void over() = 0;
     // A request is back whose `call` is this handler; also after the call's end.
@@ -87,6 +90,10 @@ class Call final : public Responder {
     std::string metadata;
     u64 deadline_ns = NEVER;
 
+    // Who makes it, if the door knows (access.hpp), by what it shows.
+    std::shared_ptr<Caller> caller;
+    Shown shown;
+
     // What a handler does.
 
     ConnectionAccount& account();
@@ -116,6 +123,8 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // Tells the handler if the caller is gone.
+    void look_at_caller();
     // Ends the call in the place of its handler.
     void refuse(const Status& status);
     // The stream is closed: nobody hears of the call any more.
@@ -141,6 +150,7 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
+    void open_window();
     void tell_half_closed();
     void keep_unread(const u8* data, u64 size);
     void drop_input();

@@ -10,7 +10,7 @@ namespace {
 
 // A connection beside its calls, requests and answers; a socket takes as much again in the system.
 constexpr u64 CONNECTION_BYTES = 4 << 10;
-// A handshake may take so long, and a client's reading of the last bytes.
+// A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
 // So often one connection reads or writes before the others have their turn.
 constexpr int PIECES = 8;
@@ -19,8 +19,10 @@ constexpr int PIECES = 8;
 
 Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
     : thread(thread), transport(std::move(transport)), account(thread.door.account), peer(std::move(peer)),
-      id(thread.door.next_connection_id++), ends_ns_(now_ns() + PATIENCE_NS), watched_events_(EPOLLIN) {
+      id(thread.door.next_connection_id++), watched_events_(EPOLLIN) {
     account.charge(CALLS, CONNECTION_BYTES);
+    counted_transport_ = this->transport->held_bytes();
+    if (counted_transport_ && !account.admit(CALLS, counted_transport_)) throw std::bad_alloc();
 }
 
 bool Connection::submit(Request* request) {
@@ -94,6 +96,10 @@ void Connection::send() {
     account.give(ANSWERS, counted_output_);
     counted_output_ = output_.held_bytes();
     account.charge(ANSWERS, counted_output_);
+    if (transport->held_bytes() == counted_transport_) return;
+    account.give(CALLS, counted_transport_);
+    counted_transport_ = transport->held_bytes();
+    account.charge(CALLS, counted_transport_);
 }
 
 void Connection::watch() {
@@ -106,7 +112,8 @@ void Connection::watch() {
 
 void Connection::tick_if_open() {
     if (is_closed_) return;
-    if (thread.now() >= ends_ns_ && (closes_when_sent_ || !transport->is_ready())) return close();
+    if (transport->is_late(thread.now()) || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
+    if (closes_when_answered_ && !lent_ && !wants_fill_ && !output_.size()) return close();
     guard([this] { tick(thread.now()); });
 }
 

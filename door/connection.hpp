@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "access.hpp"
 #include "account.hpp"
 #include "output.hpp"
 #include "queue_place.hpp"
@@ -23,6 +24,7 @@ class Connection : public Watched {
     Thread& thread;
     std::unique_ptr<Transport> transport;  // null when it is closed
     ConnectionAccount account;
+    Logins logins{account};
     const std::string peer;  // as gRPC writes it: ipv4:1.2.3.4:5
     const u64 id;            // never used again
 
@@ -39,6 +41,8 @@ class Connection : public Watched {
     virtual void tick(u64 now_ns) = 0;
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
+    // Some callers are gone: hand their calls on.
+    virtual void callers_changed() {}
     // The connection is over: cancel its requests. Nothing is received or sent any more.
     virtual void closed() = 0;
     // Whether to read on; a protocol without windows says no while it has enough to do.
@@ -52,6 +56,8 @@ class Connection : public Watched {
     void want_fill();
     // The connection is over, whatever it still has to send. It stays where it is until the end of the round.
     void close();
+    // It is over when its requests are answered and all is sent.
+    void close_answered() { closes_when_answered_ = true; }
     bool is_closed() const { return is_closed_; }
 
     // Its place in the queue; only the queue touches it.
@@ -78,14 +84,14 @@ class Connection : public Watched {
     }
 
     Output output_;
-    u64 counted_output_ = 0;
-    u64 ends_ns_;  // by then it is closed: a handshake takes too long, or nobody reads the last bytes
+    u64 counted_output_ = 0, counted_transport_ = 0;
+    u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
     Connection* next_to_fill_ = nullptr;
     Connection* next_closed_ = nullptr;
     u64 lent_ = 0;  // requests that are not back
     u32 watched_events_;
     bool wants_fill_ = false;
-    bool closes_when_sent_ = false;
+    bool closes_when_sent_ = false, closes_when_answered_ = false;
     bool is_closed_ = false;
 };
 

@@ -60,6 +60,7 @@ typedef struct DoorEvent {
     // Of OPEN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
     uint64_t connection;
     uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
+    uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
     const char* path;
     const char* metadata;
     const char* peer;
@@ -124,6 +125,31 @@ DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* res
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
 // Counts what Python holds for a connection (a Kind), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
+
+// New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of
+// clients, of which every client must show a certificate, or none. A handshake may take `handshake_ns`. Returns 0, or -1
+// with the reason in `error`. Any thread.
+DOOR_EXPORT int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain_bytes, const char* key,
+                                   uint64_t key_bytes, const char* client_ca, uint64_t client_ca_bytes,
+                                   uint64_t handshake_ns, char* error, uint64_t error_bytes);
+
+// Python decides who calls from now on (access.hpp); before the first `listen`.
+DOOR_EXPORT void gpkvs_door_ask_for_logins(Door* door);
+// What a caller may do from now on: tables by ascending ids, 1 to read, 2 to write, 3 for both. Any thread. These return 0,
+// or -ENOMEM.
+DOOR_EXPORT int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights,
+                                      uint64_t n);
+// Who showed what a forwarded call shows: until a moment (CLOCK_MONOTONIC), and while it is shown again within `idle_ns`.
+DOOR_EXPORT int gpkvs_door_logged_in(Door* door, uint64_t call, uint64_t caller, uint64_t end_ns, uint64_t idle_ns);
+// A caller's logins count no longer; its calls that wait for a message are forwarded.
+DOOR_EXPORT int gpkvs_door_end_caller(Door* door, uint64_t caller);
+// Whoever shows a certificate may be somebody else now.
+DOOR_EXPORT int gpkvs_door_forget_certificates(Door* door);
+// Closes a connection, by its name, as soon as its requests are answered.
+DOOR_EXPORT int gpkvs_door_close_answered(Door* door, const char* peer);
+
+// The libraries that the door has, for people. Any thread, without a door.
+DOOR_EXPORT const char* gpkvs_door_versions(void);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,7 @@
 #include "service.hpp"
 #include "stats.hpp"
 #include "tables.hpp"
+#include "tls.hpp"
 #include "turn.hpp"
 
 struct Door {
@@ -39,7 +40,9 @@ struct Door {
     std::unique_ptr<door::Service> service;  // null: Python serves all calls
     door::EngineStats engine_stats;
     door::Published<door::Tables> tables;
+    door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};
+    bool asks_for_logins = false;  // before it listens
     std::atomic<uint64_t> next_connection_id{1};
     std::atomic<uint64_t> requests{0};  // that are not answered
     door::Queue queue;

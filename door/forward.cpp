@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <system_error>
+#include <utility>
 
 #include "door.hpp"
 #include "http2.hpp"
@@ -20,7 +21,8 @@ int wake_up_file() {
 
 }  // namespace
 
-Forwarded::Forwarded(Forward& forward, u64 id, Responder& responder) : id(id), forward_(forward), responder_(responder) {
+Forwarded::Forwarded(Forward& forward, u64 id, Call& call, Responder& responder)
+    : id(id), forward_(forward), call_(call), responder_(responder) {
     over_.emplace_back(forward.account_, id, EVENT_OVER);
 }
 
@@ -58,7 +60,7 @@ void Forwarded::ask() {
 
 Event::Event(Account& account, u64 id, const Call& call)
     : account_(account), call_(id), kind_(EVENT_OPEN), connection_(call.connection.id), deadline_ns_(call.deadline_ns),
-      path_(call.path), peer_(call.connection.peer), metadata_(call.metadata) {
+      caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(call.connection.peer), metadata_(call.metadata) {
     for (const std::string& name : call.connection.transport->names()) names_ += name + '\n';
     charged_bytes_ = opening_bytes(call);
     account_.change(CALLS, (i64)charged_bytes_);
@@ -80,21 +82,22 @@ u64 Event::opening_bytes(const Call& call) {
 }
 
 DoorEvent Event::view() const {
-    return {call_, kind_, connection_, deadline_ns_, path_.c_str(), metadata_.c_str(), peer_.c_str(), names_.c_str(), message_,
-            message_bytes_};
+    return {call_, kind_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
+            names_.c_str(), message_, message_bytes_};
 }
 
 Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
 
 Forward::~Forward() { ::close(file_); }
 
-Forwarded* Forward::open(const Call& call, Responder& responder) {
+Forwarded* Forward::open(Call& call, Responder& responder) {
+    knows_caller(call);
     if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
     Calls& calls = calls_[call.connection.thread.number];
     const u64 id = ++calls.opened * THREADS_MAX + call.connection.thread.number;
-    const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, responder));
+    const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
     try {
-        tell(id, call);
+        tell(id, std::as_const(call));
     } catch (...) {
         calls.open.erase(made.first);
         throw;
@@ -121,6 +124,10 @@ void Forward::finish(u64 call, const Status& status) {
     Responder& responder = forwarded->responder_;
     forget(call);
     guard(responder, [&] { responder.finish(status); });
+}
+
+void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
+    if (Forwarded* forwarded = find(call)) door::note_login(forwarded->call_, caller, end_ns, idle_ns);
 }
 
 u64 Forward::take(DoorEvent* events, u64 room) {
@@ -212,6 +219,11 @@ int gpkvs_door_finish(Door* door, u64 call, int code, const char* text, const ch
     } catch (const std::bad_alloc&) {
         return -ENOMEM;
     }
+}
+
+int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
+    return in_thread(door, Forward::thread_of(call),
+                     [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {

@@ -34,7 +34,7 @@ class Event {
     Account& account_;
     const u64 call_;
     const DoorEventKind kind_;
-    u64 connection_ = 0, deadline_ns_ = NEVER;
+    u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
     std::string path_, peer_, metadata_, names_;
     u8* message_ = nullptr;
     u64 message_bytes_ = 0, charged_bytes_ = 0;
@@ -44,7 +44,7 @@ class Event {
 // call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
 class Forwarded final : public Handler {
   public:
-    Forwarded(Forward& forward, u64 id, Responder& responder);
+    Forwarded(Forward& forward, u64 id, Call& call, Responder& responder);
 
     const u64 id;
 
@@ -52,6 +52,7 @@ class Forwarded final : public Handler {
     void message(Message&& message) override;
     void half_closed() override;
     void sent() override;
+    void caller_gone() override {}  // Python knows
     void over() override;
 
   private:
@@ -60,6 +61,7 @@ class Forwarded final : public Handler {
     void ask();
 
     Forward& forward_;
+    Call& call_;  // whose headers it has
     Responder& responder_;
     std::list<Message> waiting_;
     bool is_asked_ = false, ends_ = false;
@@ -76,13 +78,15 @@ class Forward {
     // A connection's thread.
 
     // Python serves a call with the headers of this one; null if the connection may not hold that.
-    Forwarded* open(const Call& call, Responder& responder);
+    Forwarded* open(Call& call, Responder& responder);
 
     // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
     void ask(u64 call);
     // Takes bytes of malloc.
     void respond(u64 call, u8* response, u64 size);
     void finish(u64 call, const Status& status);
+    // Who makes it (access.hpp).
+    void note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns);
 
     // Python's event loop.
 

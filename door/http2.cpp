@@ -275,6 +275,13 @@ void Http2::drain() {
     want_fill();
 }
 
+void Http2::callers_changed() {
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        call->look_at_caller();
+    }
+}
+
 void Http2::closed() {
     while (Call* call = calls_) {
         remove(*call);

@@ -22,6 +22,7 @@ class Http2 final : public Connection {
     bool fill(Output& output) override;
     void tick(u64 now_ns) override;
     void drain() override;
+    void callers_changed() override;
     void closed() override;
 
     // For calls.

@@ -15,7 +15,7 @@ class UnaryCall final : public Handler {
     UnaryCall(Call& call, Method method) : call_(&call), method_(method), request_(call, *this) {}
 
     void message(Message&& message) override {
-        if (!request_.take(method_, message)) return hand_on(std::move(message));
+        if (!request_.take(*call_, method_, message)) return hand_on(std::move(message));
         request_.deadline_ns = call_->deadline_ns;
         if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
         is_lent_ = true;
@@ -26,6 +26,10 @@ class UnaryCall final : public Handler {
     }
 
     void sent() override {}
+
+    void caller_gone() override {
+        if (!is_lent_) hand_on({});  // Python refuses it
+    }
 
     void over() override {
         call_ = nullptr;
@@ -83,7 +87,7 @@ Handler* KvService::open(Call& call) {
     if (!call.connection.thread.door.is_open) return nullptr;
     if (call.path == "/gpkvs.v1.KV/Pipeline") return Pipeline::open(call);
     const std::optional<Method> method = method_of(call.path);
-    if (!method) return nullptr;
+    if (!method || !knows_caller(call)) return nullptr;
     Handler* const handler = new UnaryCall(call, *method);
     call.set_handler(handler);
     call.expect_one();

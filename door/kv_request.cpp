@@ -27,6 +27,15 @@ bool parse(Method method, const Message& message, Said* said, Request* request) 
     return parse_batch(message.data(), message.size(), said, request);
 }
 
+// What an operation needs is in server/access/rights.py.
+bool may(const Call& call, u32 table, const Request& request) {
+    if (!call.connection.thread.door.asks_for_logins) return true;
+    u8 needed = 0;
+    for (u64 at = 0; at < request.n; at++)
+        needed |= request.ops[at] == op::GET || request.ops[at] == op::EXISTS ? MAY_READ : MAY_WRITE;
+    return call.caller->may(table, needed);
+}
+
 Refusal no_room(const ConnectionAccount& account, u64 bytes) {
     return {RESOURCE_EXHAUSTED, memory_text(account, bytes), "memory", true};
 }
@@ -40,11 +49,11 @@ KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
 
 KvRequest::~KvRequest() { drop(); }
 
-bool KvRequest::take(Method method, Message& message) {
+bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
-    if (!thread.door.is_open || !parse(method, message, &said_, this)) return false;
+    if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
     const Table* const table = thread.tables().find(name_of(said_));
-    if (!table || !keeps_limits(*this, *table)) return false;
+    if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
     table_id = table->id;
     table_ = *table;
     method_ = method;

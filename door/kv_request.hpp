@@ -15,8 +15,9 @@ class KvRequest : public Request {
     KvRequest(Call& call, Handler& handler);
     ~KvRequest();
 
-    // Takes a message if it is plain and the door may serve it. Else Python does: then the message stays where it is.
-    bool take(Method method, Message& message);
+    // Takes a message of a call if it is plain, its caller may do that, and the door may serve it. Else Python does: then
+    // the message stays where it is.
+    bool take(Call& call, Method method, Message& message);
 
     // Lends itself to the engine; or returns why not.
     std::optional<Refusal> lend();

@@ -47,11 +47,15 @@ void begin_connection(Thread& thread, int file, int protocol) {
     socklen_t size = sizeof address;
     getpeername(file, (sockaddr*)&address, &size);
     std::unique_ptr<Transport> transport;
+    if (const auto& tls = thread.tls()) transport = tls->accept(file, protocol == DOOR_GRPC);
+    else transport.reset(new (std::nothrow) PlainTransport(file));
+    if (!transport) {
+        close(file);
+        return thread.forget_expected();
+    }
     try {
-        transport = std::make_unique<PlainTransport>(file);
         thread.add(new_connection(thread, protocol, std::move(transport), name_of(address)));
     } catch (const std::bad_alloc&) {
-        if (!transport) close(file);
         thread.forget_expected();
     }
 }

@@ -25,7 +25,7 @@ int new_epoll() {
 
 Thread::Thread(Door& door, u32 number)
     : door(door), number(number), epoll_(new_epoll()), mailbox_([this](Request* request) { give_back(request); }),
-      tables_(door.tables), input_(INPUT_BYTES), thread_([this] { run(); }) {}
+      tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
 
 Thread::~Thread() {
     post([this] { is_ending_ = true; });
@@ -114,8 +114,12 @@ Connection* Thread::find(u64 id) const {
 
 void Thread::drain() {
     is_draining_ = true;
+    for_open([](Connection& connection) { connection.drain(); });
+}
+
+void Thread::for_open(const std::function<void(Connection&)>& work) {
     for (const auto& [id, connection] : connections_)
-        if (!connection->is_closed_) connection->guard([&] { connection->drain(); });
+        if (!connection->is_closed_) connection->guard([&] { work(*connection); });
 }
 
 void Thread::close_all() {

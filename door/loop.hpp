@@ -10,6 +10,7 @@
 #include "mailbox.hpp"
 #include "published.hpp"
 #include "tables.hpp"
+#include "tls.hpp"
 #include "watched.hpp"
 
 struct Door;
@@ -39,13 +40,18 @@ class Thread {
 
     // This thread only.
 
+    Callers callers;
     // The time at which this round began.
     u64 now() const { return now_; }
     const Tables& tables() { return *tables_.now(); }
+    // Null without TLS.
+    const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
     // Takes over a connection that was expected.
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.
     Connection* find(u64 id) const;
+    // Does this with each that is open.
+    void for_open(const std::function<void(Connection&)>& work);
     void drain();
     void close_all();
 
@@ -74,6 +80,7 @@ class Thread {
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
     std::atomic<u64> connections_count_{0};
     Reader<Tables> tables_;
+    Reader<TlsContext> tls_;
     std::vector<u8> input_;  // what was read last, of any connection
     // Lists.
     Connection* to_fill_ = nullptr;

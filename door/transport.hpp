@@ -30,6 +30,10 @@ class Transport {
     virtual bool is_ready() const = 0;
     // The names in the client's certificate.
     virtual const std::vector<std::string>& names() const = 0;
+    // Memory that it takes now beside the socket; the connection is charged for it.
+    virtual u64 held_bytes() const { return 0; }
+    // Whether its handshake takes too long; the connection is closed then.
+    virtual bool is_late(u64) const { return false; }
 
   private:
     const int file_;

@@ -31,8 +31,6 @@ from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
-from gpkvs.server.access.login import Logins
-from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
@@ -123,16 +121,15 @@ class _Server:
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
         self._door = self._make_door(options.server)
-        sessions = Sessions(self._door.memory.has_requests)
         users = self._users_file.users if self._users_file else None
-        self._logins = Logins(users, sessions, self._metrics, self._audit)
+        self._logins = self._door.make_logins(users, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
 
     def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
         if config.door == "native":
-            return NativeDoor(config, self._bounds, self._metrics)
+            return NativeDoor(config, self._bounds, self._metrics, self._tls)
         return GrpcioDoor(config, self._bounds, self._tls)
 
     async def run(self) -> None:

@@ -12,8 +12,13 @@ import grpc
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.login import Logins
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError, require_free
-from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, Bounds
+from gpkvs.server.bounds import CONNECTION_CALLS_MAX, HANDSHAKE_SECONDS, WINDOW_BYTES, Bounds
+from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.tls import Tls
@@ -29,8 +34,6 @@ _UNREQUESTED_SECONDS = 1 << 20
 # gRPC asks a silent connection whether it is still there, and waits so long for the response. The server frees what a
 # dead connection holds.
 _KEEPALIVE_SECONDS, _KEEPALIVE_RESPONSE_SECONDS = 60, 20
-
-_HANDSHAKE_SECONDS = 10
 
 
 class GrpcioDoor:
@@ -56,6 +59,10 @@ class GrpcioDoor:
     def memory_bytes(self) -> Mapping[Kind, int]:
         """What clients make the server take, by kind."""
         return self.memory.by_kind
+
+    def make_logins(self, users: Users | None, metrics: Metrics, audit: AuditLog) -> Logins:
+        """Return what lets these users in; everybody, if there are none."""
+        return Logins(users, Sessions(self.memory.has_requests), metrics, audit)
 
     def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
         """Return the server, to add services to it before it listens."""
@@ -141,8 +148,7 @@ class GrpcioDoor:
             ("grpc.server_max_unrequested_time_in_server", _UNREQUESTED_SECONDS),
             # The server refuses compressed messages (`gpkvs.server.wire`): it must see them as they came.
             ("grpc.per_message_decompression", 0),
-            # Until its handshake is over, a connection takes the place of another one.
-            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+            ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
             ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),
             ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_RESPONSE_SECONDS),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -29,6 +29,8 @@ class Opened(NamedTuple):
         In seconds of the monotonic clock; None without one.
     certificate
         The names in its client's certificate.
+    caller
+        Whom the door takes its caller for; 0 if it does not know.
     """
 
     id: int
@@ -38,6 +40,7 @@ class Opened(NamedTuple):
     metadata: Metadata
     deadline: float | None
     certificate: tuple[str, ...]
+    caller: int = 0
 
 
 class Wire(Protocol):
@@ -76,6 +79,16 @@ class Context:
         self._trailers: Metadata = ()
         self._done_callbacks: list[Callable[[Any], object]] = []
         self.serialize: Callable[[Any], bytes] = bytes
+
+    @property
+    def id(self) -> int:
+        """The call's id."""
+        return self._opened.id
+
+    @property
+    def caller(self) -> int:
+        """Whom the door takes the caller for; 0 if it does not know."""
+        return self._opened.caller
 
     # What handlers call, named as in gRPC.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ctypes import c_bool, c_char_p, c_double, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -17,10 +17,11 @@ from gpkvs.native import installed_library
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.door.versions import NAME
 from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
-_NAME = "_door.so"
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 
@@ -122,6 +123,7 @@ class _Event(ctypes.Structure):
         ("kind", c_uint32),
         ("connection", c_uint64),
         ("deadline_ns", c_uint64),
+        ("caller", c_uint64),
         ("path", c_char_p),
         ("metadata", c_char_p),
         ("peer", c_char_p),
@@ -163,7 +165,15 @@ _QUICK: _Functions = {
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
+    "ask_for_logins": (None, []),
+    "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
+    "logged_in": (c_int, [c_uint64] * 4),
+    "end_caller": (c_int, [c_uint64]),
+    "forget_certificates": (c_int, []),
+    "close_answered": (c_int, [c_char_p]),
+    "set_tls": (c_int, [*[c_char_p, c_uint64] * 3, c_uint64, c_char_p, c_uint64]),
 }
+_ERROR_BYTES = 256
 
 
 class Library:
@@ -219,6 +229,44 @@ class Library:
         if got < 0:
             raise OSError(-got, os.strerror(-got))
         return got
+
+    def set_tls(self, cert: bytes, key: bytes, client_ca: bytes | None, handshake_seconds: float) -> None:
+        """Make the handshakes of new connections of this.
+
+        Raises
+        ------
+        TlsFilesError
+            If OpenSSL refuses it; all stays as it was.
+        """
+        files = [part for data in (cert, key, client_ca or b"") for part in (data, len(data))]
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        if self._call["set_tls"](self._door, *files, int(1e9 * handshake_seconds), error, len(error)):
+            raise TlsFilesError(error.value.decode())
+
+    def ask_for_logins(self) -> None:
+        """Hand calls to Python whose caller the door does not know; before it listens."""
+        self._call["ask_for_logins"](self._door)
+
+    def set_rights(self, caller: int, tables: Sequence[int], rights: bytes) -> None:
+        """Say which tables, by ascending ids, a caller may read (1), write (2) or both (3)."""
+        _require(self._call["set_rights"](self._door, caller, (c_uint32 * len(tables))(*tables), rights, len(tables)))
+
+    def logged_in(self, call: int, caller: int, end_ns: int, idle_ns: int) -> None:
+        """Say who showed what a call shows, until a moment, and while the door sees it again within `idle_ns`."""
+        _require(self._call["logged_in"](self._door, call, caller, end_ns, idle_ns))
+
+    def end_caller(self, caller: int) -> None:
+        """Forget a caller; the calls that it makes are handed to Python."""
+        _require(self._call["end_caller"](self._door, caller))
+
+    def forget_certificates(self) -> None:
+        """Forget who showed which certificate."""
+        _require(self._call["forget_certificates"](self._door))
+
+    def close_answered(self, peers: Iterable[str]) -> None:
+        """Close connections, by their names, as soon as their requests are answered."""
+        for peer in peers:
+            _require(self._call["close_answered"](self._door, peer.encode()))
 
     def set_tables(self, tables: Iterable[OpenTable]) -> None:
         """Serve these tables from now on."""
@@ -357,6 +405,7 @@ def _event_of(event: _Event) -> Event:
             metadata=_metadata(event.metadata),
             deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
             certificate=tuple(_text(event.names).split("\n")[:-1]),
+            caller=event.caller,
         )
     message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
     return Event(kind, event.call, opened, message)
@@ -372,7 +421,7 @@ def _metadata(lines: bytes) -> Metadata:
 
 def _path() -> str:
     try:
-        return str(installed_library(_NAME))
+        return str(installed_library(NAME))
     except BackendError:
         raise InvalidArgumentError(
             "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "

@@ -14,18 +14,23 @@ import grpc
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError, require_free
-from gpkvs.server.bounds import Bounds
+from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.door.library import Event, EventKind, Library, Refusal
+from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
 from gpkvs.server.status import status_of, status_text
+from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
 
 _log = logging.getLogger("gpkvs.server")
@@ -50,15 +55,22 @@ class NativeDoor:
         The settings, and what they make of the memory.
     metrics
         Is told of refusals.
+    tls
+        Makes the port one of TLS.
 
     Raises
     ------
     InvalidArgumentError
         If the door is not built.
+    TlsFilesError
+        If it cannot use the files of TLS.
     """
 
-    def __init__(self, config: ServerConfig, bounds: Bounds, metrics: Metrics) -> None:
+    def __init__(self, config: ServerConfig, bounds: Bounds, metrics: Metrics, tls: Tls | None) -> None:
         self._library = Library(config, bounds)
+        self._tls = tls
+        if tls:
+            tls.give(self._take_tls)
         self._metrics = metrics
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives()
@@ -73,6 +85,14 @@ class NativeDoor:
     def memory_bytes(self) -> Mapping[Kind, int]:
         """What clients make the server take, by kind."""
         return Totals(self._library)
+
+    def make_logins(self, users: Users | None, metrics: Metrics, audit: AuditLog) -> DoorLogins:
+        """Return what lets these users in; everybody, if there are none."""
+        if users is not None:
+            self._library.ask_for_logins()
+        sessions = Sessions(self.memory.has_requests, self._library.close_answered)
+        self._logins = DoorLogins(users, sessions, metrics, audit, self._library)
+        return self._logins
 
     def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> Handlers:
         """Return what runs the handlers of services, to add these to it before the door listens."""
@@ -98,7 +118,7 @@ class NativeDoor:
 
     def open(self, store: Store) -> None:
         """Serve an open store."""
-        self._library.set_tables(store.open_tables())
+        self._set_tables(store)
         self._store = store
         self._turns = Turns(self._library, store, self._flush_thread, self._metrics)
         self.engine_thread.begin(self._turns.turn)
@@ -107,7 +127,7 @@ class NativeDoor:
     def tables_changed(self) -> None:
         """Tell the door soon which tables there are; until then it hands requests on. In any thread."""
         if self._store:
-            self.engine_thread.submit(lambda store: self._library.set_tables(store.open_tables()), self._store)
+            self.engine_thread.submit(self._set_tables, self._store)
 
     def maintenance(self, _store: Store) -> Callable[[], bool]:
         """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""
@@ -151,10 +171,20 @@ class NativeDoor:
 
     def close(self) -> None:
         """End what runs beside the calls; the port is closed."""
+        if self._tls:
+            self._tls.give(lambda _: None)
         self._loop.remove_reader(self._library.events_file())
         self.engine_thread.shutdown()
         self._flush_thread.shutdown()
         self._library.delete()
+
+    def _set_tables(self, store: Store) -> None:
+        tables = list(store.open_tables())
+        self._library.set_tables(tables)
+        self._loop.call_soon_threadsafe(self._logins.take_tables, {table.name: table.id for table in tables})
+
+    def _take_tls(self, material: Material) -> None:
+        self._library.set_tls(material.cert, material.key, material.client_ca, HANDSHAKE_SECONDS)
 
     def _take_events(self) -> None:
         """Do what the door's events ask for."""
