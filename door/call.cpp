@@ -50,15 +50,7 @@ void Call::ask() {
     progress_ns_ = connection.now();
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    else invite();
-}
-
-// Lets what is left of a message that was begun come, or the beginning of the next one; not for each small message.
-void Call::invite() {
-    if (!handler_ || !is_asked_ || ends_) return;
-    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
-    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
-        connection.open_window(*this, std::max(left, WINDOW_BYTES));
+    open_window();
 }
 
 void Call::respond(Message&& response) {
@@ -179,7 +171,7 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    invite();
+    open_window();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
