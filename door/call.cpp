@@ -47,15 +47,7 @@ void Call::ask() {
     is_asked_ = true;
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    else invite();
-}
-
-// Lets what is left of a message that was begun come, or the beginning of the next one; not for each small message.
-void Call::invite() {
-    if (!handler_ || !is_asked_ || ends_) return;
-    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
-    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
-        connection.open_window(*this, std::max(left, WINDOW_BYTES));
+    open_window();
 }
 
 void Call::respond(Message&& response) {
@@ -92,6 +84,7 @@ void Call::receive(const u8* data, u64 size) {
     if (!handler_) return;
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
+    open_window();
 }
 
 void Call::half_close() {
@@ -175,7 +168,7 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    invite();
+    open_window();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
@@ -215,6 +208,14 @@ bool Call::begin_message() {
         refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, size), MEMORY_FULL});
     }
     return false;
+}
+
+// Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of these.
+void Call::open_window() {
+    if (!handler_ || !is_asked_ || ends_) return;
+    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
+        connection.open_window(*this, std::max(left, WINDOW_BYTES));
 }
 
 // The first of them, up to a window, are charged with the call. A client that has not heard of the window may send more.
