@@ -5,11 +5,14 @@
 
 #include "grpc_text.hpp"
 #include "http2.hpp"
+#include "loop.hpp"
 #include "output.hpp"
 
 namespace door {
 
 namespace {
+
+constexpr int CODE_CANCELLED = 1;
 
 std::string seconds_text(double seconds) {
     char text[32];
@@ -68,6 +71,7 @@ void Call::respond(Message&& response) {
 void Call::finish(const Status& status) {
     if (is_finished_) return;
     is_finished_ = true;
+    count_end(status.code);
     handler_ = nullptr;
     drop_input();
     code_ = status.code;
@@ -77,8 +81,22 @@ void Call::finish(const Status& status) {
     else connection.submit_only_trailers(*this);
 }
 
+void Call::count_in(MethodStats& stats) {
+    stats_ = &stats;
+    is_counted_ = true;
+    stats.started.add();
+}
+
+void Call::count_end(int code) {
+    MethodStats* const stats = std::exchange(stats_, nullptr);
+    if (!stats) return;
+    stats->handled[(u64)code < CODES ? code : 2].add();
+    stats->ns.observe(now_ns() - begun_ns_);
+}
+
 void Call::forward(Message&& first) {
     handler_ = nullptr;
+    stats_ = nullptr;
     connection.forward(*this, std::move(first));
 }
 
@@ -117,12 +135,16 @@ void Call::look_at_caller() {
 }
 
 void Call::refuse(const Status& status) {
+    if (status.trailers == MEMORY_FULL) connection.thread.stats.refused[STATS_MEMORY_FULL].add();
+    else if (status.code == UNIMPLEMENTED) connection.thread.stats.refused[STATS_UNSUPPORTED].add();
+    else if (status.trailers == NOT_EXECUTED) connection.thread.stats.refused[STATS_SLOW].add();
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
 }
 
 void Call::close() {
     is_finished_ = true;
+    count_end(CODE_CANCELLED);
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
 }
 
