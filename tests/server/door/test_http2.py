@@ -283,6 +283,15 @@ def test_a_client_that_never_opens_its_window(echo: Echo) -> None:
     wait_until(lambda: echo.library.held_bytes("answers") < LARGE_BYTES)
 
 
+def test_responses_that_nobody_takes_by_the_deadline(echo: Echo) -> None:
+    settings = frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4))
+    with Client(echo, PREFACE + settings) as client:
+        client.call("/echo/Large", b"", more=[("grpc-timeout", "300m")])
+        wait_until(lambda: echo.library.held_bytes("answers") >= LARGE_BYTES)
+        client.wait(RST, 1)
+        wait_until(lambda: echo.library.held_bytes("answers") < LARGE_BYTES)
+
+
 # Floods. Each would be harmless once.
 
 OPEN = frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Ignore"))
