@@ -9,7 +9,7 @@ namespace door {
 namespace {
 
 // A connection beside its calls, requests and answers; a socket takes as much again in the system.
-constexpr u64 CONNECTION_BYTES = 4 << 10;
+constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
 // So often one connection reads or writes before the others have their turn.

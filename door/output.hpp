@@ -10,6 +10,8 @@ class Output {
   public:
     // Below so much a connection is asked for more; it should not append much more than this at once.
     static constexpr u64 LOW_BYTES = 64 << 10;
+    // It keeps at most so much memory when nothing waits.
+    static constexpr u64 KEPT_BYTES = 16 << 10;
 
     // std::bad_alloc where there is no memory: it closes the connection.
     void append(const void* from, u64 size) {
@@ -20,8 +22,8 @@ class Output {
     const u8* data() const { return bytes_.data() + sent_; }
     u64 size() const { return bytes_.size() - sent_; }
 
-    // What it takes in memory.
-    u64 held_bytes() const { return bytes_.capacity(); }
+    // What waits takes so much memory.
+    u64 held_bytes() const { return bytes_.empty() ? 0 : bytes_.capacity(); }
 
     // The socket took the first bytes. Memory is kept for the next answers only where it is little.
     void sent(u64 size) {
@@ -37,8 +39,6 @@ class Output {
     }
 
   private:
-    static constexpr u64 KEPT_BYTES = 16 << 10;
-
     std::vector<u8> bytes_;
     u64 sent_ = 0;
 };
