@@ -151,7 +151,6 @@ class Call final : public Responder {
     u64 take(const u8* data, u64 size);
     bool begin_message();
     void open_window();
-    void tell_half_closed();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
     void wake();
