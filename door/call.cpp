@@ -45,9 +45,18 @@ Connection& Call::responds_over() { return connection; }
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;
+    progress_ns_ = connection.now();
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    open_window();
+    else invite();
+}
+
+// Lets what is left of a message that was begun come, or the beginning of the next one; not for each small message.
+void Call::invite() {
+    if (!handler_ || !is_asked_ || ends_) return;
+    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
+        connection.open_window(*this, std::max(left, WINDOW_BYTES));
 }
 
 void Call::respond(Message&& response) {
@@ -80,11 +89,10 @@ void Call::forward(Message&& first) {
 }
 
 void Call::receive(const u8* data, u64 size) {
-    progress_ns_ = connection.now();
     if (!handler_) return;
+    progress_ns_ = connection.now();
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
-    open_window();
 }
 
 void Call::half_close() {
@@ -94,7 +102,8 @@ void Call::half_close() {
 
 void Call::tick(u64 now_ns) {
     if (now_ns >= deadline_ns) {
-        if (is_finished_) connection.reset(*this);
+        deadline_ns = NEVER;
+        if (is_finished_) drop_responses();
         else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
     } else if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
@@ -210,14 +219,6 @@ bool Call::begin_message() {
     return false;
 }
 
-// Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of these.
-void Call::open_window() {
-    if (!handler_ || !is_asked_ || ends_) return;
-    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
-    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
-        connection.open_window(*this, std::max(left, WINDOW_BYTES));
-}
-
 // The first of them, up to a window, are charged with the call. A client that has not heard of the window may send more.
 void Call::keep_unread(const u8* data, u64 size) {
     const u64 before = unread_.size(), after = before + size;
@@ -234,6 +235,13 @@ void Call::drop_input() {
     connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
     std::string().swap(unread_);
     message_ = Message();
+}
+
+// The client did not take them in time.
+void Call::drop_responses() {
+    connection.reset(*this);
+    responses_.clear();
+    unsent_bytes_ = sent_ = 0;
 }
 
 void Call::wake() {

@@ -150,9 +150,10 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
-    void open_window();
+    void invite();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
+    void drop_responses();
     void wake();
 
     Handler* handler_ = nullptr;
