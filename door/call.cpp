@@ -177,7 +177,7 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    open_window();
+    invite();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
