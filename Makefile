@@ -10,11 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-<<<<<<< HEAD
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean undo wheel
-=======
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize coverage check proto clean undo
->>>>>>> http2
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

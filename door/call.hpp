@@ -150,7 +150,7 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
-    void invite();
+    void open_window();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
     void drop_responses();
@@ -165,7 +165,7 @@ class Call final : public Responder {
     u64 prefix_have_ = 0;
     Message message_;
     u64 message_have_ = 0;
-    bool is_admitted_ = false;
+    u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
 

@@ -182,6 +182,8 @@ struct Http2::Callbacks {
             if (nghttp2_option_new(&options)) throw std::bad_alloc();
             // A message flows when it is charged.
             nghttp2_option_set_no_auto_window_update(options, 1);
+            // Such as a header "Bearer " without a token: Python says what is wrong with it.
+            nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
             // Ours counts the resets that cost something.
             nghttp2_option_set_stream_reset_rate_limit(options, NEVER, NEVER);
             return options;
