@@ -11,9 +11,6 @@ namespace door {
 
 namespace {
 
-// A client that has begun a message must go on with it.
-constexpr u64 STALL_NS = 10ull * 1000 * 1000 * 1000;
-
 std::string seconds_text(double seconds) {
     char text[32];
     snprintf(text, sizeof text, "%g", seconds);
@@ -33,10 +30,15 @@ Call::Call(Http2& connection, int32_t stream)
 
 Call::~Call() {
     drop_input();
-    if (is_admitted_) connection.account.give(CALLS, CALL_BYTES);
+    connection.account.give(CALLS, charged_bytes_);
 }
 
-bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
+bool Call::admit() {
+    const u64 bytes = CALL_BYTES + path.size() + metadata.size();
+    if (!connection.account.admit(CALLS, bytes)) return false;
+    charged_bytes_ = bytes;
+    return true;
+}
 
 ConnectionAccount& Call::account() { return connection.account; }
 
@@ -48,15 +50,7 @@ void Call::ask() {
     progress_ns_ = connection.now();
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
-    else invite();
-}
-
-// Lets what is left of a message that was begun come, or the beginning of the next one; not for each small message.
-void Call::invite() {
-    if (!handler_ || !is_asked_ || ends_) return;
-    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
-    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
-        connection.open_window(*this, std::max(left, WINDOW_BYTES));
+    open_window();
 }
 
 void Call::respond(Message&& response) {
@@ -111,7 +105,7 @@ void Call::tick(u64 now_ns) {
                     "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                         " s (--receive-seconds-max)",
                     NOT_EXECUTED});
-        } else if (prefix_have_ && now_ns > progress_ns_ + STALL_NS) {
+        } else if (prefix_have_ && now_ns > progress_ns_ + connection.patience().message_ns) {
             refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }
@@ -177,7 +171,7 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    invite();
+    open_window();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
