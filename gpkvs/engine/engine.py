@@ -244,7 +244,7 @@ class Engine:
 
     def _remove(self, deletes: Batch) -> None:
         """Run a transaction of DELETEs, which the engine itself asks for."""
-        self.meter.transactions += 1
+        self.meter.begin_within()
         planned = self._plan_plain(deletes)
         for refusal in planned.result.rejected.values():
             raise refusal

@@ -8,8 +8,8 @@ An opening recounts it from the index; each committed batch keeps it up.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,8 +19,8 @@ from gpkvs.batch import U64
 from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
-_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN = range(7)
-_STATE_WORDS: Final = 7
+_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
+_STATE_WORDS: Final = 9
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
@@ -37,8 +37,7 @@ _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
 _ABSENT_UNITS: Final = 1 << 40
 
 
-@dataclass(frozen=True)
-class Tail:
+class Tail(NamedTuple):
     """Where the next record goes."""
 
     segment: int
@@ -154,11 +153,12 @@ class Heap:
     def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
+        self.state = np.zeros(_STATE_WORDS, np.uint64)
+        self._state = (ctypes.c_uint64 * _STATE_WORDS).from_buffer(self.state.data)  # a batch reads it often
         self.tail = tail
         self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""
         self._columns: tuple[U64, ...] = (*counts, np.zeros(len(counts.live), np.uint64))
-        self.state = np.zeros(_STATE_WORDS, np.uint64)
         self.absent = 0
         self._take(self.bytes)
         # Above the tail nothing was appended, whatever of it is live.
@@ -371,9 +371,19 @@ class Heap:
         return free + self.end_of(start.segment) - start.units
 
     @property
+    def tail(self) -> Tail:
+        """Where the last record ends."""
+        return Tail(self._state[_TAIL_SEGMENT], self._state[_TAIL_UNITS])
+
+    @tail.setter
+    def tail(self, tail: Tail) -> None:
+        self._state[_TAIL_SEGMENT], self._state[_TAIL_UNITS] = tail
+
+    @property
     def start(self) -> Tail:
         """Where the next record goes: a tail segment in which nothing is live begins again."""
-        return self.tail if self.live_units[self.tail.segment] else Tail(self.tail.segment, 0)
+        tail = self.tail
+        return tail if self.live_units[tail.segment] else Tail(tail.segment, 0)
 
     def release(self, counts: SegmentCounts) -> None:
         """Count records of each segment as no longer live; cannot fail."""
