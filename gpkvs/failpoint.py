@@ -104,7 +104,6 @@ ALL = (
 )
 
 
-
 class _State(ctypes.Structure):
     """What native code has as `Failpoint` (``kernels/failpoint.hpp``), and counts too."""
 

@@ -1,7 +1,7 @@
 """What an engine counts about itself: seconds by phase, and bytes.
 
-Plain numbers that only grow. The engine's thread adds to them, native code too (``kernels/meter.hpp``); whoever publishes
-them reads them from any thread.
+Plain numbers that only grow. The engine's thread adds to them, also in native code (``kernels/meter.hpp``); whoever
+publishes them reads them from any thread.
 """
 
 from __future__ import annotations

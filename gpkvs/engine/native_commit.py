@@ -62,7 +62,7 @@ class NativeCommit:
 
     def begin(self, growth: Growth) -> None:
         """Take note of the table that grows, before the commits that are to say so."""
-        self._words[self._growth] = growth
+        self._words[self._growth] = [*growth]
 
     def run(self, write_set: WriteSet, *, keeps_lock: bool) -> None:
         """Store a write set."""
@@ -70,7 +70,5 @@ class NativeCommit:
         for number, writes in enumerate(tables):
             self._tables[number] = writes.address
         tail = write_set.tail
-        self._words[self._given] = [
-            self._words[0], len(tables), write_set.operations, tail.segment, tail.units
-        ]
+        self._words[self._given] = [self._words[0], len(tables), write_set.operations, tail.segment, tail.units]
         self._steps[keeps_lock](self.address, 0, 1)

@@ -38,7 +38,7 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
+    *("first_sequence", "table_id", "index", "blocks", "unmoved"),
     *("expiries", "now", "is_located"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
@@ -127,15 +127,17 @@ class NativePlanner:
         planner = self._of_layout[table.entry.layout]
         if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
             return None
-        runs = log_runs([planner.writes], self._run_kind)
-        if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
+        if planner.result_bytes > self._result_bytes_max:
             return None
+        write_set = None
+        if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
+            runs, tail = log_runs([planner.writes], self._run_kind), planner.tail
+            if runs[0].words > self._log_words_max:
+                return None
+            write_set = WriteSet([planner.writes], len(batch), runs, tail, (tail.segment,))
         requests = len(batch.request_ops)
         numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
         parts = (BatchPart(numbers, batch, planner.result()),)
-        write_set = None
-        if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
-            write_set = WriteSet([planner.writes], len(batch), runs, planner.tail, (planner.tail.segment,))
         return Planned(BatchResult(parts, {}, requests), write_set)
 
     def read_gate(self, table: Table, stable_sequence: int) -> int:
@@ -253,14 +255,18 @@ class _LayoutPlanner:
         writes = self.writes
         self._begin(batch, table, first_sequence, now, is_located=is_located)
         self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
-        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
+        left, self.sets, self._gets, self.result_bytes, *self._tail, expired = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
         if expired:
             raise ExpiredKeysError
         writes.read_counters()
-        self.tail = Tail(tail_segment, tail_units)
         return not left
+
+    @property
+    def tail(self) -> Tail:
+        """Of the heap, after the planned batch, which writes."""
+        return Tail(*self._tail)
 
     def _begin(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> None:
         """Give a batch to the next step."""
@@ -269,7 +275,7 @@ class _LayoutPlanner:
         if count > self._ops_max:
             self._make_columns(1 << (count - 1).bit_length())
         writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
-        tail, entry = self._heap.start, table.entry
+        entry = table.entry
         self._words[: len(_OF_BATCH)] = [
             count,
             _address(batch.ops),
@@ -281,8 +287,6 @@ class _LayoutPlanner:
             _address(batch.value_lengths),
             batch.value_lengths.strides[0] // 4,
             first_sequence,
-            tail.segment,
-            tail.units,
             entry.id,
             table.index.address,
             table.index.blocks,

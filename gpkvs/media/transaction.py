@@ -122,7 +122,7 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
 
 
 class Transaction(ctypes.Structure):
-    """The flag, epochs and descriptors of an open store; a native committer changes them too (`kernels/commit_undo.hpp`).
+    """The flag, epochs and descriptors of an open store. Native code shares it (``kernels/commit_undo.hpp``).
 
     Parameters
     ----------
@@ -138,10 +138,15 @@ class Transaction(ctypes.Structure):
         ("_current_copy", ctypes.c_uint64),
         ("_current", ctypes.c_uint64 * (STRUCTURE_BYTES // 8)),
     ]
+    _incarnation: int
+    _counter: int
+    _current_copy: int
+    _current: ctypes.Array[ctypes.c_uint64]
 
     def __init__(self, files: StoreFiles, current: Descriptor) -> None:
         super().__init__()
         self._files = files
+        self._words = self._current  # the struct's own, as each read of the field would make an object
         self._take(current)
 
     def _take(self, current: Descriptor) -> None:
@@ -150,17 +155,17 @@ class Transaction(ctypes.Structure):
         self._current_copy = read_descriptors(self._files).index(current)
 
     def _set_current(self, current: Descriptor) -> None:
-        self._current = type(self._current).from_buffer_copy(current.pack())
+        ctypes.memmove(self._words, current.pack(), STRUCTURE_BYTES)
 
     @property
     def current(self) -> Descriptor:
         """The descriptor of the last committed batch."""
-        return Descriptor.unpack(bytes(self._current))
+        return Descriptor.unpack(bytes(self._words))
 
     @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
-        return self._current[NEXT_SEQUENCE_WORD]
+        return self._words[NEXT_SEQUENCE_WORD]
 
     def have_epoch(self) -> None:
         """Have an epoch for the next batch that no batch had since epochs were renewed."""

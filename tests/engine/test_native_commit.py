@@ -62,7 +62,8 @@ def trace_of(path, *, is_native):
                     assert not store.execute_requests(batch).rejected
                     recorder.mark()
             counted = store.info().tables, store._engine.heap.tail, store.meter.written_bytes, store.meter.commits
-            assert all(store.meter.phase_seconds[phase] for phase in ("record", "log", "apply", "persist_index", "idle"))
+            phases = store.meter.phase_seconds
+            assert all(phases[phase] for phase in ("record", "log", "apply", "persist_index", "idle"))
     finally:
         UndoCommitter._store_natively = real
     events = [
