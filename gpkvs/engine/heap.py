@@ -9,13 +9,13 @@ An opening recounts it from the index; each committed batch keeps it up.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64
+from gpkvs.engine.waiting_space import WaitingSpace
 from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
@@ -166,7 +166,7 @@ class Heap:
         self.state[_SURVIVORS] = _NO_SEGMENT
         self.state[_CHARGED] = self.charged_units.sum()
         self.moved_units = 0
-        self._freed: deque[tuple[int, U64]] = deque()
+        self._freed = WaitingSpace()
 
     def allow(self, size_max: int, others_max: int = 0) -> None:
         """Have a place for the segments of a larger heap; before native code knows the addresses of the columns.
@@ -303,8 +303,7 @@ class Heap:
     @property
     def live_bytes(self) -> int:
         """Bytes of all live records."""
-        freed = sum(int(units.sum()) for _, units in list(self._freed))
-        return (int(self.live_units.sum()) - self.absent * _ABSENT_UNITS - freed) * UNIT_BYTES
+        return (int(self.live_units.sum()) - self.absent * _ABSENT_UNITS - self._freed.units) * UNIT_BYTES
 
     @property
     def free_segments(self) -> int:
@@ -402,23 +401,18 @@ class Heap:
 
     def release_later(self, epoch: int, units: U64) -> None:
         """Note units of each segment that are free once a durable frame covers an epoch (W6)."""
-        if self._freed and self._freed[-1][0] == epoch:
-            noted = self._freed[-1][1]
-            if len(noted) < len(units):  # the heap has grown
-                noted = np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))
-                self._freed[-1] = epoch, noted
-            np.add(noted[: len(units)], units, out=noted[: len(units)])
-        else:
-            self._freed.append((epoch, units))
+        self._freed.add(epoch, units)
 
     def release_covered(self, epoch: int) -> bool:
         """Free what was noted of the epochs up to one; return whether there was something."""
-        before = len(self._freed)
-        while self._freed and self._freed[0][0] <= epoch:
-            self._release_units(self._freed.popleft()[1])
-        return len(self._freed) < before
+        return self._freed.release(epoch, self.live_units)
+
+    @property
+    def waiting_space(self) -> int:
+        """Where native code finds these notes."""
+        return self._freed.address
 
     @property
     def freed_epoch(self) -> int:
         """The newest epoch that space waits for; 0 if none does."""
-        return self._freed[-1][0] if self._freed else 0
+        return self._freed.newest

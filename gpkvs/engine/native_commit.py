@@ -60,6 +60,10 @@ class NativeCommit:
         for name, word in words.items():
             self._words[self._at[name]] = word
 
+    def get(self, name: str) -> int:
+        """Return a field of the struct."""
+        return self._words[self._at[name]]
+
     def begin(self, growth: Growth) -> None:
         """Take note of the table that grows, before the commits that are to say so."""
         self._words[self._growth] = [*growth]

@@ -26,6 +26,7 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "commit_journal.hpp"
 #include "commit_undo.hpp"
 #include "compact.hpp"
 #include "expiry.hpp"
