@@ -174,9 +174,6 @@ void* gpkvs_journal_new(const u64* given) {
 void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
 // Gives the memory back, after the end, and when no thread waits any more.
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
-void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
-    static_cast<Journal*>(journal)->submit({epoch, position, pages, data});
-}
 void gpkvs_journal_set_places(void* journal, const u64* places, u64 segments) {
     static_cast<Journal*>(journal)->set_places(places, segments);
 }
