@@ -110,6 +110,10 @@ library.gpkvs_journal_flush_nanoseconds.restype = ctypes.c_uint64
 journal_durable: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(
     ("gpkvs_journal_durable", library)
 )
+# Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
+take_time: Callable[[int, int], int] = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)(
+    ("gpkvs_take_time", library)
+)
 library.gpkvs_keyed_digest.argtypes = [
     ctypes.c_uint64,
     ctypes.c_uint64,

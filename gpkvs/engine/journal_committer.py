@@ -161,6 +161,9 @@ class JournalCommitter:
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
 
+    def begin_turn(self) -> None:
+        """See `Committer.begin_turn`."""
+
     def blocks_at_once(self, index: Index) -> int:
         """See `Committer.blocks_at_once`: so many full blocks fit one frame."""
         block_words = index.layout.block_slots * index.layout.entry_bytes // 8
