@@ -154,6 +154,8 @@ frames_used_pages = _locked("gpkvs_frames_used_pages", returns=_WORD)
 frames_free = _locked("gpkvs_frames_free", _WORD)
 frames_grow = _locked("gpkvs_frames_grow", _WORD)
 frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD)
+# Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
+take_time: Callable[[int, int], int] = _locked("gpkvs_take_time", _WORD, returns=_WORD)
 waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)
 waiting_release = _locked("gpkvs_waiting_release", _WORD, ctypes.c_void_p, returns=_WORD)
 waiting_newest = _locked("gpkvs_waiting_newest", returns=_WORD)

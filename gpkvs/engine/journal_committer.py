@@ -32,7 +32,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.engine.zeroed_space import ZeroedSpace
-from gpkvs.errors import NoMemoryError, memory_refused
+from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
@@ -85,12 +85,14 @@ class JournalCommitter:
         self._space = ZeroedSpace(files)
         self._native = NativeCommit(
             "commit_journal",
+            "gpkvs_journal_committer",
             heap,
             meter,
             frames=journal.address,
             waiting_space=heap.waiting_space,
             zeroed_space=ctypes.addressof(self._space),
             pages=self._stores.pages_address,
+            live_units=address_of(heap.live_units),
         )
         self.is_native = backend is backend.host
         self.checkpointer = Checkpointer(files, journal, self)
@@ -116,18 +118,17 @@ class JournalCommitter:
 
     def _commit_natively(self, write_set: WriteSet) -> int:
         """Store a write set by one call."""
-        native = self._native
         for writes in write_set.tables:
             image = writes.index.region
             assert isinstance(image, Image)
             writes.keep(marks=image.marks)
             writes.begin_commit(self._tables[writes.index.entry.id], 0)
-        native.set(live_units=address_of(self._heap.live_units))
-        native.begin(self._files.growth)
-        native.run(write_set, keeps_lock=False)
-        if native.get("lacks_memory"):
-            raise NoMemoryError
-        return native.get("gate")
+        self._begin_native()
+        return self._native.run(write_set, keeps_lock=False)  # it may wait for the disk, and for a thread of Python
+
+    def _begin_native(self) -> None:
+        """Tell the native committer what Python may have changed since the last batch."""
+        self._native.begin(self._files.growth, 0, self.journal.ring.frame_words_max)
 
     def _commit_in_steps(self, write_set: WriteSet) -> int:
         """Store a write set by steps of the backend."""
@@ -194,6 +195,13 @@ class JournalCommitter:
             self._heap.release_later(epoch, freed_units)
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
+
+    def begin_turn(self) -> NativeCommit | None:
+        """See `Committer.begin_turn`."""
+        if not self.is_native:
+            return None
+        self._begin_native()
+        return self._native
 
     def blocks_at_once(self, index: Index) -> int:
         """See `Committer.blocks_at_once`: so many full blocks fit one frame."""

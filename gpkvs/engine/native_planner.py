@@ -84,7 +84,7 @@ class NativePlanner:
         self._files = files
         self.take_over_log()
         self._run_kind = files.run_kind
-        self._result_bytes_max = result_bytes_max
+        self.result_bytes_max = result_bytes_max
         self._of_layout = {
             name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
             for name, layout in LAYOUTS.items()
@@ -104,6 +104,16 @@ class NativePlanner:
         """Take note that the heap has grown: where it lies in memory, and its segments."""
         for planner in self._of_layout.values():
             planner.take_over_heap()
+
+    @property
+    def ops_max(self) -> int:
+        """Operations of the largest batch that is planned so now."""
+        return min(self._ops_max, self._backend.host_ops_max)
+
+    def struct_of(self, layout: str) -> tuple[int, int]:
+        """Return the address of what plans batches of a layout, and the operations that it has columns for."""
+        planner = self._of_layout[layout]
+        return planner.address, planner.ops_max
 
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
         """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
@@ -127,7 +137,7 @@ class NativePlanner:
         planner = self._of_layout[table.entry.layout]
         if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
             return None
-        if planner.result_bytes > self._result_bytes_max:
+        if planner.result_bytes > self.result_bytes_max:
             return None
         write_set = None
         if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
@@ -156,7 +166,7 @@ class NativePlanner:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
         tables = batch.request_tables
         return (
-            len(batch) <= min(self._ops_max, self._backend.host_ops_max)
+            len(batch) <= self.ops_max
             and isinstance(batch.keys, np.ndarray)
             and isinstance(batch.values, np.ndarray)
             and (len(tables) == 1 or bool((tables == tables[0]).all()))
@@ -177,6 +187,7 @@ class _LayoutPlanner:
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
         self._fields = KernelFields(f"plan_{layout.name}").fields
         self._words = (ctypes.c_uint64 * len(self._fields))()
+        self.address = ctypes.addressof(self._words)
         self._at = {field.name: at for at, field in enumerate(self._fields)}
         assert tuple(self._at)[: len(_OF_BATCH)] == _OF_BATCH
         self.writes = TableWrites(files, backend, heap)
@@ -227,16 +238,16 @@ class _LayoutPlanner:
         addresses = {name: address_of(column) for name, column in columns.items()}
         of_writes = {name: addresses[name] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
-        self._ops_max = 0
+        self.ops_max = 0
         self._set(**addresses)
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self._ops_max = columns, ops_max
+        self._columns, self.ops_max = columns, ops_max
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""
         self._begin(batch, table, 0, 0, is_located=False)
-        self._locate(ctypes.addressof(self._words), 0, 1)
+        self._locate(self.address, 0, 1)
         columns, count = self._columns, len(batch)
         if columns["planned"][0]:
             return None
@@ -254,7 +265,7 @@ class _LayoutPlanner:
         """
         writes = self.writes
         self._begin(batch, table, first_sequence, now, is_located=is_located)
-        self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
+        self._plan[writes.is_short](self.address, 0, 1)
         left, self.sets, self._gets, self.result_bytes, *self._tail, expired = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
@@ -272,7 +283,7 @@ class _LayoutPlanner:
         """Give a batch to the next step."""
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
-        if count > self._ops_max:
+        if count > self.ops_max:
             self._make_columns(1 << (count - 1).bit_length())
         writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
         entry = table.entry
@@ -302,7 +313,7 @@ class _LayoutPlanner:
         values: U8 = np.empty(self.result_bytes, np.uint8)
         if self.result_bytes:
             self._set(out=address_of(values))
-            self._values[self._is_short(self.result_bytes)](ctypes.addressof(self._words), 0, 1)
+            self._values[self._is_short(self.result_bytes)](self.address, 0, 1)
         return RequestResult(
             columns["status"][:count].copy(),
             columns["versions"][:count].copy() if self._has_records else constant(np.uint64(0), count),
@@ -314,7 +325,7 @@ class _LayoutPlanner:
         image = table.index.region
         assert isinstance(image, Image)
         self._set(marks=address_of(image.marks), stable_sequence=stable_sequence)
-        self._gate(ctypes.addressof(self._words), 0, 1)
+        self._gate(self.address, 0, 1)
         return int(self._columns["planned"][_PLANNED_GATE])
 
     def _is_short(self, payload: int) -> bool:

@@ -82,6 +82,7 @@ class UndoCommitter:
         log, root = files.log, files.root_region
         self._native = NativeCommit(
             "commit_undo",
+            "gpkvs_undo_committer",
             heap,
             meter,
             transaction=ctypes.addressof(transaction),
@@ -143,6 +144,11 @@ class UndoCommitter:
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
         return 0
+
+    def begin_turn(self) -> NativeCommit:
+        """See `Committer.begin_turn`."""
+        self._begin_native()
+        return self._native
 
     def blocks_at_once(self, index: Index) -> int:
         """See `Committer.blocks_at_once`: the targets need no log."""
@@ -230,12 +236,15 @@ class UndoCommitter:
             assert isinstance(index.region, Region)
             writes.begin_commit(self._tables[index.entry.id], index.region.file)
             is_short = is_short and writes.is_short
-        self.transaction.have_epoch()
-        self._native.begin(self._files.growth)
-        self._native.set(log=self._files.log.address)
+        self._begin_native()
         self._native.run(write_set, keeps_lock=is_short)
         for writes in write_set.tables:
             self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+
+    def _begin_native(self) -> None:
+        """Tell the native committer what Python may have changed since the last batch."""
+        self.transaction.have_epoch()
+        self._native.begin(self._files.growth, self._files.log.address, self._files.log_words_max)
 
     def _store(self, write_set: WriteSet) -> None:
         """Store a write set and make it durable, in the order of I1 to I4."""

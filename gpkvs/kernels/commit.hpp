@@ -4,15 +4,30 @@
 #include "meter.hpp"
 #include "write_set.hpp"
 
-// A write set of the host's threads, and what belongs to the store. `current` is the descriptor of the last transaction,
-// `growth_` the table that grows, as the next one says it. `gate`: what the result waits for, after the commit.
+// A write set of the host's threads, and what belongs to the store: the table that grows, as the next descriptor says it;
+// where the log is, and the words that a batch has for entries. `gate` is what the result waits for, after the commit.
 #define COMMIT_FIELDS(F)                                                                    \
-    F(TableWrites**, tables) F(u64, table_count) F(u64, operations) F(u64, tail_segment) F(u64, tail_units) F(u64, gate) \
-    F(u64, growth_table) F(u64, growth_blocks) F(u64, growth_unmoved)                       \
-    F(u64*, heap_state) F(u64*, meter) F(Failpoint*, failpoint)
+    F(TableWrites**, tables) F(u64, table_count) F(u64, operations) F(u64, tail_segment) F(u64, tail_units) \
+    F(u64, growth_table) F(u64, growth_blocks) F(u64, growth_unmoved) F(u8*, log) F(u64, log_words) \
+    F(u64, gate) F(u64*, heap_state) F(u64*, meter) F(Failpoint*, failpoint)
 
 struct Commit {
     COMMIT_FIELDS(GPKVS_FIELD)
+};
+
+static const u64 ALL_STABLE = ~0ull;
+static const u64 NO_GATE = ~0ull;  // of what could not be committed: there was no memory for it, and nothing has happened
+
+// What the native engine asks of a committer (native_engine.hpp).
+struct Committer {
+    // Whether it can take a transaction with so many words of entries; else Python has work to do before.
+    bool (*may_commit)(const Commit& c, u64 entry_words);
+    void (*commit)(Commit& c);  // it leaves the gate, or NO_GATE
+    u64 (*next_sequence)(const Commit& c);
+    // The gate of what can be read now; records with lower versions than `stable_sequence` are durable, perhaps all.
+    u64 (*read_gate)(const Commit& c, u64& stable_sequence);
+    u64 (*durable)(const Commit& c);            // the newest durable gate, from any thread
+    void (*wait)(const Commit& c, u64 gate);    // returns when a gate is durable, from any thread
 };
 
 enum RunKind : u32 { RUN_UNDO = 1, RUN_REDO = 2, RUN_FILL = 3 };

@@ -8,14 +8,12 @@
 // (gpkvs/engine/journal_committer.py); a test compares the bytes of both.
 #pragma once
 #include "frames.hpp"
-#include "native_planner.hpp"
 #include "waiting_space.hpp"
 #include "zeroed_space.hpp"
 
-// `lacks_memory`, after the commit: there was no memory for it, and nothing has happened.
+// `pages`: where records are made before they are written.
 #define COMMIT_JOURNAL_OWN(F)                                                               \
-    F(Frames*, frames) F(WaitingSpace*, waiting_space) F(ZeroedSpace*, zeroed_space) F(u8*, pages) F(u64*, live_units) \
-    F(u64, lacks_memory)
+    F(Frames*, frames) F(WaitingSpace*, waiting_space) F(ZeroedSpace*, zeroed_space) F(u8*, pages) F(u64*, live_units)
 
 #define COMMIT_JOURNAL_FIELDS(F) COMMIT_FIELDS(F) COMMIT_JOURNAL_OWN(F)
 
@@ -91,8 +89,8 @@ static void commit_journal(CommitJournal& c) {
     const Descriptor before = frames.last().descriptor;
     const u64 epoch = before.epoch + 1;
     FrameMemory frame;
-    c.lacks_memory = !reserve_frame(c, epoch, frame);
-    if (c.lacks_memory) return c.waiting_space->end();
+    c.gate = NO_GATE;
+    if (!reserve_frame(c, epoch, frame)) return c.waiting_space->end();
     end_phase(c.meter, PHASE_PERSIST_LOG);  // waiting for room
     c.zeroed_space->prepare(heap_start(c), {c.tail_segment, c.tail_units}, c.heap_state[HEAP_UNITS] * UNIT_BYTES);
     failpoint.hit("before_record");
@@ -122,14 +120,23 @@ static void commit_journal(CommitJournal& c) {
 
 static void commit_journal_run(const void* args, u64, u64) { commit_journal(*(CommitJournal*)args); }
 
-// The gate of a planned batch that changed nothing: the newest epoch that may have supplied anything it saw.
-template <class Args>
-static u64 journal_read_gate(Frames& frames, Args& a) {
+static Frames& frames_of(const Commit& c) { return *static_cast<const CommitJournal&>(c).frames; }
+
+static u64 read_gate_of(const Commit& c, u64& stable_sequence) {
+    Frames& frames = frames_of(c);
     const u64 newest = frames.begun(), durable = frames.writer().durable();
-    if (durable >= newest) return newest;
-    a.stable_sequence = frames.stable_sequence(durable);
-    gate_run<Args>(&a, 0, 1);
-    return std::min(newest, a.planned[PLANNED_GATE]);
+    stable_sequence = durable < newest ? frames.stable_sequence(durable) : ALL_STABLE;
+    return newest;
 }
+
+// A journal that has no room for a frame grows by Python.
+extern "C" const Committer gpkvs_journal_committer = {
+    [](const Commit& c, u64 entry_words) { return entry_words <= c.log_words; },
+    [](Commit& c) { commit_journal(static_cast<CommitJournal&>(c)); },
+    [](const Commit& c) { return frames_of(c).next_sequence(); },
+    read_gate_of,
+    [](const Commit& c) { return frames_of(c).writer().durable(); },
+    [](const Commit& c, u64 gate) { frames_of(c).writer().wait(gate); },
+};
 
 GPKVS_STEP(commit_journal, CommitJournal, COMMIT_JOURNAL_FIELDS, commit_journal_run, 0);

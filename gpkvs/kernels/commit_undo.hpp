@@ -16,7 +16,7 @@ struct Transaction {
 };
 
 #define COMMIT_UNDO_OWN(F)                                                                  \
-    F(Transaction*, transaction) F(u64*, flag) F(u8*, log) F(u64, is_logged) F(u64, syncs)  \
+    F(Transaction*, transaction) F(u64*, flag) F(u64, is_logged) F(u64, syncs)  \
     F(u64, heap_file) F(u64, log_file) F(u64, root_file)
 
 #define COMMIT_UNDO_FIELDS(F) COMMIT_FIELDS(F) COMMIT_UNDO_OWN(F)
@@ -134,6 +134,23 @@ static void commit_undo(CommitUndo& c) {
     c.gate = 0;  // all that can be read is durable
     count_transaction(c, sizeof next, FLAG_BYTES);
 }
+
+static const CommitUndo& undo(const Commit& c) { return static_cast<const CommitUndo&>(c); }
+
+// The last epoch of an incarnation is Python's: it begins the next one. All that can be read is durable.
+extern "C" const Committer gpkvs_undo_committer = {
+    [](const Commit& c, u64 entry_words) {
+        return entry_words <= undo(c).log_words && undo(c).transaction->counter + 1 < 1ull << COUNTER_BITS;
+    },
+    [](Commit& c) { commit_undo(static_cast<CommitUndo&>(c)); },
+    [](const Commit& c) { return undo(c).transaction->current.next_sequence; },
+    [](const Commit&, u64& stable_sequence) {
+        stable_sequence = ALL_STABLE;
+        return u64{0};
+    },
+    [](const Commit&) { return u64{0}; },
+    [](const Commit&, u64) {},
+};
 
 static void commit_undo_run(const void* args, u64, u64) { commit_undo(*(CommitUndo*)args); }
 

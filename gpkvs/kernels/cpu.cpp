@@ -31,6 +31,7 @@
 #include "compact.hpp"
 #include "expiry.hpp"
 #include "journal.hpp"
+#include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "pack.hpp"
 #include "resolve.hpp"

@@ -127,6 +127,12 @@ public:
         return ended_;
     }
 
+    // The version that the next SET may get.
+    u64 next_sequence() const {
+        std::lock_guard<std::mutex> lock(naming_);
+        return ended_.descriptor.next_sequence;
+    }
+
     // The newest one that was appended.
     Written last() const {
         std::lock_guard<std::mutex> lock(naming_);
@@ -293,7 +299,7 @@ void gpkvs_frames_last(void* frames, u8* written) {
     const Written last = static_cast<Frames*>(frames)->last();
     memcpy(written, &last, sizeof last);
 }
-u64 gpkvs_frames_next_sequence(void* frames) { return static_cast<Frames*>(frames)->ended().descriptor.next_sequence; }
+u64 gpkvs_frames_next_sequence(void* frames) { return static_cast<Frames*>(frames)->next_sequence(); }
 u64 gpkvs_frames_covered_by(void* frames, u64 durable) { return static_cast<Frames*>(frames)->covered_by(durable); }
 u64 gpkvs_frames_stable_sequence(void* frames, u64 durable) { return static_cast<Frames*>(frames)->stable_sequence(durable); }
 u64 gpkvs_frames_used_pages(void* frames) { return static_cast<Frames*>(frames)->used_pages(); }

@@ -339,8 +339,8 @@ MUTANTS = (
     ),
     Mutant(
         "descriptor-stored-over",
-        _TRANSACTION,
-        "        self._current_copy = 1 - self._current_copy\n",
+        "gpkvs/kernels/commit_undo.hpp",
+        "    transaction.copy = 1 - transaction.copy;\n",
         "",
         "a crash in a batch takes the descriptor that recovery needs",
         ("recovery/startup/test_failpoints.py::test_kill_between_phases",),
