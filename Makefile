@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean undo
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,11 @@ install-dev: $(STAMP)-dev
 
 demo: install  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
 	$(BIN)/gpkvs demo
+
+wheel: install-dev  ## dist/: a wheel for systems as new as this one, with the libraries that it needs
+	@rm -rf build/wheel
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 # What runs transactions, again with small batches phase by phase, as large ones always are.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/engine/test_u64.py tests/media/test_transaction.py \

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,7 @@ from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.text import no_such, quoted
+from gpkvs.turn_mutex import TurnMutex
 
 _log = logging.getLogger("gpkvs")
 
@@ -108,7 +110,7 @@ class Store(KeyValues):
     ) -> None:
         self.path = path
         self._origin = Origin(f"the store at {path}")
-        self._mutex = threading.Lock()  # one batch at a time
+        self._mutex: threading.Lock | TurnMutex = threading.Lock()  # one batch at a time
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = self._is_closing = self._is_given_back = False
         self.meter = Meter()
@@ -206,6 +208,34 @@ class Store(KeyValues):
             if self._closed:
                 raise self._closed_error()
             return BegunBatch(self._engine, *self._engine.execute(batch))
+
+    def begin_turns(self, end_turn: Callable[[], None]) -> None:
+        """Let the engine be used in long turns from now on (`turn`); nobody uses the store meanwhile.
+
+        Parameters
+        ----------
+        end_turn
+            Makes the turn end that is under way, or else the next one as soon as it begins. It is called from any
+            thread, when that thread wants the engine.
+        """
+        self._origin.require()
+        self._mutex = TurnMutex(end_turn)
+
+    @contextmanager
+    def turn(self) -> Iterator[Engine]:
+        """Have the engine alone, for batch after batch; after `begin_turns`.
+
+        Raises
+        ------
+        StoreClosedError
+            If the store was closed.
+        """
+        self._origin.require()
+        assert isinstance(self._mutex, TurnMutex)
+        with self._mutex.turn():
+            if self._closed:
+                raise self._closed_error()
+            yield self._engine
 
     def _require_timeout(self, timeout: Timeout) -> None:
         if timeout is not OWN_TIMEOUT:

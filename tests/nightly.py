@@ -106,6 +106,7 @@ STEPS = (
         ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",
         20,
     ),
+    Step("wheel", ".venv/bin/python -m tests.bare_system", ".venv/bin/python -m tests.bare_system", 20),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
 )
 

@@ -25,6 +25,8 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "execute": lambda store: store.execute(Batch.of([(Op.SET, b"key", b"of the child")])),
     "execute_requests": lambda store: store.execute_requests(Batch.of([(Op.SET, b"key", b"of the child")])),
     "begin_requests": lambda store: store.begin_requests(Batch.of([(Op.SET, b"key", b"of the child")])),
+    "begin_turns": lambda store: store.begin_turns(lambda: None),
+    "turn": lambda store: store.turn().__enter__(),
     "set_many": lambda store: store.set_many(_NUMBERS, _NUMBERS, table="numbers"),
     "get_many": lambda store: store.get_many(_NUMBERS, table="numbers"),
     "delete_many": lambda store: store.delete_many(_NUMBERS, table="numbers"),
