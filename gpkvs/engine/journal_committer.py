@@ -63,6 +63,8 @@ class JournalCommitter:
     ----------
     checkpointer
         Writes the images to their files.
+    is_native
+        Whether write sets are stored by one native call.
     """
 
     def __init__(
