@@ -18,8 +18,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import grpc
-
 from gpkvs.bench.door.bodies import ANSWERS, frame, write_single, write_streams
 from gpkvs.bench.door.crowd import flood, silent_connection, spread, store_large_value
 from gpkvs.bench.door.empty_servers import GRPC_AIO, NGHTTP2, build_empty_servers
@@ -134,8 +132,12 @@ class _Benchmark:
         return found
 
     def _serve_empty(self, stack: AsyncExitStack, operation: str) -> list[Target]:
-        self.contenders |= {name: {"version": _version(name)} for name in self._empty}
-        return [Target(name, stack.enter_context(start(operation))) for name, start in self._empty.items()]
+        found = []
+        for name, start in self._empty.items():
+            url, version = stack.enter_context(start(operation))
+            self.contenders[name] = {"version": version}
+            found.append(Target(name, url))
+        return found
 
     def _single(self, operation: str, connections: int = 1, streams: int = 1) -> Load:
         answer_bytes = len(frame(ANSWERS[operation]))
@@ -337,7 +339,3 @@ def _resumed(target: Target, measure: Measure) -> Measure:
 def _signal(target: Target, number: signal.Signals) -> None:
     assert target.server
     os.kill(target.server.pid, number)
-
-
-def _version(name: str) -> str:
-    return str(grpc.__version__) if name == GRPC_AIO else "as installed"

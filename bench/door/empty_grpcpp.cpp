@@ -1,5 +1,5 @@
 // A gRPC server on the C++ library of gRPC that answers every call with the same message and does nothing else. It prints
-// its port.
+// its port and the library's version.
 //
 //   empty_grpcpp MESSAGE    the answer's message, hexadecimal
 
@@ -45,7 +45,7 @@ int main(int, char** arguments) {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterCallbackGenericService(&service);
     auto server = builder.BuildAndStart();
-    printf("%d\n", port);
+    printf("%d %s\n", port, grpc::Version().c_str());
     fflush(stdout);
     server->Wait();
 }

@@ -1,5 +1,5 @@
 // A gRPC server on nghttp2 that answers every call with the same message and does nothing else: any server on nghttp2
-// pays that for a call. One thread; it prints its port.
+// pays that for a call. One thread; it prints its port and the library's version.
 //
 //   empty_nghttp2 MESSAGE    the answer's message, hexadecimal
 
@@ -101,7 +101,7 @@ int main(int, char** arguments) {
     socklen_t length = sizeof address;
     if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) || listen(listener, 4096)) return 1;
     getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-    printf("%d\n", ntohs(address.sin_port));
+    printf("%d %s\n", ntohs(address.sin_port), NGHTTP2_VERSION);
     fflush(stdout);
 
     nghttp2_session_callbacks* callbacks;

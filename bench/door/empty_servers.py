@@ -9,19 +9,21 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
+import grpc
+
 from gpkvs.bench.door.bodies import ANSWERS
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.server.empty_server import empty_server
 
 NGHTTP2, GRPCPP, GRPC_AIO = "empty nghttp2", "empty grpc++", "empty grpc.aio"
 
-Start = Callable[[str], AbstractContextManager[str]]
-"""Start a server for SET or GET; the context is its URL."""
+Start = Callable[[str], AbstractContextManager[tuple[str, str]]]
+"""Start a server for SET or GET; the context has its URL and the version of its library."""
 
 _HERE = Path(__file__).parent
 _SOURCES = {
     NGHTTP2: ("empty_nghttp2.cpp", ("-lnghttp2",), "libnghttp2-dev"),
-    GRPCPP: ("empty_grpcpp.cpp", ("-lgrpc++", "-lgrpc", "-lgpr"), "libgrpc++-dev"),
+    GRPCPP: ("empty_grpcpp.cpp", ("-Wl,--copy-dt-needed-entries", "-lgrpc++", "-lgrpc"), "libgrpc++-dev"),
 }
 
 
@@ -51,16 +53,17 @@ def _compile(source: Path, folder: Path, libraries: tuple[str, ...], package: st
 
 
 @contextmanager
-def _program(program: Path, operation: str) -> Iterator[str]:
+def _program(program: Path, operation: str) -> Iterator[tuple[str, str]]:
     with subprocess.Popen([program, ANSWERS[operation].hex()], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            port, version = process.stdout.readline().split()
+            yield f"http://127.0.0.1:{port}", version
         finally:
             process.kill()
 
 
 @contextmanager
-def _in_python(_operation: str) -> Iterator[str]:
+def _in_python(_operation: str) -> Iterator[tuple[str, str]]:
     with empty_server() as (target, _):
-        yield f"http://{target}"
+        yield f"http://{target}", grpc.__version__
