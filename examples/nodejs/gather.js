@@ -328,9 +328,9 @@ function u32(numbers) {
 function fits({ status, versions, value_lengths: lengths, values }, calls) {
   let bytes = 0
   for (let at = 0; at + 4 <= lengths.length; at += 4) bytes += lengths.readUInt32LE(at)
-  const gets = calls.reduce((sum, call) => sum + (call.op === GET), 0)
-  const n = calls.length
-  return status.length === n && [0, 8 * n].includes(versions.length) && lengths.length === 4 * gets && values.length === bytes
+  const gets = calls.filter((call) => call.op === GET).length
+  const hasVersions = [0, 8 * calls.length].includes(versions.length)
+  return status.length === calls.length && hasVersions && lengths.length === 4 * gets && values.length === bytes
 }
 
 /** Splits the calls of a message that was refused because of one of them, so that the others get through. */
