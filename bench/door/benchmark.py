@@ -41,6 +41,7 @@ SHAPES = {"50 connections": (50, 1), "4 x 100 streams": (4, 100)}
 _STREAM_MESSAGES = 64  # in the body of one stream
 _REDIS_CONNECTIONS, _REDIS_PIPELINE = 50, 64
 _CROWD_PER_SECOND = 1  # calls of each connection
+_CROWD_MEMORY = "--memory-max=16GiB"  # so many connections are let in
 
 # A ratio, and whether it should be that at least or at most.
 _AIM_UNARY, _AIM_ALONE, _AIM_TLS, _AIM_CROWD, _AIM_BUSY = 0.4, 1.8, 0.7, 3.0, 0.9
@@ -116,14 +117,16 @@ class _Benchmark:
         self._progress(f"left out: {what}")
         self.missing.append(what)
 
-    async def _serve(self, stack: AsyncExitStack, **how: Any) -> list[Target]:
+    async def _serve(self, stack: AsyncExitStack, *more: str, **how: Any) -> list[Target]:
         """Start the doors; one that does not start is left out."""
         found = []
-        for door, more in self._doors.items():
+        for door, chosen in self._doors.items():
             self._progress(f"starting {door} with {self._options.records:,} records")
             folder = Path(tempfile.mkdtemp(dir=self._folder))
             try:
-                target = await stack.enter_async_context(serve_door(folder, self._options, door, more, **how))
+                target = await stack.enter_async_context(
+                    serve_door(folder, self._options, door, (*chosen, *more), **how)
+                )
             except GpkvsError as error:
                 self._miss(f"{door}: {error}")
                 continue
@@ -260,7 +263,7 @@ class _Benchmark:
         load = replace(self._single("GET", connections), per_second=_CROWD_PER_SECOND)
         log = self._folder / "crowd.log"
         async with AsyncExitStack() as stack:
-            for target in await self._serve(stack):
+            for target in await self._serve(stack, _CROWD_MEMORY):
                 assert target.server
                 address = target.server.target
                 await store_large_value(address)

@@ -1,5 +1,5 @@
-// A gRPC server on the C++ library of gRPC that answers every call with the same message and does nothing else. It prints
-// its port and the library's version.
+// A gRPC server on gRPC's C++ library that answers every call with the same message and does nothing else. It prints its
+// port and the library's version.
 //
 //   empty_grpcpp MESSAGE    the answer's message, hexadecimal
 

@@ -402,7 +402,7 @@ func (c *Client) handOut(calls []*call, answer *BatchResponse) {
 			one.end(status.Error(codes.DataLoss, "the record fails its checksum"))
 		}
 	}
-	c.failures = 0
+	c.failures, c.lastErr = 0, nil
 	if longest >= 0 {
 		c.valueBytes /= 2
 		if longest > c.valueBytes {

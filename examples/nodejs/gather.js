@@ -83,7 +83,8 @@ export class Client {
   #lastError = null
   #pausing = null // a timer
   #isFlushDue = false
-  #closing = null
+  #closing = null // what tells that the client is closed
+  #closed = null
 
   /**
    * @param {string} target HOST:PORT
@@ -129,10 +130,11 @@ export class Client {
 
   /** Ends the client after the calls that were made: each has its result, or its deadline passes. */
   close() {
-    return new Promise((resolve) => {
+    this.#closed ??= new Promise((resolve) => {
       this.#closing = resolve
       this.#flushSoon()
     })
+    return this.#closed
   }
 
   #submit(op, key, value, timeoutMs = this.#options.timeoutMs) {
@@ -239,6 +241,7 @@ export class Client {
       else call.end(new CallError('the record fails its checksum', grpc.status.DATA_LOSS))
     })
     this.#failures = 0
+    this.#lastError = null
     if (gets) this.#valueBytes = Math.max(longest, this.#valueBytes / 2)
   }
 
