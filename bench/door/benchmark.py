@@ -276,13 +276,13 @@ class _Benchmark:
                         with silent_connection(address):
                             return await run_load(target.url, load, calls, log, spread(connections))
 
-                names = target.name, f"{target.name}, flooded"
+                names = target.name, f"{target.name} flooded"
                 task = f"GET, a crowd of {self._options.crowd:,}"
                 found = await self._rounds(task, dict(zip(names, (alone, disturbed), strict=True)))
                 self._compare_latency(found[names[1]], found[names[0]], "p99", _aim(target, _AIM_CROWD))
 
     async def _busy(self) -> None:
-        """Compare servers with a busy Python thread with such a thread in a process beside them."""
+        """Compare servers with a busy Python thread with such a thread in a process beside them, and with idle ones."""
         tasks: dict[str, Task] = {task: (load, 1) for task, load in self._loads().items()}
         tasks |= {f"{operation}, one call at a time": (self._single(operation), 1) for operation in OPERATIONS}
         tasks |= {f"{operation} stream": self._stream(operation) for operation in OPERATIONS}
@@ -296,7 +296,7 @@ class _Benchmark:
                 door = busy.name.removesuffix("-busy")
                 for task, (load, operations) in tasks.items():
                     idle = self._timed(plain[door], load, operations)
-                    names = f"{door}, idle", f"{door}, a process beside it busy", f"{door}, a thread of it busy"
+                    names = f"{door} idle", f"{door} beside", f"{door} busy"
                     measures = (idle, _beside(idle), _resumed(busy, self._timed(busy, load, operations)))
                     found = await self._rounds(f"{task}, busy", dict(zip(names, measures, strict=True)))
                     self._compare(found, names[2], names[1], _aim(plain[door], _AIM_BUSY))
