@@ -18,6 +18,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from gpkvs.bench.door.awake import awake
 from gpkvs.bench.door.bodies import ANSWERS, frame, write_single, write_streams
 from gpkvs.bench.door.crowd import flood, silent_connection, spread, store_large_value
 from gpkvs.bench.door.empty_servers import GRPC_AIO, NGHTTP2, build_empty_servers
@@ -192,6 +193,7 @@ class _Benchmark:
         """Time single calls, of which there is one at a time."""
         log = self._folder / "alone.log"
         async with AsyncExitStack() as stack:
+            stack.enter_context(awake())
             doors = await self._serve(stack)
             for operation in OPERATIONS:
                 load = self._single(operation)

@@ -7,15 +7,15 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-
-import grpc
 
 from gpkvs.bench.door.bodies import ANSWERS
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.server.empty_server import empty_server
 
-NGHTTP2, GRPCPP, GRPC_AIO = "empty nghttp2", "empty grpc++", "empty grpc.aio"
+NGHTTP2, GRPCPP, GRPC_AIO, PYGRPC = "empty nghttp2", "empty grpc++", "empty grpc.aio", "empty pygrpc"
 
 Start = Callable[[str], AbstractContextManager[tuple[str, str]]]
 """Start a server for SET or GET; the context has its URL and the version of its library."""
@@ -35,7 +35,11 @@ def build_empty_servers(folder: Path, missing: Callable[[str], None]) -> dict[st
             found[name] = partial(_program, _compile(_HERE / source, folder, libraries, package))
         except BenchError as error:
             missing(f"{name}: {error}")
-    found[GRPC_AIO] = _in_python
+    found[GRPC_AIO] = partial(_in_python, "grpc.aio", "grpcio")
+    if find_spec("pygrpc_native"):
+        found[PYGRPC] = partial(_in_python, "pygrpc_native.aio", "pygrpc-native")
+    else:
+        missing(f"{PYGRPC}: pip install pygrpc-native")
     return found
 
 
@@ -57,13 +61,13 @@ def _program(program: Path, operation: str) -> Iterator[tuple[str, str]]:
     with subprocess.Popen([program, ANSWERS[operation].hex()], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            port, version = process.stdout.readline().split()
-            yield f"http://127.0.0.1:{port}", version
+            port, library = process.stdout.readline().split()
+            yield f"http://127.0.0.1:{port}", library
         finally:
             process.kill()
 
 
 @contextmanager
-def _in_python(_operation: str) -> Iterator[tuple[str, str]]:
-    with empty_server() as (target, _):
-        yield f"http://{target}", grpc.__version__
+def _in_python(library: str, package: str, _operation: str) -> Iterator[tuple[str, str]]:
+    with empty_server(library) as (target, _):
+        yield f"http://{target}", version(package)
