@@ -1,0 +1,54 @@
+// What a door and an engine know of each other: whole requests go in as columns, results come back into room that the door
+// gives. Plain C, with nothing of either side in it. Neither of the functions throws.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Whole requests on one table, in arrival order; GET, SET, DELETE and EXISTS only. Lengths have a step: 1, or 0 where one
+// number stands for all. Values are of the SETs. Columns may be unaligned but for the lengths.
+typedef struct EngineBatch {
+    uint64_t n;  // operations
+    const uint8_t* ops;
+    const uint8_t* keys;
+    const uint32_t* key_lengths;
+    uint64_t key_length_step;
+    const uint8_t* values;
+    const uint32_t* value_lengths;
+    uint64_t value_length_step;
+    const uint32_t* request_ops;  // operations of each request
+    uint64_t requests;
+    uint32_t table_id;
+} EngineBatch;
+
+// Where results go.
+typedef struct EngineRoom {
+    uint8_t* status;          // n
+    uint64_t* versions;       // n; all 0 where the table has none
+    uint32_t* value_lengths;  // one for each GET
+    uint8_t* values;
+} EngineRoom;
+
+typedef bool (*EngineGivesRoom)(void* sink, uint64_t gets, uint64_t value_bytes, EngineRoom* out);
+
+enum EngineRan {
+    ENGINE_DONE,  // results are in the room; nobody may see them before their gate is durable
+    ENGINE_LEFT,  // nothing has happened: the engine's Python side must run this batch
+    ENGINE_DUE    // done, and the turn must end: Python has work to do
+};
+
+// A door has one; in its tests it may be anything.
+typedef struct Engine {
+    void* self;
+    // Asks for room when it knows how much; without room, the batch is left. `has_versions` says whether the table has any.
+    int (*run)(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, uint64_t* gate, uint64_t* has_versions);
+    uint64_t (*durable)(void* self);             // the newest durable gate, from any thread; gates rise, 0 is always durable
+    void (*wait)(void* self, uint64_t gate);     // returns when it is durable; from a thread of the door's own
+} Engine;
+
+#ifdef __cplusplus
+}
+#endif
