@@ -5,11 +5,14 @@
 
 #include "grpc_text.hpp"
 #include "http2.hpp"
+#include "loop.hpp"
 #include "output.hpp"
 
 namespace door {
 
 namespace {
+
+constexpr int CODE_CANCELLED = 1;
 
 std::string seconds_text(double seconds) {
     char text[32];
@@ -68,6 +71,7 @@ void Call::respond(Message&& response) {
 void Call::finish(const Status& status) {
     if (is_finished_) return;
     is_finished_ = true;
+    count_end(status.code);
     handler_ = nullptr;
     drop_input();
     code_ = status.code;
@@ -77,8 +81,22 @@ void Call::finish(const Status& status) {
     else connection.submit_only_trailers(*this);
 }
 
+void Call::count_in(MethodStats& stats) {
+    stats_ = &stats;
+    is_counted_ = true;
+    stats.started.add();
+}
+
+void Call::count_end(int code) {
+    MethodStats* const stats = std::exchange(stats_, nullptr);
+    if (!stats) return;
+    stats->handled[(u64)code < CODES ? code : 2].add();
+    stats->ns.observe(now_ns() - begun_ns_);
+}
+
 void Call::forward(Message&& first) {
     handler_ = nullptr;
+    stats_ = nullptr;
     connection.forward(*this, std::move(first));
 }
 
@@ -87,6 +105,7 @@ void Call::receive(const u8* data, u64 size) {
     progress_ns_ = connection.now();
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
+    open_window();
 }
 
 void Call::half_close() {
@@ -116,12 +135,16 @@ void Call::look_at_caller() {
 }
 
 void Call::refuse(const Status& status) {
+    if (status.trailers == MEMORY_FULL) connection.thread.stats.refused[STATS_MEMORY_FULL].add();
+    else if (status.code == UNIMPLEMENTED) connection.thread.stats.refused[STATS_UNSUPPORTED].add();
+    else if (status.trailers == NOT_EXECUTED) connection.thread.stats.refused[STATS_SLOW].add();
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
 }
 
 void Call::close() {
     is_finished_ = true;
+    count_end(CODE_CANCELLED);
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
 }
 
@@ -171,7 +194,6 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    open_window();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
@@ -211,6 +233,14 @@ bool Call::begin_message() {
         refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, size), MEMORY_FULL});
     }
     return false;
+}
+
+// Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of these.
+void Call::open_window() {
+    if (!handler_ || !is_asked_ || ends_) return;
+    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
+        connection.open_window(*this, std::max(left, WINDOW_BYTES));
 }
 
 // The first of them, up to a window, are charged with the call. A client that has not heard of the window may send more.
