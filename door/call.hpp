@@ -127,6 +127,9 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
+    // these.
+    void open_window();
     // Tells the handler if the caller is gone.
     void look_at_caller();
     // Ends the call in the place of its handler.
