@@ -235,7 +235,6 @@ bool Call::begin_message() {
     return false;
 }
 
-// Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of these.
 void Call::open_window() {
     if (!handler_ || !is_asked_ || ends_) return;
     const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;

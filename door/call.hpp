@@ -127,6 +127,9 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
+    // these.
+    void open_window();
     // Tells the handler if the caller is gone.
     void look_at_caller();
     // Ends the call in the place of its handler.
@@ -154,7 +157,6 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
-    void open_window();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
     void drop_responses();

@@ -408,13 +408,20 @@ void Http2::frame_came(const nghttp2_frame& frame) {
                 if (Call* call = call_of(frame.hd.stream_id)) call->half_close();
             break;
         case NGHTTP2_SETTINGS:
-            has_settings_ = true;
+            if (frame.hd.flags & NGHTTP2_FLAG_ACK) windows_shrank();
+            else has_settings_ = true;
             break;
         case NGHTTP2_PING:
             if (!(frame.hd.flags & NGHTTP2_FLAG_ACK)) ping_came();
             else if (drain_ == NOTICED && !memcmp(frame.ping.opaque_data, DRAIN_PING, sizeof DRAIN_PING)) end_drain();
             break;
     }
+}
+
+// The first streams of a connection begin with the windows of the standard. When the client knows of ours, both sides
+// take the difference from each stream's window: also from one that was to last for the rest of a message.
+void Http2::windows_shrank() {
+    for (Call* call = calls_; call; call = call->next) call->open_window();
 }
 
 void Http2::frame_left(const nghttp2_frame& frame) {

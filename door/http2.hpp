@@ -53,6 +53,7 @@ class Http2 final : public Connection {
     void refuse_http(Call& call, const char* status);
     void frame_begins(const nghttp2_frame_hd& head);
     void frame_came(const nghttp2_frame& frame);
+    void windows_shrank();
     void frame_left(const nghttp2_frame& frame);
     void stream_closed(int32_t stream);
     void remove(Call& call);

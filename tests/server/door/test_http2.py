@@ -377,6 +377,22 @@ def test_a_message_flows_when_it_is_charged(echo: Echo) -> None:
         assert not [found for found in frames_of(client.received) if found[0:3:2] == (WINDOW, 1)]
 
 
+def test_a_message_goes_on_when_the_client_knows_of_the_windows(echo: Echo) -> None:
+    """The first streams begin with the windows of the standard; the acknowledged settings take most of them away."""
+    whole = message(bytes(60_000))
+    with Client(echo) as client:
+        client.wait(SETTINGS)
+        client.call("/echo/Unary", whole[:16_384], flags=0)  # all that the settings leave
+        time.sleep(0.2)  # it is asked for meanwhile
+        client.send(frame(SETTINGS, ACK, 0))
+        opened = client.wait(WINDOW, 1)
+        assert int.from_bytes(opened.payload, "big") >= len(whole) - 16_384
+        for at in range(16_384, len(whole), 16_384):
+            rest = whole[at : at + 16_384]
+            client.send(frame(DATA, END_STREAM if at + len(rest) == len(whole) else 0, 1, rest))
+        assert client.trailers(1)["grpc-status"] == "0"
+
+
 def test_a_connection_may_hold_as_much_as_it_leaves_free() -> None:
     with Echo(memory_bytes_max=64 * MIB) as echo:
         with Client(echo) as client:
