@@ -52,7 +52,6 @@ class Echo:
         self.library.stop()
         self._stopping.set()
         self._thread.join()
-        self.library.delete()
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until an event makes something true."""
