@@ -20,14 +20,18 @@ u64 threads_of(const DoorConfig& config) {
     return std::clamp<u64>(std::thread::hardware_concurrency() / 4, 1, 4);
 }
 
-std::shared_ptr<const Refusal> copy_of(const DoorRefusal& refusal) {
+std::shared_ptr<const Refusal> copy_of(const Door& door, const DoorRefusal& refusal) try {
     return std::make_shared<const Refusal>(Refusal{refusal.code, refusal.text, refusal.full, refusal.is_refusal});
+} catch (const std::bad_alloc&) {
+    return door.no_memory;
 }
 
 }  // namespace
 
 Door::Door(const DoorConfig& config)
     : config(config), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
+      no_memory(std::make_shared<const Refusal>(
+          Refusal{RESOURCE_EXHAUSTED, "the server has no memory to tell what became of the request", "memory", false})),
       queue(config.queue_requests_max), gates(*this), turn(*this) {
     tables.publish(std::make_shared<const Tables>());
     for (u64 number = 0; number < threads_of(config); number++)
@@ -152,7 +156,7 @@ void gpkvs_door_open(Door* door) {
 
 void gpkvs_door_shut(Door* door, const DoorRefusal* refusal) {
     door->is_open = false;
-    if (refusal) door->turn.refuse_waiting(copy_of(*refusal));
+    if (refusal) door->turn.refuse_waiting(copy_of(*door, *refusal));
 }
 
 u64 gpkvs_door_waiting(Door* door) { return door->queue.requests(); }
@@ -172,7 +176,7 @@ void gpkvs_door_interrupt(Door* door) { door->turn.interrupt(); }
 const EngineBatch* gpkvs_door_left(Door* door) { return door->turn.left(); }
 
 void gpkvs_door_left_refused(Door* door, u64 request, const DoorRefusal* refusal) {
-    door->turn.left_refused(request, copy_of(*refusal));
+    door->turn.left_refused(request, copy_of(*door, *refusal));
 }
 
 void gpkvs_door_left_done(Door* door, u64 covered, const u8* status, const u64* versions, const u32* value_lengths,
@@ -180,5 +184,5 @@ void gpkvs_door_left_done(Door* door, u64 covered, const u8* status, const u64* 
     door->turn.left_done(covered, status, versions, value_lengths, values, gate);
 }
 
-void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal) { door->turn.left_failed(copy_of(*refusal)); }
+void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal) { door->turn.left_failed(copy_of(*door, *refusal)); }
 void gpkvs_door_durable(Door* door, u64 gate) { door->gates.durable(gate); }

@@ -41,6 +41,8 @@ struct Door {
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;  // null: Python serves all calls
     door::EngineStats engine_stats;
+    // Where there is no memory for what is to be said of a request.
+    const std::shared_ptr<const door::Refusal> no_memory;
     door::Published<door::Tables> tables;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};

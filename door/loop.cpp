@@ -102,7 +102,7 @@ void Thread::remove_closed() {
 void Thread::add(std::unique_ptr<Connection> connection) {
     Connection& added = *connection;
     connections_.emplace(added.id, std::move(connection));
-    watch(added, added.transport->file(), added.watched_events_);
+    if (!watch(added, added.transport->file(), added.watched_events_)) return added.close();
     added.want_fill();
     if (is_draining_) added.guard([&] { added.drain(); });
 }
@@ -126,11 +126,11 @@ void Thread::close_all() {
     for (const auto& [id, connection] : connections_) connection->close();
 }
 
-void Thread::watch(Watched& watched, int file, u32 events) {
+bool Thread::watch(Watched& watched, int file, u32 events) {
     epoll_event event = {};
     event.events = events;
     event.data.ptr = &watched;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, file, &event);
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, file, &event) == 0;
 }
 
 void Thread::change(Watched& watched, int file, u32 events) {

@@ -57,8 +57,8 @@ class Thread {
     void drain();
     void close_all();
 
-    // How `watched` is waited for: EPOLLIN, EPOLLOUT. A file is forgotten before it is closed.
-    void watch(Watched& watched, int file, u32 events);
+    // How `watched` is waited for: EPOLLIN, EPOLLOUT. A file is forgotten before it is closed. False: the system watches no more.
+    bool watch(Watched& watched, int file, u32 events);
     void change(Watched& watched, int file, u32 events);
     void forget(int file);
 

@@ -17,9 +17,7 @@ u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + b
 }  // namespace
 
 Turn::Turn(Door& door)
-    : door_(door), queue_(door.queue), gates_(door.gates), tables_(door.tables),
-      no_memory_(std::make_shared<const Refusal>(
-          Refusal{8, "the request was executed, but there is no memory for its answer", "memory", false})) {}
+    : door_(door), queue_(door.queue), gates_(door.gates), tables_(door.tables) {}
 
 int Turn::run(u64 timeout_ns) {
     u64 until = later(now_ns(), timeout_ns);
@@ -126,11 +124,12 @@ void Turn::give_back_dropped() {
     dropped_ = nullptr;
 }
 
-// Counts the working memory of the batch. False: there is none beside the batches that wait for their gate.
+// Counts the working memory of the batch. False: there is none beside the batches that wait for their gate, or no place there.
 bool Turn::count_working() {
     const u64 wanted = engine_bytes(payload_bytes_ + door_.config.batch_result_bytes_max, operations_);
     const u64 waiting = gates_.waiting();
-    too_many_waiting_ = waiting && door_.account.bytes(BATCH) + wanted > door_.config.engine_bytes ? waiting : NEVER;
+    const bool is_too_much = waiting && door_.account.bytes(BATCH) + wanted > door_.config.engine_bytes;
+    too_many_waiting_ = is_too_much || waiting >= Gates::MOST ? waiting : NEVER;
     if (too_many_waiting_ != NEVER) return false;
     change_counted(wanted);
     return true;
@@ -201,7 +200,7 @@ void Turn::share_out(u64 covered, u64 gate) {
     for (u64 number = 0; number < covered; number++, end = &(*end)->next) {
         Request& request = **end;
         operations += request.n;
-        if (!request.refusal && !results_) request.refusal = no_memory_;
+        if (!request.refusal && !results_) request.refusal = door_.no_memory;
         request.outcome = request.refusal ? REFUSED : DONE;
         if (request.refusal) continue;
         request.first_op = op;

@@ -59,7 +59,6 @@ class Turn {
     Queue& queue_;
     Gates& gates_;
     Reader<Tables> tables_;
-    const std::shared_ptr<const Refusal> no_memory_;
     const Engine* engine_ = nullptr;
     std::atomic<bool> is_interrupted_{false}, is_stopped_{false};
     Published<Refusal> waiting_refusal_;
