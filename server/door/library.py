@@ -165,6 +165,7 @@ class _Event(ctypes.Structure):
 _Functions = dict[str, tuple[Any, list[Any]]]
 _REFUSAL = ctypes.POINTER(_Refusal)
 _SLOW: _Functions = {
+    "delete": (None, []),
     "listen": (c_int, [c_char_p, c_uint16, c_int]),
     "drain": (None, []),
     "stop": (None, []),
@@ -240,6 +241,10 @@ class Library:
             raise MemoryError
         self._events = (_Event * _EVENTS)()
         self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
+
+    def delete(self) -> None:
+        """Stop the door and free it; no other thread may come any more."""
+        self._call["delete"](self._door)
 
     def listen(self, host: str, port: int, protocol: Protocol = Protocol.GRPC) -> int:
         """Open a port; return it.
