@@ -1,5 +1,5 @@
-// Throws broken HTTP/2 at a door, whose calls Python would serve: fuzz_http2 SECONDS SEED. Built with sanitizers, which end it;
-// it ends itself if the account of an idle door is not empty.
+// Throws broken HTTP/2 at a door: fuzz_http2 SECONDS SEED. Half of the doors serve KV, with an engine that finds nothing or
+// fails. Built with sanitizers, which end it; it ends itself if the account of an idle door is not empty.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "../../../door/door.hpp"
 #include "../../../door/http2.hpp"
@@ -40,16 +42,35 @@ std::string header(const std::string& name, const std::string& value) {
     return std::string(1, 0) + (char)name.size() + name + (char)value.size() + value;
 }
 
-std::string message(Dice& dice) {
+// A field of protobuf that holds bytes.
+std::string field(int tag, const std::string& bytes) {
+    return std::string(1, (char)(tag << 3 | 2)) + (char)bytes.size() + bytes;
+}
+
+std::string framed(const std::string& data) { return number(0, 1) + number(data.size(), 4) + data; }
+
+// One that a native KV takes: a GET or a SET by its only key, or a batch of both.
+std::string plain_message(Dice& dice, const std::string& path) {
+    const std::string key(1 + below(dice, 60), 'k'), value(below(dice, 60), 'v');
+    if (path == "/gpkvs.v1.KV/Get") return framed(field(2, key));
+    if (path == "/gpkvs.v1.KV/Set") return framed(field(2, key) + field(3, value));
+    return framed(field(2, "\1\2") + field(3, key + key) + "\x2d" + (char)key.size() + std::string(3, 0) + field(6, value) +
+                  "\x45" + (char)value.size() + std::string(3, 0));
+}
+
+std::string message(Dice& dice, const std::string& path) {
+    if (path.size() > 15 && below(dice, 3)) return plain_message(dice, path);
     const u64 size = below(dice, 2) ? below(dice, 50) : below(dice, 40000);
     const u64 told = below(dice, 8) ? size : dice() & 0xFFFFFFFF;
     return number(below(dice, 50) == 0, 1) + number(told, 4) + std::string(size, 'm');
 }
 
 std::string call(Dice& dice, u64 stream) {
-    static const char* PATHS[] = {"/echo/Unary", "/echo/Stream", "/echo/Fail", "/gpkvs.v1.KV/Get", "/"};
+    static const char* PATHS[] = {"/echo/Unary", "/", "/gpkvs.v1.KV/Get", "/gpkvs.v1.KV/Set", "/gpkvs.v1.KV/Batch",
+                                  "/gpkvs.v1.KV/Pipeline"};
+    const std::string path = PATHS[below(dice, 6)];
     std::string block = header(":method", below(dice, 20) ? "POST" : "GET") + header(":scheme", "http") +
-                        header(":path", PATHS[below(dice, 5)]) + header(":authority", "a");
+                        header(":path", path) + header(":authority", "a");
     if (below(dice, 20)) block += header("content-type", "application/grpc");
     if (below(dice, 4) == 0) block += header("grpc-timeout", std::to_string(below(dice, 100)) + "munSM"[below(dice, 5)]);
     if (below(dice, 30) == 0) block += header("x", std::string(120, 'x'));
@@ -62,7 +83,7 @@ std::string call(Dice& dice, u64 stream) {
     }
     const u64 messages = below(dice, 4);
     for (u64 i = 0; i < messages; i++) {
-        const std::string data = message(dice);
+        const std::string data = message(dice, path);
         for (u64 at = 0; at < data.size();) {
             const u64 part = std::min<u64>(data.size() - at, 1 + below(dice, 16384));
             out += frame(0, 0, stream, data.substr(at, part));
@@ -110,10 +131,11 @@ std::string conversation(Dice& dice) {
 void answer(Door* door, const DoorEvent& event, Dice& dice) {
     static const std::string response(100000, 'r');
     if (event.kind == EVENT_OVER) return;
-    switch (below(dice, 5)) {
+    // One response for each message, as Python's streams do.
+    switch (below(dice, event.kind == EVENT_MESSAGE ? 5 : 2)) {
         case 0: gpkvs_door_finish(door, event.call, (int)below(dice, 18), "text %\n", "name: value\nodd\n: \n"); break;
-        case 1:
         case 2:
+        case 3:
             gpkvs_door_respond(door, event.call, (const u8*)response.data(), below(dice, 3) ? below(dice, 100) : response.size());
             [[fallthrough]];
         default: gpkvs_door_ask(door, event.call);
@@ -159,6 +181,26 @@ void converse(Door* door, Dice& dice) {
     close(files[0]);
 }
 
+// Runs batches until the door stops.
+void run_engine(Door* door, u64 seed) {
+    Dice dice(seed);
+    for (;;) {
+        const int turn = gpkvs_door_turn(door, 1000 * 1000 * 1000);
+        if (turn == TURN_STOPPED) return;
+        if (turn != TURN_LEFT) continue;
+        const DoorRefusal refusal = {8, "heap full", "heap", true};
+        const EngineBatch* batch = gpkvs_door_left(door);
+        if (below(dice, 5) == 0) {
+            gpkvs_door_left_failed(door, &refusal);
+            continue;
+        }
+        const std::vector<u8> status(batch->n, 1);
+        const std::vector<u64> versions(batch->n, 7);
+        const std::vector<u32> lengths(batch->n, 0);
+        gpkvs_door_left_done(door, batch->requests, status.data(), versions.data(), lengths.data(), status.data(), 0);
+    }
+}
+
 void require_idle(Door* door, Dice& dice) {
     for (int i = 0; i < 5000; i++) {
         take_events(door, dice);
@@ -183,15 +225,26 @@ int main(int, char** arguments) {
     config.connections_max = 100;
     config.message_bytes_max = 1 << 20;
     config.stream_bytes_max = 1 << 20;
+    config.stream_requests_max = 16;
     config.queue_requests_max = 100;
+    config.batch_ops_max = 1000;
+    config.batch_bytes_max = 1 << 20;
+    config.batch_result_bytes_max = 1 << 20;
+    config.engine_bytes = 1 << 20;
     config.receive_seconds_max = 30;
     const u64 end_ns = now_ns() + (u64)(1e9 * seconds);
     u64 conversations = 0;
     while (now_ns() < end_ns) {
         config.clients_bytes_max = below(dice, 4) ? 64 << 20 : 100000 + below(dice, 2 << 20);
         Door* door = gpkvs_door_new(&config);
+        const DoorTable table = {"default", 1, 0, 60, 50, 1000, 1 << 20};
+        gpkvs_door_set_tables(door, &table, 1);
+        if (below(dice, 2)) gpkvs_door_open(door);
+        std::thread engine(run_engine, door, dice());
         for (int i = 0; i < 200 && now_ns() < end_ns; i++, conversations++) converse(door, dice);
         require_idle(door, dice);
+        gpkvs_door_stop(door);
+        engine.join();
         gpkvs_door_delete(door);
     }
     printf("%lu conversations\n", (unsigned long)conversations);

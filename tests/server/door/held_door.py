@@ -51,6 +51,10 @@ class HeldDoor(Echo):
         """Wait until so many requests wait for the engine."""
         self.wait(lambda: self.library.waiting() == count)
 
+    def drop_all(self) -> None:
+        """Run turns until nothing waits: the door itself says what becomes of it."""
+        self.wait(lambda: self.library.turn(0) is Turn.IDLE and not self.library.waiting())
+
     def leave(self) -> None:
         """Run a turn that leaves a batch."""
         assert self.library.turn(10) is Turn.LEFT

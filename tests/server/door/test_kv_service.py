@@ -100,7 +100,7 @@ def test_a_request_whose_table_is_gone_is_pythons(door: HeldDoor, kv: Any) -> No
     stream.send(plain(1))
     door.wait_for_requests(2)
     door.library.set_tables([])
-    door.library.turn(0)
+    door.drop_all()
     assert call.details() == PYTHON
     assert door.handed == [("Get", kv_pb2.GetRequest(key=b"k").SerializeToString())]
     # In a stream it would come behind requests that were sent after it.
@@ -179,7 +179,7 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     stream.send(plain(3))
     door.wait_for_requests(1)
     door.library.abandon(STOPPING)
-    door.library.turn(0)
+    door.drop_all()
     assert [stream.receive().id for _ in range(2)] == [1, 2]
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
 
@@ -194,16 +194,20 @@ def test_a_stream_that_is_cancelled_leaves_nothing(
     door.wait_for_requests(waiting)
     stream.cancel()
     door.wait(lambda: len(door.over) == 1)
-    door.library.turn(0)
+    door.drop_all()
     assert door.library.requests() == 0
 
 
-def test_a_call_that_is_cancelled_while_it_waits_is_dropped(door: HeldDoor, kv: Any) -> None:
-    first, second = get(kv), get(kv)
-    door.wait_for_requests(2)
-    first.cancel()
-    door.wait(lambda: door.library.clients_bytes() < 80 << 10)
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+def test_a_call_that_is_cancelled_while_it_waits_is_dropped(door: HeldDoor, kv: Any, cancelled: int) -> None:
+    calls, held = [], []
+    for count in range(3):
+        calls.append(get(kv))
+        door.wait_for_requests(count + 1)
+        held.append(door.library.clients_bytes())
+    calls.pop(cancelled).cancel()
+    door.wait(lambda: door.library.clients_bytes() < held[2])
     door.leave()
-    assert len(door.library.left()) == 1
+    assert door.library.left().request_ops.tolist() == [1, 1]
     door.library.left_failed(FULL)
-    assert second.code() is CODES.RESOURCE_EXHAUSTED
+    assert {call.code() for call in calls} == {CODES.RESOURCE_EXHAUSTED}
