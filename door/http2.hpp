@@ -5,6 +5,7 @@
 #include "call.hpp"
 #include "connection.hpp"
 #include "door.h"
+#include "patience.hpp"
 #include "service.hpp"
 #include "session_memory.hpp"
 #include "token_bucket.hpp"
@@ -29,6 +30,7 @@ class Http2 final : public Connection {
 
     u64 now() const;
     const DoorConfig& config() const;
+    const Patience& patience() const;
     // The call's client may send so many bytes more, if it may not already.
     void open_window(Call& call, u64 bytes);
     // How many it may.
@@ -51,6 +53,7 @@ class Http2 final : public Connection {
     void refuse_http(Call& call, const char* status);
     void frame_begins(const nghttp2_frame_hd& head);
     void frame_came(const nghttp2_frame& frame);
+    void windows_shrank();
     void frame_left(const nghttp2_frame& frame);
     void stream_closed(int32_t stream);
     void remove(Call& call);
@@ -68,6 +71,7 @@ class Http2 final : public Connection {
     // The headers of a call that come; those of two never mix.
     struct Opening {
         u64 bytes = 0;  // as HTTP/2 counts them
+        u64 deadline_ns = NEVER;
         bool is_post = false, is_grpc = false;
     } opening_;
 

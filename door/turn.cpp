@@ -112,6 +112,7 @@ Verdict Turn::judge(Request* request, u64 now) {
     request->next = nullptr;  // what waits behind it may be dropped, or left for another batch
     (first_ ? last_->next : first_) = request;
     last_ = request;
+    request->next = nullptr;
     return Verdict::TAKEN;
 }
 

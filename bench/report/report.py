@@ -11,7 +11,7 @@ from gpkvs.bench.report.plot import draw
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.report.timeline_plot import draw_timelines
 
-_KINDS = ("engine", "server", "operations", "growth", "scan", "security", "wear")
+_KINDS = ("engine", "server", "operations", "growth", "scan", "security", "wear", "door")
 BEGIN, END = "<!-- gpkvs bench report: begin -->", "<!-- gpkvs bench report: end -->"
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
-import grpc
 import uvloop
 
 from gpkvs.bench.server.measured_server import python_program
@@ -21,9 +22,9 @@ NAME = "empty gRPC"
 
 
 @contextmanager
-def empty_server() -> Iterator[tuple[str, int]]:
-    """Start an empty server; yield its address and process id."""
-    with subprocess.Popen(python_program(__name__), stdout=subprocess.PIPE, text=True) as process:
+def empty_server(library: str = "grpc.aio") -> Iterator[tuple[str, int]]:
+    """Start an empty server on a library with the interface of grpc.aio; yield its address and process id."""
+    with subprocess.Popen(python_program(__name__, library), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             yield f"127.0.0.1:{int(process.stdout.readline())}", process.pid
@@ -39,8 +40,8 @@ class _Nothing(kv_pb2_grpc.KVServicer):  # type: ignore[misc] # grpc has no type
         return kv_pb2.SetResponse()
 
 
-async def _serve() -> None:
-    server = grpc.aio.server()
+async def _serve(library: str) -> None:
+    server = import_module(library).server()
     kv_pb2_grpc.add_KVServicer_to_server(_Nothing(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -50,4 +51,4 @@ async def _serve() -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve())
+        runner.run(_serve(sys.argv[1]))

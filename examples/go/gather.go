@@ -38,7 +38,7 @@ const (
 // ErrClosed is the error of calls that are made after Close.
 var ErrClosed = errors.New("the client is closed")
 
-// OutcomeUnknownError is the error of a write that was sent and whose answer is lost: it may have been executed, or not.
+// OutcomeUnknownError is the error of a write that was sent and has no answer: it may have been executed, or not.
 type OutcomeUnknownError struct{ Cause error }
 
 func (e *OutcomeUnknownError) Error() string {
@@ -402,7 +402,7 @@ func (c *Client) handOut(calls []*call, answer *BatchResponse) {
 			one.end(status.Error(codes.DataLoss, "the record fails its checksum"))
 		}
 	}
-	c.failures = 0
+	c.failures, c.lastErr = 0, nil
 	if longest >= 0 {
 		c.valueBytes /= 2
 		if longest > c.valueBytes {

@@ -83,7 +83,8 @@ export class Client {
   #lastError = null
   #pausing = null // a timer
   #isFlushDue = false
-  #closing = null
+  #closing = null // what tells that the client is closed
+  #closed = null
 
   /**
    * @param {string} target HOST:PORT
@@ -129,10 +130,11 @@ export class Client {
 
   /** Ends the client after the calls that were made: each has its result, or its deadline passes. */
   close() {
-    return new Promise((resolve) => {
+    this.#closed ??= new Promise((resolve) => {
       this.#closing = resolve
       this.#flushSoon()
     })
+    return this.#closed
   }
 
   #submit(op, key, value, timeoutMs = this.#options.timeoutMs) {
@@ -239,6 +241,7 @@ export class Client {
       else call.end(new CallError('the record fails its checksum', grpc.status.DATA_LOSS))
     })
     this.#failures = 0
+    this.#lastError = null
     if (gets) this.#valueBytes = Math.max(longest, this.#valueBytes / 2)
   }
 
@@ -328,9 +331,9 @@ function u32(numbers) {
 function fits({ status, versions, value_lengths: lengths, values }, calls) {
   let bytes = 0
   for (let at = 0; at + 4 <= lengths.length; at += 4) bytes += lengths.readUInt32LE(at)
-  const gets = calls.reduce((sum, call) => sum + (call.op === GET), 0)
-  const n = calls.length
-  return status.length === n && [0, 8 * n].includes(versions.length) && lengths.length === 4 * gets && values.length === bytes
+  const gets = calls.filter((call) => call.op === GET).length
+  const hasVersions = [0, 8 * calls.length].includes(versions.length)
+  return status.length === calls.length && hasVersions && lengths.length === 4 * gets && values.length === bytes
 }
 
 /** Splits the calls of a message that was refused because of one of them, so that the others get through. */

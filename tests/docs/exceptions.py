@@ -79,6 +79,7 @@ EXEMPTIONS = (
             "gpkvs bench growth --json bench/results/growth-process.json",
             "gpkvs bench scan --json bench/results/scan-process.json",
             "gpkvs bench security --json bench/results/security-process.json",
+            "gpkvs bench door --json bench/results/door-process.json",
         ),
         _BENCH,
     ),

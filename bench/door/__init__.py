@@ -1,0 +1,1 @@
+"""Benchmarks of single calls and streams on the wire: the doors of `gpkvs serve` beside servers that do nothing."""
