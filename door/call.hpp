@@ -157,7 +157,6 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
-    void open_window();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
     void drop_responses();
