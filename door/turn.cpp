@@ -107,7 +107,6 @@ Verdict Turn::judge(Request* request, u64 now) {
     operations_ = operations;
     payload_bytes_ = bytes;
     requests_++;
-    request->next = nullptr;  // what waits behind it may be dropped, or left for another batch
     (first_ ? last_->next : first_) = request;
     last_ = request;
     request->next = nullptr;
