@@ -131,7 +131,7 @@ void Call::tick(u64 now_ns) {
 }
 
 void Call::look_at_caller() {
-    if (caller && caller->is_gone && handler_) handler_->caller_gone();
+    if (caller && caller->is_gone && handler_) handler_->stop_waiting();
 }
 
 void Call::refuse(const Status& status) {

@@ -57,8 +57,9 @@ class Handler {
     virtual void half_closed() = 0;
     // A response has left.
     virtual void sent() = 0;
-    // The caller's login counts no longer. What waits for a message is forwarded now; what is executed goes on.
-    virtual void caller_gone() = 0;
+    // The caller's login counts no longer, or the door is shut. What waits for a message is forwarded now; what is executed
+    // goes on.
+    virtual void stop_waiting() = 0;
     // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
     virtual void over() = 0;
     // A request is back whose `call` is this handler; also after the call's end.
@@ -132,6 +133,9 @@ class Call final : public Responder {
     void open_window();
     // Tells the handler if the caller is gone.
     void look_at_caller();
+    void stop_waiting() {
+        if (handler_) handler_->stop_waiting();
+    }
     // Ends the call in the place of its handler.
     void refuse(const Status& status);
     // The stream is closed: nobody hears of the call any more.

@@ -43,6 +43,8 @@ class Connection : public Watched {
     virtual void drain() = 0;
     // Some callers are gone: hand their calls on.
     virtual void callers_changed() {}
+    // The door is shut: Python has calls that wait for a message.
+    virtual void shut() {}
     // The connection is over: cancel its requests. Nothing is received or sent any more.
     virtual void closed() = 0;
     // Whether to read on; a protocol without windows says no while it has enough to do.

@@ -156,6 +156,7 @@ void gpkvs_door_open(Door* door) {
 
 void gpkvs_door_shut(Door* door, const DoorRefusal* refusal) {
     door->is_open = false;
+    door->in_all_threads([](Thread& thread) { thread.for_open([](Connection& connection) { connection.shut(); }); });
     if (refusal) door->turn.refuse_waiting(copy_of(*door, *refusal));
 }
 

@@ -53,7 +53,7 @@ class Forwarded final : public Handler {
     void message(Message&& message) override;
     void half_closed() override;
     void sent() override;
-    void caller_gone() override {}  // Python knows
+    void stop_waiting() override {}  // Python knows
     void over() override;
 
   private:

@@ -277,6 +277,13 @@ void Http2::callers_changed() {
     }
 }
 
+void Http2::shut() {
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        call->stop_waiting();
+    }
+}
+
 void Http2::closed() {
     while (Call* call = calls_) {
         remove(*call);

@@ -24,6 +24,7 @@ class Http2 final : public Connection {
     void tick(u64 now_ns) override;
     void drain() override;
     void callers_changed() override;
+    void shut() override;
     void closed() override;
 
     // For calls.

@@ -27,7 +27,7 @@ class UnaryCall final : public Handler {
 
     void sent() override {}
 
-    void caller_gone() override {
+    void stop_waiting() override {
         if (!is_lent_) hand_on({});  // Python refuses it
     }
 

@@ -23,7 +23,7 @@ class Pipeline final : public Handler, public Responder {
     void message(Message&& message) override;
     void half_closed() override;
     void sent() override;
-    void caller_gone() override {}  // Python ends its call
+    void stop_waiting() override {}  // Python ends its call
     void over() override;
     void answered(Request* request) override;
 
