@@ -37,7 +37,7 @@ unsigned long long seed;
 
 const u64 MIB = 1 << 20;
 
-DoorConfig config_of(u64 threads) {
+DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     DoorConfig config = {};
     config.threads = threads;
     config.connections_max = 1000;
@@ -47,7 +47,7 @@ DoorConfig config_of(u64 threads) {
     config.stream_bytes_max = 16 * MIB;
     config.receive_bytes_max = 64 * MIB;
     config.queue_requests_max = 100000;
-    config.batch_ops_max = 65536;
+    config.batch_ops_max = batch_ops_max;
     config.batch_bytes_max = 16 * MIB;
     config.batch_result_bytes_max = 64 * MIB;
     config.engine_bytes = 1024 * MIB;
@@ -123,8 +123,7 @@ class ToyEngine {
 // A door whose turns run in a thread of their own.
 class RunningDoor {
   public:
-    RunningDoor(u64 threads, u64 flush_us, u16 port = 0) : toy_(flush_us), engine_(toy_.engine()) {
-        const DoorConfig config = config_of(threads);
+    RunningDoor(const DoorConfig& config, u64 flush_us, u16 port = 0) : toy_(flush_us), engine_(toy_.engine()) {
         door = gpkvs_door_new(&config);
         const DoorTable table = {"default", 3, 0, 1024, 4 * MIB, 65536, 16 * MIB};
         gpkvs_door_set_tables(door, &table, 1);
@@ -222,7 +221,7 @@ void be_client(int port, u64 number) {
 }
 
 void run_clients() {
-    RunningDoor running(3, 200);
+    RunningDoor running(config_of(3, 50), 200);  // batches that end before the queue does
     std::vector<std::thread> clients;
     for (u64 number = 0; number < 6; number++) clients.emplace_back(be_client, running.port, number);
     for (int i = 0; i < 100; i++) {
@@ -350,7 +349,7 @@ void test_queue() {
 }
 
 void serve() {
-    RunningDoor running(1, 0, 7172);
+    RunningDoor running(config_of(1), 0, 7172);
     printf("%d\n", running.port);
     fflush(stdout);
     pause();
