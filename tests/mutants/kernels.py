@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _READ, _PLACE, _NATIVE = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cuh", "gpkvs/kernels/native_planner.hpp"
 _ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/allocate.hpp"
+_ENGINE, _ENGINE_TESTS = "gpkvs/kernels/native_engine.hpp", "engine/test_native_engine.py::"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
 MUTANTS = (
@@ -144,5 +145,37 @@ MUTANTS = (
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",
         ("recovery/startup/test_damage.py::test_check_names_the_invariant",),
+    ),
+    Mutant(
+        "turn-forgets-new-keys",
+        _ENGINE,
+        "    table.gained += w.new_keys;\n",
+        "",
+        "a table that only a door writes to never grows before it is full",
+        (f"{_ENGINE_TESTS}test_tables_grow_and_the_heap_is_compacted_in_time",),
+    ),
+    Mutant(
+        "turn-forgets-units",
+        _ENGINE,
+        "    e.heap_units += w.heap_units;\n",
+        "",
+        "batches of a door do not pay for compaction",
+        (f"{_ENGINE_TESTS}test_tables_grow_and_the_heap_is_compacted_in_time",),
+    ),
+    Mutant(
+        "turn-has-no-end",
+        _ENGINE,
+        "if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;",
+        "if (!writes) return ENGINE_DONE;",
+        "while clients only read, expired keys stay and space is not given back",
+        (f"{_ENGINE_TESTS}test_a_turn_ends_in_time",),
+    ),
+    Mutant(
+        "native-request-reads-anything",
+        _ENGINE,
+        "        if (bytes > e.result_bytes_max) return false;\n",
+        "",
+        "a request of a door reads more than one may",
+        (f"{_ENGINE_TESTS}test_a_request_may_read_no_more_than_one_may_but_several_may",),
     ),
 )
