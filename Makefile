@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # first, its age the second.
 MODULES := $(shell find gpkvs server client recovery bench proto -name '*.py' | sort | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(MODULES)
-NATIVE := $(wildcard gpkvs/kernels/*.*) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 

@@ -17,6 +17,7 @@ GIB = 1 << 30
 DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
+DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
 HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
@@ -237,6 +238,10 @@ class ServerConfig:
     metrics: Annotated[str, Setting("Where Prometheus metrics are served.", SERVER, metavar="HOST:PORT")] = (
         "127.0.0.1:9171"
     )
+    door: Annotated[
+        DoorName,
+        Setting("What serves gRPC: grpcio, or native, which takes a small part of the processor's time.", SERVER),
+    ] = "grpcio"
     drain_seconds_max: Annotated[
         float, Setting("Seconds that accepted requests may take to finish after SIGTERM.", SERVER, min=0)
     ] = 30.0

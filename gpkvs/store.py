@@ -385,6 +385,10 @@ class Store(KeyValues):
         limits = self._number_limits if entry.layout == U64_LAYOUT.name else self.limits
         return OpenTable(entry.id, entry.name, entry.layout, limits)
 
+    def open_tables(self) -> list[OpenTable]:
+        """Return the same of all tables."""
+        return [self.open_table(name) for name in list(self._tables)]
+
     def create_table(
         self,
         name: str,

@@ -29,11 +29,22 @@ Made = TypeVar("Made")
 
 
 class AdminService:
-    """The methods of ``gpkvs.v1.Admin``, by their names there."""
+    """The methods of ``gpkvs.v1.Admin``, by their names there.
 
-    def __init__(self, gate: Gate, audit: AuditLog) -> None:
+    Parameters
+    ----------
+    gate
+        Leads to the store.
+    audit
+        Notes the calls.
+    tables_changed
+        Is told when a table was made or dropped, in any thread.
+    """
+
+    def __init__(self, gate: Gate, audit: AuditLog, tables_changed: Callable[[], None] = lambda: None) -> None:
         self._gate = gate
         self._audit = audit
+        self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._changes = 0
@@ -84,6 +95,11 @@ class AdminService:
         loop, connection = asyncio.get_running_loop(), call.account.connection
         fields = _fields(call) | noted
 
+        def run() -> Made:
+            made = change()
+            self._tables_changed()
+            return made
+
         def forget() -> None:
             self._changes -= 1
             connection.change("requests", -call.message_bytes)
@@ -100,7 +116,7 @@ class AdminService:
         connection.change("requests", call.message_bytes)
         try:
             await self._audit.require("admin", **fields)
-            job = self._thread.submit(change)
+            job = self._thread.submit(run)
         except BaseException:
             forget()
             raise

@@ -19,10 +19,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
@@ -32,22 +31,20 @@ from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
-from gpkvs.server.access.login import Logins
-from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users_file import UsersFile
-from gpkvs.server.address import Address, ListenError, parse_address, require_free
+from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
+from gpkvs.server.bounds import bounds_of
+from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.exposure import require_protection, warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
+from gpkvs.server.grpcio_door import GrpcioDoor
 from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
-from gpkvs.server.memory import Memory
 from gpkvs.server.private_files import warn_of_readers
-from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import log_access, log_addresses, log_memory, log_start, log_store
@@ -61,19 +58,9 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # For streams that never end by themselves, such as a health watch, and for responses to slow clients.
 _STREAM_GRACE_SECONDS = 5.0
-_CANCEL_SECONDS = 1.0
 
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
-
-# A call may wait any time for the event loop to take it.
-_UNREQUESTED_SECONDS = 1 << 20
-
-# gRPC asks a silent connection whether it is still there, and waits so long for the response. The server frees what a
-# dead connection holds.
-_KEEPALIVE_SECONDS, _KEEPALIVE_RESPONSE_SECONDS = 60, 20
-
-_HANDSHAKE_SECONDS = 10
 
 # While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
 # With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -108,11 +95,15 @@ def run(options: ServeOptions) -> None:
     if options.server.tls_key or options.server.users:
         keep_memory_private()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Server(options).run())
+        runner.run(_serve(options))
+
+
+async def _serve(options: ServeOptions) -> None:
+    await _Server(options).run()
 
 
 class _Server:
-    """One server, from start to stop; made inside its event loop's thread."""
+    """One server, from start to stop; made inside its event loop."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
@@ -124,20 +115,22 @@ class _Server:
         self._bounds = bounds_of(
             options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max
         )
-        self._memory = Memory(self._bounds.clients_bytes_max, self._bounds.connection_receives_max)
         self._metrics = Metrics()
         self._audit = open_audit(options.server, self._metrics)
         files = tls_files(options.server)
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
-        sessions = Sessions(self._memory.has_requests)
+        self._door = self._make_door(options.server)
         users = self._users_file.users if self._users_file else None
-        self._logins = Logins(users, sessions, self._metrics, self._audit)
+        self._logins = self._door.make_logins(users, self._metrics, self._audit)
         self._health = health.aio.HealthServicer()
-        # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
-        self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+
+    def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
+        if config.door == "native":
+            return NativeDoor(config, self._bounds, self._metrics, self._tls)
+        return GrpcioDoor(config, self._bounds, self._tls)
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -155,14 +148,12 @@ class _Server:
             self._audit.note("start", version=package_version(), pid=os.getpid())
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
-            stack.callback(self._engine_thread.shutdown)
+            stack.callback(self._door.close)
             stack.callback(self._flush_thread.shutdown)
-            receives = Receives(self._memory, self._bounds.receive_bytes_max, self._options.server.receive_seconds_max)
-            stack.callback(receives.close)
             stack.push_async_callback(self._logins.stop)  # when no call logs in any more
-            server, address = await self._start_grpc(gate, receives)
-            stack.push_async_callback(self._stop_grpc, server, 0.0)
-            self._logins.begin(address.port, receives.end_gone)
+            address = await self._start_grpc(gate)
+            stack.push_async_callback(self._door.stop, 0.0)
+            self._logins.begin(address.port, self._door.receives.end_gone)
             if self._users_file:
                 stack.callback(self._users_file.close)
                 self._users_file.begin(self._logins.change)
@@ -172,10 +163,9 @@ class _Server:
             http_port = HttpPort(self._metrics.registry, gate, self._logins, self._tls)
             stack.callback(http_port.close)
             metrics_address = await http_port.listen(self._metrics_listen)
-            store = await loop.run_in_executor(self._engine_thread, self._open_store)
+            store = await loop.run_in_executor(self._door.engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
-            receives.begin(lambda: store.kept_bytes)
-            await self._serve(gate, receives, server, store, stop, (address, metrics_address))
+            await self._serve(gate, store, stop, (address, metrics_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
         name = signal.Signals(number).name
@@ -190,12 +180,11 @@ class _Server:
             if files:
                 asyncio.get_running_loop().run_in_executor(None, files.reload)
 
-    async def _start_grpc(self, gate: Gate, receives: Receives) -> tuple[grpc.aio.Server, Address]:
+    async def _start_grpc(self, gate: Gate) -> Address:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
-        doors = Doors(self._logins, gate, self._memory, receives, self._metrics)
-        server = grpc.aio.server(
-            interceptors=[CallMetrics(self._metrics.registry), ForeignServices(doors)], options=self._grpc_options()
-        )
+        receives = self._door.receives
+        doors = Doors(self._logins, gate, self._door.memory, receives, self._metrics)
+        server = self._door.make_server([CallMetrics(self._metrics.registry), ForeignServices(doors)])
         names = [
             add_service(
                 server,
@@ -203,54 +192,20 @@ class _Server:
                 KVService(self._logins, gate, receives, self._metrics),
                 doors,
             ),
-            add_service(server, admin_pb2.DESCRIPTOR.services_by_name["Admin"], AdminService(gate, self._audit), doors),
+            add_service(
+                server,
+                admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+                AdminService(gate, self._audit, self._door.tables_changed),
+                doors,
+            ),
         ]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._health_names = ("", *names)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        require_free(self._listen, "listen")
-        try:
-            if self._tls:
-                port = server.add_secure_port(str(self._listen), self._tls.credentials)
-            else:
-                port = server.add_insecure_port(str(self._listen))
-        except RuntimeError as error:  # taken between the two
-            raise ListenError(f"cannot listen on {self._listen} (listen): {error}") from error
-        await server.start()
-        return server, replace(self._listen, port=port)
-
-    def _grpc_options(self) -> list[tuple[str, int]]:
-        message_bytes_max = self._bounds.config.message_bytes_max
-        pending_max = self._bounds.pending_calls_max
-        return [
-            # With it two servers could share a port, and each would get some of the connections.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", message_bytes_max),
-            ("grpc.max_send_message_length", message_bytes_max),
-            ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
-            # A client that has not yet heard of that limit may start with more calls. The core takes them; with the
-            # protection it would refuse them with a bare REFUSED_STREAM. Their number is bounded below, and the account
-            # bounds what they hold.
-            ("grpc.http.overload_protection", 0),
-            ("grpc.max_allowed_incoming_connections", self._bounds.connections_max),
-            # The core may hold so much of each message that nobody has asked for yet; the probe would raise it.
-            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-            ("grpc.http2.bdp_probe", 0),
-            # By default the core drops calls above 1,000 with a bare CANCELLED, and those that wait for 30 s.
-            ("grpc.server.max_pending_requests", pending_max),
-            ("grpc.server.max_pending_requests_hard_limit", pending_max),
-            ("grpc.server_max_unrequested_time_in_server", _UNREQUESTED_SECONDS),
-            # The server refuses compressed messages (`gpkvs.server.wire`): it must see them as they came.
-            ("grpc.per_message_decompression", 0),
-            # Until its handshake is over, a connection takes the place of another one.
-            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
-            ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),
-            ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_RESPONSE_SECONDS),
-            ("grpc.keepalive_permit_without_calls", 1),
-            # A client may ask over a silent connection whether the server is still there. Ours does so every 20 s.
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ]
+        # What `enable_server_reflection` does, but for servers of any class.
+        shown = reflection.aio.ReflectionServicer((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, server)
+        return await self._door.listen(self._listen)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in self._health_names:
@@ -274,14 +229,12 @@ class _Server:
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
-        await asyncio.get_running_loop().run_in_executor(self._engine_thread, store.close)
+        await asyncio.get_running_loop().run_in_executor(self._door.engine_thread, store.close)
         _log.info("store closed", extra={"event": "closed"})
 
     async def _serve(
         self,
         gate: Gate,
-        receives: Receives,
-        server: grpc.aio.Server,
         store: Store,
         stop: asyncio.Event,
         addresses: tuple[Address, Address],
@@ -291,59 +244,56 @@ class _Server:
         log_memory(self._memory_bytes_max, self._bounds)
         batcher = Batcher(
             store.begin_requests,
-            self._engine_thread,
+            self._door.engine_thread,
             self._flush_thread,
             self._bounds,
-            self._memory,
+            self._door.memory,
             self._metrics,
-            store.maintain,
+            self._door.maintenance(store),
         )
-        gate.open(
-            Serving(
-                store,
-                batcher,
-                config.message_bytes_max,
-                config.stream_requests_max,
-                config.stream_bytes_max,
-            )
+        serving = Serving(
+            store,
+            batcher,
+            config.message_bytes_max,
+            config.stream_requests_max,
+            config.stream_bytes_max,
+            self._door.queue_requests,
         )
-        self._metrics.watch_memory(self._memory.by_kind, self._memory_bytes_max)
-        self._metrics.attach(store.info, store.meter, lambda: batcher.queue_requests)
+        gate.open(serving)
+        self._door.open(store)
+        self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
+        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)
         if audit_log := self._options.server.audit_log:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_access(self._options.server, self._users_file.users if self._users_file else None)
-        log_addresses(*addresses, tls=self._tls is not None)
+        log_addresses(*addresses, door=self._options.server.door, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))
 
         await stop.wait()
         gate.close()
         batcher.stop_maintenance()
-        receives.stop(NotServingError(gate.refusal))
+        self._door.shut(NotServingError(gate.refusal))
         if self._options.ready_file:
             self._options.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         try:
-            await asyncio.wait_for(gate.wait_idle(), config.drain_seconds_max)
+            async with asyncio.timeout(config.drain_seconds_max):
+                await gate.wait_idle()
+                await self._door.wait_idle()
         except TimeoutError:
             _log.warning(
                 "%s still waiting after %.0f s (drain_seconds_max): dropped, and not executed",
-                counted(batcher.queue_requests, "request"),
+                counted(serving.queue_requests, "request"),
                 config.drain_seconds_max,
             )
             batcher.abandon(NotServingError(gate.refusal))
-        await self._stop_grpc(server, _STREAM_GRACE_SECONDS)
-
-    async def _stop_grpc(self, server: grpc.aio.Server, grace_seconds: float) -> None:
-        """Close the port and end all calls, in bounded time: gRPC itself waits long for a connection nobody reads."""
-        stopping = asyncio.create_task(server.stop(grace_seconds))
-        await asyncio.wait([stopping], timeout=grace_seconds + _CANCEL_SECONDS)
-        if grace_seconds and not stopping.done():
-            _log.warning("clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS)
+            self._door.abandon()
+        await self._door.stop(_STREAM_GRACE_SECONDS)
 
 
 def _ignore_signals() -> None:

@@ -22,6 +22,8 @@ from gpkvs.server.codec import message_limits
 CONNECTION_CALLS_MAX = 100
 # What a client may send of a message before the server asks for it (HTTP/2's window of a stream).
 WINDOW_BYTES = 16 << 10
+# Until its handshake is over, a connection takes the place of another one.
+HANDSHAKE_SECONDS = 10
 # A call beside its messages: its tasks, its context and gRPC's own state (measured: about 25 KB).
 CALL_BYTES = 24 << 10
 # A call that gRPC's core keeps until a handler takes it: its own state and the first bytes of the message.

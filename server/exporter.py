@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 from prometheus_client import (
-    CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
@@ -29,6 +28,7 @@ from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
+from gpkvs.server.summed_registry import SummedRegistry
 from gpkvs.server.tls import Tls
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -40,7 +40,7 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # they are a second series beside each counter, which nobody reads
-        self.registry = CollectorRegistry()
+        self.registry = SummedRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
         operations = Counter(

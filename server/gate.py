@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpkvs.errors import GpkvsError
@@ -16,13 +17,19 @@ class NotServingError(GpkvsError):
 
 @dataclass(frozen=True)
 class Serving:
-    """An open store, its batcher, and the bounds of a call."""
+    """An open store, its batcher, the bounds of a call, and the requests that wait elsewhere."""
 
     store: Store
     batcher: Batcher
     message_bytes_max: int
     stream_requests_max: int
     stream_bytes_max: int
+    door_requests: Callable[[], int] = lambda: 0
+
+    @property
+    def queue_requests(self) -> int:
+        """Requests that wait to get into a batch."""
+        return self.batcher.queue_requests + self.door_requests()
 
     def now_ms(self) -> int:
         """Return the time by which keys expire, in milliseconds since 1970."""

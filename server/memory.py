@@ -55,6 +55,11 @@ class Memory:
         """All that is counted."""
         return self.clients_bytes + self.by_kind["batch"]
 
+    @property
+    def free_bytes(self) -> int:
+        """What clients may still take; less than nothing if they hold more than they may."""
+        return self.clients_bytes_max - self.clients_bytes
+
     def open(self, context: grpc.aio.ServicerContext) -> Account:
         """Open the account of a call; it is closed when the call has ended, however it ends."""
         account = Account(self.connection(context.peer()))
@@ -116,7 +121,7 @@ class Connection:
     def refusal(self, size: int = 0) -> NoSpaceError | None:
         """Return why the connection may not hold this much more; None if it may."""
         memory = self._memory
-        free = memory.clients_bytes_max - memory.clients_bytes
+        free = memory.free_bytes
         if self.bytes + size > free - size:
             return NoSpaceError(
                 "memory",

@@ -31,7 +31,7 @@ from gpkvs.server.codec import Request, Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError, Serving
 from gpkvs.server.memory import Account
-from gpkvs.server.receive import Receives
+from gpkvs.server.receive import Receiver
 from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
 from gpkvs.store import OpenTable
@@ -68,7 +68,7 @@ class Pipeline:
         self,
         logins: Logins,
         serving: Serving,
-        receives: Receives,
+        receives: Receiver,
         context: grpc.aio.ServicerContext,
         caller: Caller,
         account: Account,

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 import grpc
 
@@ -40,6 +41,22 @@ _TRIM_SECONDS = 0.5
 
 class SlowRequestError(GpkvsError):
     """The message of a call was not whole in time; the call was not executed."""
+
+
+class Receiver(Protocol):
+    """Where calls wait for their messages."""
+
+    async def read(
+        self,
+        context: Any,
+        connection: Connection,
+        /,
+        *,
+        caller: Caller = ANYONE,
+        is_stream: bool,
+        outlives_stop: bool = False,
+    ) -> object:
+        """Return a call's next message, or `grpc.aio.EOF` (`Receives.read`)."""
 
 
 class _Receive:

@@ -21,7 +21,7 @@ from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receive import Receives
+from gpkvs.server.receive import Receiver
 from gpkvs.server.status import ErrorStatus, tell
 from gpkvs.server.wire import require_message
 
@@ -47,7 +47,7 @@ class Doors(NamedTuple):
     logins: Logins
     gate: Gate
     memory: Memory
-    receives: Receives
+    receives: Receiver
     metrics: Metrics
 
 

@@ -145,7 +145,7 @@ class Scans:
         """Run a job in the thread, after the pause that it owes to requests that wait."""
 
         def run() -> Made:
-            if serving.batcher.queue_requests:
+            if serving.queue_requests:
                 time.sleep(self._owed_seconds)
             began = time.perf_counter()
             try:

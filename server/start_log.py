@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 
-from gpkvs.config import MIB, Limits, ServerConfig
+from gpkvs.config import MIB, DoorName, Limits, ServerConfig
 from gpkvs.info import StoreInfo, package_version
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address
@@ -138,9 +138,12 @@ def log_access(config: ServerConfig, users: Users | None) -> None:
         )
 
 
-def log_addresses(listen: Address, metrics: Address, *, tls: bool) -> None:
-    """Say where it serves; the last lines of a start."""
+def log_addresses(listen: Address, metrics: Address, *, door: DoorName, tls: bool) -> None:
+    """Say where it serves, and by which door; the last lines of a start."""
     how = " with TLS" if tls else ""
-    for what, address in (("gRPC", listen), ("metrics", metrics)):
-        fields = {"event": "listening", "port": what, "address": str(address), "tls": tls}
-        _log.info("%s%s on %s", what, how, address, extra=fields)
+    _log.info("gRPC%s on %s, door %s", how, listen, door, extra=_listening("gRPC", listen, tls=tls) | {"door": door})
+    _log.info("metrics%s on %s", how, metrics, extra=_listening("metrics", metrics, tls=tls))
+
+
+def _listening(port: str, address: Address, *, tls: bool) -> dict[str, object]:
+    return {"event": "listening", "port": port, "address": str(address), "tls": tls}

@@ -12,7 +12,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -111,19 +111,38 @@ class Tls:
         self._reloading = threading.Lock()
         self._giving = threading.Lock()
         self._seen = look_at(files.paths)
+        self._give_away: Callable[[Material], None] = lambda _: None
         self._take(_load(files))
         self._given, self._given_at = self._configuration, time.monotonic() - _QUIET_SECONDS
 
     def _take(self, material: Material) -> None:
+        self._give_away(material)
         self._configuration = grpc.ssl_server_certificate_configuration(
             [(material.key, material.cert)], material.client_ca
         )
-        self._context, self._ends = material.context, material.ends
+        self._material = material
+
+    def give(self, take: Callable[[Material], None]) -> None:
+        """Give what is in force to somebody else who makes handshakes of it, now and after each change.
+
+        Parameters
+        ----------
+        take
+            Is given it, in any thread, one at a time. It raises TlsFilesError if it cannot use it: all stays as it was.
+
+        Raises
+        ------
+        TlsFilesError
+            If it cannot be used now.
+        """
+        with self._reloading:
+            take(self._material)
+            self._give_away = take
 
     @property
     def context(self) -> ssl.SSLContext:
         """For a new connection of a socket; with a client CA, its client may show a certificate."""
-        return self._context
+        return self._material.context
 
     @property
     def credentials(self) -> grpc.ServerCredentials:
@@ -153,11 +172,11 @@ class Tls:
     @property
     def certificates(self) -> Iterable[str]:
         """The kinds of certificates: ``server``, and ``client_ca`` if there is one."""
-        return self._ends.keys()
+        return self._material.ends.keys()
 
     def end_timestamp(self, certificate: str) -> float:
         """Return when the first certificate of a kind ends, in seconds since 1970."""
-        return self._ends[certificate].timestamp()
+        return self._material.ends[certificate].timestamp()
 
     def watch(self) -> WatchedFiles:
         """Read the files again when they change, until what this returns is closed."""
@@ -174,7 +193,7 @@ class Tls:
                 self._audit.note("tls_changed", good=False)
                 return False
             self.is_good = True
-            end = self._ends["server"]
+            end = self._material.ends["server"]
             fields = {"good": True, "certificate_end": end.isoformat()}
             _log.info(
                 "TLS files read again; the certificate ends on %s",

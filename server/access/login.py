@@ -108,7 +108,16 @@ class Logins:
         now = time.time()
         for caller in self._callers.values():
             caller.follow(users, now)
-        self._end_gone()
+        self.end_gone()
+
+    def end_gone(self) -> None:
+        """Forget the callers who are gone, and end their calls and connections."""
+        count = len(self._callers)
+        self._callers = {key: caller for key, caller in self._callers.items() if not caller.is_gone}
+        self._next_end = min((caller.ends for caller in self._callers.values()), default=math.inf)
+        if len(self._callers) < count:
+            self._end_calls()
+            self._sessions.close_unused()
 
     def for_caller(self, error: Exception) -> Exception:
         """Return an error as a caller may know it: a user is told no names of other tables."""
@@ -314,16 +323,7 @@ class Logins:
         if now >= self._next_end:
             for caller in self._callers.values():
                 caller.expire(now)
-            self._end_gone()
-
-    def _end_gone(self) -> None:
-        """Forget the callers who are gone, and end their calls and connections."""
-        count = len(self._callers)
-        self._callers = {key: caller for key, caller in self._callers.items() if not caller.is_gone}
-        self._next_end = min((caller.ends for caller in self._callers.values()), default=math.inf)
-        if len(self._callers) < count:
-            self._end_calls()
-            self._sessions.close_unused()
+            self.end_gone()
 
 
 def _parse(header: str) -> str | tuple[str, str] | None:

@@ -30,7 +30,7 @@ _PASSES, _KIB, _LANES, _SALT_BYTES, _HASH_BYTES = 3, 64 * 1024, 4, 16, 32
 _TOGETHER = 2  # each takes 64 MiB and four threads
 _CHECKS_MAX = 64  # under way or waiting for it
 _KNOWN_MAX = 1024
-_KNOWN_S = 300.0
+KNOWN_SECONDS = 300.0
 
 
 class PasswordsBusyError(GpkvsError):
@@ -140,7 +140,7 @@ class Passwords:
         now = self._clock()
         if now >= until:
             return False
-        self._known[digest] = now + _KNOWN_S
+        self._known[digest] = now + KNOWN_SECONDS
         return True
 
     def _finish(self, digest: bytes, check: asyncio.Future[bool]) -> None:
@@ -149,7 +149,7 @@ class Passwords:
             return
         if len(self._known) >= _KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        self._known[digest] = self._clock() + _KNOWN_S
+        self._known[digest] = self._clock() + KNOWN_SECONDS
 
 
 def _secret(password: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -25,10 +25,13 @@ class Sessions:
     ----------
     is_busy
         Says whether requests of a connection wait to be executed, by the name that gRPC gives it.
+    close
+        Closes connections, by these names, in any thread; by default, those of gRPC's own server.
     """
 
-    def __init__(self, is_busy: Callable[[str], bool]) -> None:
+    def __init__(self, is_busy: Callable[[str], bool], close: Callable[[Collection[str]], None] | None = None) -> None:
         self._is_busy = is_busy
+        self._close_all = close or self._shut_down
         self._port = 0
         self._callers: dict[str, set[Caller]] = {}
         self._shared: set[str] = set()
@@ -96,9 +99,12 @@ class Sessions:
 
     async def _close(self, peers: set[str]) -> None:
         if peers:
-            await asyncio.to_thread(shut_down, self._port, {end_of(peer) for peer in peers})
+            await asyncio.to_thread(self._close_all, peers)
             for peer in peers:
                 self._forget(peer)
+
+    def _shut_down(self, peers: Collection[str]) -> None:
+        shut_down(self._port, {end_of(peer) for peer in peers})
 
     def _unused(self) -> list[str]:
         """Return the connections that no user uses who is still there."""

@@ -86,4 +86,6 @@ def test_what_new_users_looked_for(words: tuple[str, ...], told: str) -> None:
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_version(option: str) -> None:
     result = CliRunner().invoke(app, [option])
-    assert (result.exit_code, result.stdout) == (0, f"gpkvs {package_version()}\n")
+    first, second = result.stdout.splitlines()
+    assert (result.exit_code, first) == (0, f"gpkvs {package_version()}")
+    assert re.fullmatch(r"native door: (nghttp2 \d+\.\d+\.\d+, OpenSSL \d+\.\d+\.\d+|not built)", second)

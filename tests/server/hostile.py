@@ -14,46 +14,35 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from gpkvs.proto.v1 import kv_pb2
+from tests.server.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    GOAWAY,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    PING,
+    PREFACE,
+    RST,
+    SETTINGS,
+    WINDOW,
+    call_headers,
+    frame,
+    frames_of,
+    message,
+)
 from tests.server.wire import DELETE
 
 MIB = 1 << 20
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
-_FRAME_BYTES = 16_384
 _STREAMS_MAX = 100
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def _headers(fields: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
-    """Write headers as HPACK allows it without tables and codes."""
-    return b"".join(b"\x00" + _text(name) + _text(value) for name, value in fields)
-
-
-def _text(text: str | bytes) -> bytes:
-    """Write a text behind its length: in seven bits, or what is beyond them seven by seven, the lowest first."""
-    data = text if isinstance(text, bytes) else text.encode()
-    if len(data) < 127:
-        return bytes([len(data)]) + data
-    rest, length = len(data) - 127, bytearray([127])
-    while rest >= 128:
-        length.append(rest % 128 + 128)
-        rest //= 128
-    return bytes([*length, rest]) + data
-
-
-def call_headers(path: str, more: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
-    """Return the headers of a call, as they stand in a frame."""
-    first = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "hostile"}
-    return _headers([*first.items(), ("te", "trailers"), ("content-type", "application/grpc"), *more])
 
 
 def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
@@ -63,22 +52,18 @@ def connection_with_call(path: str, more: Mapping[str, str | bytes]) -> bytes:
 
 def connection_with(headers: bytes, data: bytes) -> bytes:
     """Return the bytes of a connection with one call, whose headers take as many frames as they need."""
-    out = _PREFACE + _frame(_SETTINGS, 0, 0)
-    for at in range(0, len(headers), _FRAME_BYTES):
-        kind, end = _CONTINUATION if at else _HEADERS, at + _FRAME_BYTES
-        out += _frame(kind, _END_HEADERS if end >= len(headers) else 0, 1, headers[at:end])
-    return out + _frame(_DATA, _END_STREAM, 1, data)
+    out = PREFACE + frame(SETTINGS, 0, 0)
+    for at in range(0, len(headers), FRAME_BYTES):
+        kind, end = CONTINUATION if at else HEADERS, at + FRAME_BYTES
+        out += frame(kind, END_HEADERS if end >= len(headers) else 0, 1, headers[at:end])
+    return out + frame(DATA, END_STREAM, 1, data)
 
 
 def is_answered(received: bytes) -> bool:
     """Return whether the only call of a connection has ended, by what the server sent."""
-    at = 0
-    while at + 9 <= len(received) and (end := at + 9 + int.from_bytes(received[at : at + 3], "big")) <= len(received):
-        kind, flags = received[at + 3 : at + 5]
-        if kind in (_RST, _GOAWAY) or (kind == _HEADERS and flags & _END_STREAM):
-            return True
-        at = end
-    return False
+    return any(
+        kind in (RST, GOAWAY) or (kind == HEADERS and flags & END_STREAM) for kind, flags, *_ in frames_of(received)
+    )
 
 
 class Hostile:
@@ -95,8 +80,8 @@ class Hostile:
         self._windows: dict[int, int] = {}
         self._unsent: dict[int, memoryview] = {}
         self._ends: dict[int, bool] = {}
-        settings = struct.pack(">HIHI", _HEADER_TABLE_SIZE, 0, _INITIAL_WINDOW_SIZE, 0)
-        self._out = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
+        settings = struct.pack(">HIHI", HEADER_TABLE_SIZE, 0, INITIAL_WINDOW_SIZE, 0)
+        self._out = bytearray(PREFACE + frame(SETTINGS, 0, 0, settings))
 
     @property
     def open_calls(self) -> int:
@@ -109,7 +94,7 @@ class Hostile:
     def call(self, path: str, data: bytes | memoryview, *, ends: bool = True, encoding: str = "identity") -> None:
         """Begin a call that will send this, and say that it is all, or not."""
         stream, self._next = self._next, self._next + 2
-        self._out += _frame(_HEADERS, _END_HEADERS, stream, call_headers(path, [("grpc-encoding", encoding)]))
+        self._out += frame(HEADERS, END_HEADERS, stream, call_headers(path, [("grpc-encoding", encoding)]))
         self._windows[stream] = self._first_window
         self._unsent[stream] = memoryview(data)
         self._ends[stream] = ends
@@ -131,11 +116,11 @@ class Hostile:
 
     def _send_some(self, stream: int) -> bool:
         unsent = self._unsent[stream]
-        size = min(len(unsent), self._window, self._windows[stream], _FRAME_BYTES)
+        size = min(len(unsent), self._window, self._windows[stream], FRAME_BYTES)
         if size <= 0:
             return False
         is_last = size == len(unsent)
-        self._out += _frame(_DATA, _END_STREAM if is_last and self._ends[stream] else 0, stream, bytes(unsent[:size]))
+        self._out += frame(DATA, END_STREAM if is_last and self._ends[stream] else 0, stream, bytes(unsent[:size]))
         self._window -= size
         self._windows[stream] -= size
         self._unsent[stream] = unsent[size:]
@@ -155,24 +140,24 @@ class Hostile:
         del received[:start]
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == _SETTINGS and not flags & _ACK:
+        if kind == SETTINGS and not flags & ACK:
             for key, value in struct.iter_unpack(">HI", payload):
-                if key == _INITIAL_WINDOW_SIZE:
+                if key == INITIAL_WINDOW_SIZE:
                     for number in self._windows:
                         self._windows[number] += value - self._first_window
                     self._first_window = value
-            self._out += _frame(_SETTINGS, _ACK, 0)
-        elif kind == _PING and not flags & _ACK:
-            self._out += _frame(_PING, _ACK, 0, payload)
-        elif kind == _WINDOW:
+            self._out += frame(SETTINGS, ACK, 0)
+        elif kind == PING and not flags & ACK:
+            self._out += frame(PING, ACK, 0, payload)
+        elif kind == WINDOW:
             size = int.from_bytes(payload, "big")
             if stream == 0:
                 self._window += size
             elif stream in self._windows:
                 self._windows[stream] += size
-        elif kind == _RST:
+        elif kind == RST:
             self._ended(stream, f"reset {int.from_bytes(payload, 'big')}")
-        elif kind == _HEADERS and flags & _END_STREAM:
+        elif kind == HEADERS and flags & END_STREAM:
             executed = b"gpkvs-executed\x02no" in payload
             full = b"gpkvs-full" in payload
             self._ended(stream, ("not executed" if executed else "unnamed") + (", full" if full else ""))
@@ -184,11 +169,6 @@ class Hostile:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def message(data: bytes, *, size: int | None = None, is_compressed: bool = False) -> bytes:
-    """Put the five bytes of gRPC before a message, or before a part of it."""
-    return struct.pack(">BI", is_compressed, len(data) if size is None else size) + data
 
 
 def missing_deletes(count: int, key_bytes: int = 1) -> bytes:

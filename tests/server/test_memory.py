@@ -19,7 +19,8 @@ import pytest
 
 from gpkvs.batch import Op
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from tests.server.hostile import MIB, Hostile, message
+from tests.server.frames import message
+from tests.server.hostile import MIB, Hostile
 from tests.server.test_faults import resident_bytes, wait_until
 from tests.server.wire import Refused
 from tests.serving import Server, StartServer, error_line, run_gpkvs

@@ -1,0 +1,135 @@
+// The columns of requests, joined to those of a batch. A lone request's columns stay where they are.
+//
+// Counts and lengths were checked when a request came. They are checked again here, for a mistake would give one client's
+// bytes to another: the process ends instead.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "../gpkvs/kernels/engine_batch.h"
+#include "../gpkvs/kernels/fatal_line.hpp"
+#include "operations.hpp"
+#include "request.hpp"
+
+namespace door {
+
+[[noreturn]] inline void end_after_mismatch(const char* what, u64 expected, u64 found) {
+    FatalLine line;
+    line << "gpkvs: the columns of a batch do not fit: " << what << " are " << expected << ", found " << found
+         << ". The process stops here; the store is recovered when it is next opened\n";
+    line.end_process();
+}
+
+inline void require_equal(const char* what, u64 expected, u64 found) {
+    if (expected != found) end_after_mismatch(what, expected, found);
+}
+
+class BatchColumns {
+  public:
+    const EngineBatch& batch() const { return batch_; }
+
+    // std::bad_alloc where there is no memory.
+    void join(const Request* first, u64 requests) {
+        batch_ = {};
+        batch_.requests = requests;
+        batch_.table_id = first->table_id;
+        u64 key_bytes = 0, value_bytes = 0, sets = 0;
+        request_ops_.clear();
+        for (const Request* request = first; request; request = request->next) {
+            check(*request);
+            request_ops_.push_back((u32)request->n);
+            batch_.n += request->n;
+            sets += request->sets;
+            key_bytes += request->key_bytes;
+            value_bytes += request->value_bytes;
+        }
+        require_equal("requests", requests, request_ops_.size());
+        batch_.request_ops = request_ops_.data();
+        batch_.ops = joined(ops_, first, batch_.n, &Request::ops, &Request::n);
+        batch_.keys = joined(keys_, first, key_bytes, &Request::keys, &Request::key_bytes);
+        batch_.values = joined(values_, first, value_bytes, &Request::values, &Request::value_bytes);
+        batch_.key_lengths = lengths(key_lengths_, first, batch_.n, {&Request::n, &Request::key_lengths, &Request::key_size},
+                                     batch_.key_length_step);
+        batch_.value_lengths = lengths(value_lengths_, first, sets,
+                                       {&Request::sets, &Request::value_lengths, &Request::value_size},
+                                       batch_.value_length_step);
+    }
+
+  private:
+    struct LengthsOf {
+        u64 Request::*count;
+        const u8* Request::*column;
+        u32 Request::*size;
+    };
+
+    static void check(const Request& request) {
+        u64 counts[256] = {};
+        for (u64 i = 0; i < request.n; i++) counts[request.ops[i]]++;
+        require_equal("GETs", request.gets, counts[op::GET]);
+        require_equal("SETs", request.sets, counts[op::SET]);
+        require_equal("operations", request.n, counts[op::GET] + counts[op::SET] + counts[op::DELETE] + counts[op::EXISTS]);
+        require_equal("bytes of keys", request.key_bytes, sum(request.key_lengths, request.n, request.key_size));
+        require_equal("bytes of values", request.value_bytes, sum(request.value_lengths, request.sets, request.value_size));
+    }
+
+    static u64 sum(const u8* lengths, u64 count, u32 size) {
+        if (!lengths) return count * size;
+        u64 total = 0;
+        for (u64 i = 0; i < count; i++) {
+            u32 length;
+            memcpy(&length, lengths + 4 * i, 4);
+            total += length;
+        }
+        return total;
+    }
+
+    static const u8* joined(std::vector<u8>& room, const Request* first, u64 bytes, const u8* Request::*column,
+                            u64 Request::*size) {
+        if (!first->next) return first->*column;
+        reserve(room, bytes);
+        u8* to = room.data();
+        for (const Request* request = first; request; request = request->next) {
+            if (request->*size) memcpy(to, request->*column, request->*size);
+            to += request->*size;
+        }
+        return room.data();
+    }
+
+    // One number if all are equally long.
+    static const u32* lengths(std::vector<u32>& room, const Request* first, u64 count, LengthsOf of, u64& step) {
+        const Request* some = first;
+        while (some->next && !(some->*of.count)) some = some->next;
+        step = 0;
+        for (const Request* request = first; request; request = request->next)
+            if (request->*of.count && (request->*of.column || request->*of.size != some->*of.size)) step = 1;
+        if (!step) return &(some->*of.size);
+        const u8* const lone = first->*of.column;
+        if (!first->next && (uintptr_t)lone % alignof(u32) == 0) return (const u32*)lone;
+        reserve(room, count);
+        u32* to = room.data();
+        for (const Request* request = first; request; request = request->next) {
+            if (!(request->*of.count)) continue;
+            if (request->*of.column)
+                memcpy(to, request->*of.column, 4 * (request->*of.count));
+            else
+                std::fill(to, to + request->*of.count, request->*of.size);
+            to += request->*of.count;
+        }
+        return room.data();
+    }
+
+    // Contents do not matter, so a larger room is not copied.
+    template <class Item>
+    static void reserve(std::vector<Item>& room, u64 count) {
+        if (room.size() >= count) return;
+        std::vector<Item>().swap(room);
+        room.resize(count);
+    }
+
+    EngineBatch batch_ = {};
+    std::vector<u8> ops_, keys_, values_;
+    std::vector<u32> key_lengths_, value_lengths_, request_ops_;
+};
+
+}  // namespace door

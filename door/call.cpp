@@ -1,0 +1,244 @@
+#include "call.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "grpc_text.hpp"
+#include "http2.hpp"
+#include "output.hpp"
+
+namespace door {
+
+namespace {
+
+// A client that has begun a message must go on with it.
+constexpr u64 STALL_NS = 10ull * 1000 * 1000 * 1000;
+
+std::string seconds_text(double seconds) {
+    char text[32];
+    snprintf(text, sizeof text, "%g", seconds);
+    return text;
+}
+
+}  // namespace
+
+std::string no_room_text(const ConnectionAccount& account, u64 bytes) {
+    return "memory full: this connection holds " + with_commas(account.bytes()) + " bytes and asks for " +
+           with_commas(bytes) + ", " + with_commas(account.free_bytes()) +
+           " are free for all (--memory-max): read the responses that wait, then try again";
+}
+
+Call::Call(Http2& connection, int32_t stream)
+    : connection(connection), stream(stream), begun_ns_(connection.now()), progress_ns_(begun_ns_) {}
+
+Call::~Call() {
+    drop_input();
+    if (is_admitted_) connection.account.give(CALLS, CALL_BYTES);
+}
+
+bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
+
+ConnectionAccount& Call::account() { return connection.account; }
+
+Connection& Call::responds_over() { return connection; }
+
+void Call::ask() {
+    if (!handler_) return;
+    is_asked_ = true;
+    if (is_delivering_) return;
+    if (!unread_.empty() || ends_) deliver(nullptr, 0);
+    open_window();
+}
+
+void Call::respond(Message&& response) {
+    if (is_finished_) return;
+    const u64 size = response.size();
+    responses_.push_back({{0, (u8)(size >> 24), (u8)(size >> 16), (u8)(size >> 8), (u8)size}, std::move(response)});
+    unsent_bytes_ += PREFIX_BYTES + size;
+    if (!has_headers_) {
+        has_headers_ = true;
+        connection.submit_headers(*this);
+    }
+    wake();
+}
+
+void Call::finish(const Status& status) {
+    if (is_finished_) return;
+    is_finished_ = true;
+    handler_ = nullptr;
+    drop_input();
+    code_ = status.code;
+    text_ = status.text;
+    trailers_ = status.trailers;
+    if (has_headers_) wake();
+    else connection.submit_only_trailers(*this);
+}
+
+void Call::forward(Message&& first) {
+    handler_ = nullptr;
+    connection.forward(*this, std::move(first));
+}
+
+void Call::receive(const u8* data, u64 size) {
+    progress_ns_ = connection.now();
+    if (!handler_) return;
+    if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
+    else keep_unread(data, size);
+    open_window();
+}
+
+void Call::half_close() {
+    ends_ = true;
+    if (handler_ && !is_delivering_) deliver(nullptr, 0);
+}
+
+void Call::tick(u64 now_ns) {
+    if (now_ns >= deadline_ns) {
+        if (is_finished_) connection.reset(*this);
+        else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
+    } else if (handler_ && is_asked_ && !ends_) {
+        if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
+            refuse({DEADLINE_EXCEEDED,
+                    "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
+                        " s (--receive-seconds-max)",
+                    NOT_EXECUTED});
+        } else if (prefix_have_ && now_ns > progress_ns_ + STALL_NS) {
+            refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
+        }
+    }
+}
+
+void Call::look_at_caller() {
+    if (caller && caller->is_gone && handler_) handler_->caller_gone();
+}
+
+void Call::refuse(const Status& status) {
+    if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
+    finish(status);
+}
+
+void Call::close() {
+    is_finished_ = true;
+    if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
+}
+
+void Call::send(u64 size, Output& output) {
+    u64 left = 0;
+    unsent_bytes_ -= size;
+    while (size) {
+        Response& first = responses_.front();
+        const u64 whole = PREFIX_BYTES + first.message.size();
+        if (sent_ < PREFIX_BYTES) {
+            const u64 part = std::min(size, PREFIX_BYTES - sent_);
+            output.append(first.prefix + sent_, part);
+            sent_ += part;
+            size -= part;
+        }
+        const u64 part = std::min(size, whole - sent_);
+        output.append(first.message.data() + (sent_ - PREFIX_BYTES), part);
+        sent_ += part;
+        size -= part;
+        if (sent_ == whole) {
+            responses_.pop_front();
+            sent_ = 0;
+            left++;
+        }
+    }
+    for (; left && handler_; left--) handler_->sent();
+}
+
+// Gives the handler what it asks for, of what came before and of this; keeps what is left.
+void Call::deliver(const u8* data, u64 size) {
+    is_delivering_ = true;
+    std::string before;
+    if (!unread_.empty()) {
+        before.swap(unread_);
+        data = (const u8*)before.data();
+        size = before.size();
+    }
+    while (handler_ && is_asked_ && size) {
+        const u64 taken = take(data, size);
+        data += taken;
+        size -= taken;
+    }
+    connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
+    if (handler_ && size) keep_unread(data, size);
+    is_delivering_ = false;
+    if (handler_ && ends_ && !told_half_closed_ && (is_asked_ || unread_.empty())) {
+        told_half_closed_ = true;
+        handler_->half_closed();
+    }
+    open_window();
+}
+
+// Takes bytes of one message; when it is whole, the handler gets it.
+u64 Call::take(const u8* data, u64 size) {
+    u64 taken = 0;
+    if (prefix_have_ < PREFIX_BYTES) {
+        taken = std::min(size, PREFIX_BYTES - prefix_have_);
+        memcpy(prefix_ + prefix_have_, data, taken);
+        prefix_have_ += taken;
+        if (prefix_have_ < PREFIX_BYTES || !begin_message()) return taken;
+    }
+    const u64 part = std::min(size - taken, message_.size() - message_have_);
+    memcpy(message_.data() + message_have_, data + taken, part);
+    message_have_ += part;
+    if (message_have_ == message_.size()) {
+        is_asked_ = false;
+        prefix_have_ = message_have_ = 0;
+        handler_->message(std::move(message_));
+    }
+    return taken + part;
+}
+
+// All of a message is charged before the client may send more of it than a window.
+bool Call::begin_message() {
+    const u64 size = (u64)prefix_[1] << 24 | (u64)prefix_[2] << 16 | (u64)prefix_[3] << 8 | prefix_[4];
+    const u64 size_max = connection.config().message_bytes_max;
+    if (prefix_[0] == 1) {
+        refuse({UNIMPLEMENTED, "compressed messages are not accepted: send grpc-encoding identity", NOT_EXECUTED});
+    } else if (prefix_[0]) {
+        refuse({INTERNAL, "a message begins with an unknown flag"});
+    } else if (size > size_max) {
+        refuse({RESOURCE_EXHAUSTED,
+                "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " + std::to_string(size_max) + ")"});
+    } else {
+        message_ = Message::admitted(connection.account, REQUESTS, size);
+        if (message_.is_there()) return true;
+        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, size), MEMORY_FULL});
+    }
+    return false;
+}
+
+// Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of these.
+void Call::open_window() {
+    if (!handler_ || !is_asked_ || ends_) return;
+    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
+        connection.open_window(*this, std::max(left, WINDOW_BYTES));
+}
+
+// The first of them, up to a window, are charged with the call. A client that has not heard of the window may send more.
+void Call::keep_unread(const u8* data, u64 size) {
+    const u64 before = unread_.size(), after = before + size;
+    const u64 more = after > WINDOW_BYTES ? after - std::max(before, WINDOW_BYTES) : 0;
+    if (more && !connection.account.admit(REQUESTS, more)) {
+        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, more), MEMORY_FULL});
+        return;
+    }
+    unread_charged_ += more;
+    unread_.append((const char*)data, size);
+}
+
+void Call::drop_input() {
+    connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
+    std::string().swap(unread_);
+    message_ = Message();
+}
+
+void Call::wake() {
+    if (std::exchange(is_deferred_, false)) connection.resume(*this);
+    connection.want_fill();
+}
+
+}  // namespace door

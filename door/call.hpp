@@ -1,0 +1,180 @@
+// One gRPC call over HTTP/2: its headers, its messages one by one, its responses, its end.
+#pragma once
+#include <cstdint>
+#include <list>
+#include <string>
+#include <string_view>
+
+#include "access.hpp"
+#include "message.hpp"
+
+namespace door {
+
+class Call;
+class Connection;
+class Http2;
+class Output;
+struct Request;
+
+// Codes of gRPC that the door itself ends calls with.
+enum Code {
+    OK = 0,
+    DEADLINE_EXCEEDED = 4,
+    NOT_FOUND = 5,
+    RESOURCE_EXHAUSTED = 8,
+    UNIMPLEMENTED = 12,
+    INTERNAL = 13,
+    UNAVAILABLE = 14
+};
+
+// What a client may send of a stream unasked, and what a call is charged for: that and itself.
+constexpr u64 WINDOW_BYTES = 16 << 10;
+constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
+
+// The trailers of a call that surely changed nothing, and of one that found no room.
+constexpr const char* NOT_EXECUTED = "gpkvs-executed: no\n";
+constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
+
+// Why a connection may not hold so much more (server/memory.py).
+std::string no_room_text(const ConnectionAccount& account, u64 bytes);
+
+// How a call ends. Trailers are lines, "name: value\n" each.
+struct Status {
+    int code = OK;
+    std::string_view text = {};
+    std::string_view trailers = {};
+};
+
+// Serves one call. It ends the call by `Call::finish`, or hears `over`; after either of them the call may be gone, and the
+// handler frees itself when it likes. std::bad_alloc out of one of these closes the connection.
+class Handler {
+  public:
+    virtual ~Handler() = default;
+    // A message that was asked for (`Call::ask`).
+    virtual void message(Message&& message) = 0;
+    // No further message comes.
+    virtual void half_closed() = 0;
+    // A response has left.
+    virtual void sent() = 0;
+    // The caller's login counts no longer. What waits for a message is forwarded now; what is executed goes on.
+    virtual void caller_gone() = 0;
+    // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
+    virtual void over() = 0;
+    // A request is back whose `call` is this handler; also after the call's end.
+    virtual void answered(Request*) {}
+};
+
+// Where responses go that Python makes: to the client of a call, or to native code that feeds Python's call (forward.hpp).
+class Responder {
+  public:
+    virtual ~Responder() = default;
+    // Which responses are charged to, and which ends where there is no memory for one.
+    virtual Connection& responds_over() = 0;
+    // Python wants one more message.
+    virtual void ask() = 0;
+    virtual void respond(Message&& response) = 0;
+    virtual void finish(const Status& status) = 0;
+};
+
+class Call final : public Responder {
+  public:
+    Call(Http2& connection, int32_t stream);
+    Call(const Call&) = delete;
+    ~Call();
+
+    Http2& connection;
+    const int32_t stream;
+
+    // What the client said: `/service/method`, the rest of its headers as lines, and when the call must be over.
+    std::string path;
+    std::string metadata;
+    u64 deadline_ns = NEVER;
+
+    // Who makes it, if the door knows (access.hpp), by what it shows.
+    std::shared_ptr<Caller> caller;
+    Shown shown;
+
+    // What a handler does.
+
+    ConnectionAccount& account();
+    Connection& responds_over() override;
+    // The message must be whole in the time that the only one of a call has.
+    void expect_one() { expects_one_ = true; }
+
+    // Lets one more message come. The handler may get it, or hear that none comes, before this returns.
+    void ask() override;
+    // Sends a response, after those before it.
+    void respond(Message&& response) override;
+    // Ends the call when its responses are sent. The handler hears nothing of it any more.
+    void finish(const Status& status) override;
+    // Python serves the call from now on. It gets this message first, if it is there, then those that come.
+    void forward(Message&& first = {});
+    // No message comes any more.
+    bool is_half_closed() const { return told_half_closed_; }
+    // Responses that have not left, with what gRPC writes before each.
+    u64 unsent_bytes() const { return unsent_bytes_; }
+
+    // What the connection does.
+
+    // Charges the call. False: its connection may not hold it.
+    bool admit();
+    void set_handler(Handler* handler) { handler_ = handler; }
+    void receive(const u8* data, u64 size);
+    // The client sends no more.
+    void half_close();
+    void tick(u64 now_ns);
+    // Tells the handler if the caller is gone.
+    void look_at_caller();
+    // Ends the call in the place of its handler.
+    void refuse(const Status& status);
+    // The stream is closed: nobody hears of the call any more.
+    void close();
+    // Sends exactly so many bytes of responses.
+    void send(u64 size, Output& output);
+    // Nothing can be sent until there is more.
+    void defer() { is_deferred_ = true; }
+    bool is_finished() const { return is_finished_; }
+    Status status() const { return {code_, text_, trailers_}; }
+
+    Call* previous = nullptr;  // of the connection's calls
+    Call* next = nullptr;
+
+  private:
+    static constexpr u64 PREFIX_BYTES = 5;
+
+    struct Response {
+        u8 prefix[PREFIX_BYTES];
+        Message message;
+    };
+
+    void deliver(const u8* data, u64 size);
+    u64 take(const u8* data, u64 size);
+    bool begin_message();
+    void open_window();
+    void tell_half_closed();
+    void keep_unread(const u8* data, u64 size);
+    void drop_input();
+    void wake();
+
+    Handler* handler_ = nullptr;
+
+    // The message that comes, and what came before anybody asked for it.
+    std::string unread_;
+    u64 unread_charged_ = 0;
+    u8 prefix_[PREFIX_BYTES];
+    u64 prefix_have_ = 0;
+    Message message_;
+    u64 message_have_ = 0;
+    bool is_admitted_ = false;
+    u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
+    bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
+
+    std::list<Response> responses_;
+    u64 sent_ = 0;  // of the first
+    u64 unsent_bytes_ = 0;
+    bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
+    int code_ = OK;
+    std::string text_, trailers_;
+};
+
+}  // namespace door

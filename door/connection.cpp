@@ -1,0 +1,120 @@
+#include "connection.hpp"
+
+#include <sys/epoll.h>
+
+#include "door.hpp"
+
+namespace door {
+
+namespace {
+
+// A connection beside its calls, requests and answers; a socket takes as much again in the system.
+constexpr u64 CONNECTION_BYTES = 4 << 10;
+// A client's reading of the last bytes may take so long.
+constexpr u64 PATIENCE_NS = 20000000000;
+// So often one connection reads or writes before the others have their turn.
+constexpr int PIECES = 8;
+
+}  // namespace
+
+Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
+    : thread(thread), transport(std::move(transport)), account(thread.door.account), peer(std::move(peer)),
+      id(thread.door.next_connection_id++), watched_events_(EPOLLIN) {
+    account.charge(CALLS, CONNECTION_BYTES);
+    counted_transport_ = this->transport->held_bytes();
+    if (counted_transport_ && !account.admit(CALLS, counted_transport_)) throw std::bad_alloc();
+}
+
+bool Connection::submit(Request* request) {
+    if (!thread.door.queue.reserve()) return false;
+    request->next = nullptr;
+    request->connection = this;
+    (thread.submitted_first_ ? thread.submitted_last_->next : thread.submitted_first_) = request;
+    thread.submitted_last_ = request;
+    lent_++;
+    thread.door.requests++;
+    return true;
+}
+
+void Connection::want_fill() {
+    if (wants_fill_ || is_closed_) return;
+    wants_fill_ = true;
+    next_to_fill_ = thread.to_fill_;
+    thread.to_fill_ = this;
+}
+
+void Connection::close() {
+    if (is_closed_) return;
+    is_closed_ = true;
+    thread.forget(transport->file());
+    transport.reset();
+    next_closed_ = thread.closed_;
+    thread.closed_ = this;
+    closed();
+}
+
+void Connection::ready(u32 events) {
+    if (is_closed_) return;
+    if (events & (EPOLLERR | EPOLLHUP) && !(watched_events_ & EPOLLIN)) return close();
+    guard([this] { receive(); });
+    go_on();
+}
+
+void Connection::go_on() {
+    guard([this] {
+        if (!is_closed_ && transport->has_more()) receive();
+        if (!is_closed_) send();
+        if (!is_closed_) watch();
+    });
+}
+
+void Connection::receive() {
+    for (int piece = 0; piece < PIECES && wants_input() && !closes_when_sent_; piece++) {
+        const long bytes = transport->read(thread.input_.data(), thread.input_.size());
+        if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();
+        if (is_closed_ || !transport->has_more()) return;
+    }
+    if (wants_input()) want_fill();  // the rest comes after the others
+}
+
+void Connection::send() {
+    if (!transport->is_ready()) return;
+    for (int piece = 0; piece < PIECES; piece++) {
+        if (output_.size() < Output::LOW_BYTES && !closes_when_sent_ && !fill(output_)) {
+            closes_when_sent_ = true;
+            ends_ns_ = thread.now() + PATIENCE_NS;
+        }
+        if (is_closed_) return;
+        if (!output_.size()) break;
+        const long bytes = transport->write(output_.data(), output_.size());
+        if (bytes < 0) return close();
+        if (!bytes) break;
+        output_.sent((u64)bytes);
+    }
+    if (closes_when_sent_ && !output_.size()) return close();
+    if (output_.size() && !transport->wants_write()) want_fill();
+    account.give(ANSWERS, counted_output_);
+    counted_output_ = output_.held_bytes();
+    account.charge(ANSWERS, counted_output_);
+    if (transport->held_bytes() == counted_transport_) return;
+    account.give(CALLS, counted_transport_);
+    counted_transport_ = transport->held_bytes();
+    account.charge(CALLS, counted_transport_);
+}
+
+void Connection::watch() {
+    const u32 reads = wants_input() && !closes_when_sent_ ? u32(EPOLLIN) : 0;
+    const u32 events = reads | (transport->wants_write() ? u32(EPOLLOUT) : 0);
+    if (events == watched_events_) return;
+    watched_events_ = events;
+    thread.change(*this, transport->file(), events);
+}
+
+void Connection::tick_if_open() {
+    if (is_closed_) return;
+    if (transport->is_late(thread.now()) || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
+    if (closes_when_answered_ && !lent_ && !wants_fill_ && !output_.size()) return close();
+    guard([this] { tick(thread.now()); });
+}
+
+}  // namespace door

@@ -1,0 +1,98 @@
+// A connection, whatever it speaks. Its thread calls it, and nobody else; so nothing in it is locked.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "access.hpp"
+#include "account.hpp"
+#include "output.hpp"
+#include "queue_place.hpp"
+#include "request.hpp"
+#include "transport.hpp"
+#include "watched.hpp"
+
+namespace door {
+
+class Thread;
+
+class Connection : public Watched {
+  public:
+    Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer);
+    Connection(const Connection&) = delete;
+    virtual ~Connection() = default;
+
+    Thread& thread;
+    std::unique_ptr<Transport> transport;  // null when it is closed
+    ConnectionAccount account;
+    Logins logins{account};
+    const std::string peer;  // as gRPC writes it: ipv4:1.2.3.4:5
+    const u64 id;            // never used again
+
+    // What the protocol does. std::bad_alloc out of one of these closes the connection.
+
+    // Bytes came; they are gone when this returns. False: close now.
+    virtual bool received(const u8* data, u64 size) = 0;
+    // A request is back: executed and durable, or dropped. It comes back to a closed connection too, and is freed here even
+    // where something throws.
+    virtual void answered(Request* request) = 0;
+    // Append what may be sent now, about Output::LOW_BYTES; called again when that was sent. False: close when all is sent.
+    virtual bool fill(Output& output) = 0;
+    // Every 100 ms.
+    virtual void tick(u64 now_ns) = 0;
+    // The server stops: end when the client has its answers.
+    virtual void drain() = 0;
+    // Some callers are gone: hand their calls on.
+    virtual void callers_changed() {}
+    // The connection is over: cancel its requests. Nothing is received or sent any more.
+    virtual void closed() = 0;
+    // Whether to read on; a protocol without windows says no while it has enough to do.
+    virtual bool wants_input() const { return true; }
+
+    // What the protocol asks for.
+
+    // Lends a request to the engine. False: the queue is full, and the request stays here.
+    [[nodiscard]] bool submit(Request* request);
+    // `fill` is called soon, and whether there is `wants_input` is asked again.
+    void want_fill();
+    // The connection is over, whatever it still has to send. It stays where it is until the end of the round.
+    void close();
+    // It is over when its requests are answered and all is sent.
+    void close_answered() { closes_when_answered_ = true; }
+    bool is_closed() const { return is_closed_; }
+
+    // Its place in the queue; only the queue touches it.
+    QueuePlace queue_place;
+
+  private:
+    friend class Thread;
+
+    void ready(u32 events) override;
+    void go_on();
+    void receive();
+    void send();
+    void watch();
+    void tick_if_open();
+
+    // Calls the protocol: where there is no memory, the connection is over.
+    template <class Function>
+    void guard(Function function) {
+        try {
+            function();
+        } catch (const std::bad_alloc&) {
+            close();
+        }
+    }
+
+    Output output_;
+    u64 counted_output_ = 0, counted_transport_ = 0;
+    u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
+    Connection* next_to_fill_ = nullptr;
+    Connection* next_closed_ = nullptr;
+    u64 lent_ = 0;  // requests that are not back
+    u32 watched_events_;
+    bool wants_fill_ = false;
+    bool closes_when_sent_ = false, closes_when_answered_ = false;
+    bool is_closed_ = false;
+};
+
+}  // namespace door

@@ -1,0 +1,184 @@
+#include "door.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <system_error>
+
+#include "kv.hpp"
+
+using namespace door;
+
+namespace {
+
+constexpr u64 THREADS_MAX = 16;
+
+// One up to 4 cores, then a quarter of them: the engine's kernels have the others.
+u64 threads_of(const DoorConfig& config) {
+    if (config.threads) return std::min(config.threads, THREADS_MAX);
+    return std::clamp<u64>(std::thread::hardware_concurrency() / 4, 1, 4);
+}
+
+std::shared_ptr<const Refusal> copy_of(const DoorRefusal& refusal) {
+    return std::make_shared<const Refusal>(Refusal{refusal.code, refusal.text, refusal.full, refusal.is_refusal});
+}
+
+}  // namespace
+
+Door::Door(const DoorConfig& config)
+    : config(config), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
+      queue(config.queue_requests_max), gates(*this), turn(*this) {
+    tables.publish(std::make_shared<const Tables>());
+    for (u64 number = 0; number < threads_of(config); number++)
+        threads.push_back(std::make_unique<Thread>(*this, (u32)number));
+}
+
+Door::~Door() {
+    stop();
+    turn.abandon();
+    gates.abandon();
+    threads.clear();
+}
+
+void Door::give_back(Request* first) {
+    Request* firsts[THREADS_MAX] = {};
+    Request* lasts[THREADS_MAX] = {};
+    u64 given_back = 0;
+    for (Request* next; first; first = next, given_back++) {
+        next = first->next;
+        const u32 number = first->connection->thread.number;
+        first->next = nullptr;
+        (firsts[number] ? lasts[number]->next : firsts[number]) = first;
+        lasts[number] = first;
+    }
+    requests -= given_back;
+    for (const auto& thread : threads)
+        if (firsts[thread->number]) thread->post_answered(firsts[thread->number], lasts[thread->number]);
+}
+
+void Door::in_all_threads(const std::function<void(Thread&)>& work) {
+    std::mutex mutex;
+    std::condition_variable done;
+    u64 busy = threads.size();
+    for (const auto& thread : threads)
+        thread->post([&, thread = thread.get()] {
+            work(*thread);
+            std::lock_guard<std::mutex> guard(mutex);
+            if (!--busy) done.notify_all();
+        });
+    std::unique_lock<std::mutex> lock(mutex);
+    done.wait(lock, [&] { return !busy; });
+}
+
+Thread& Door::least_loaded() {
+    return **std::min_element(threads.begin(), threads.end(),
+                              [](const auto& a, const auto& b) { return a->connections() < b->connections(); });
+}
+
+u64 Door::connections() const {
+    u64 sum = 0;
+    for (const auto& thread : threads) sum += thread->connections();
+    return sum;
+}
+
+int Door::listen(const char* host, u16 port, int protocol) {
+    addrinfo wanted = {};
+    wanted.ai_socktype = SOCK_STREAM;
+    wanted.ai_flags = AI_PASSIVE;
+    addrinfo* found;
+    const int error = getaddrinfo(host, nullptr, &wanted, &found);
+    if (error) return error == EAI_SYSTEM ? -errno : -EADDRNOTAVAIL;
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+    std::vector<std::unique_ptr<Listener>> opened;
+    for (const addrinfo* address = found; address; address = address->ai_next) {
+        const int file = Listener::open(*address, port);
+        if (file >= 0) opened.push_back(std::make_unique<Listener>(*this, file, protocol));
+        else if (file != -EADDRNOTAVAIL && file != -EAFNOSUPPORT) return file;
+    }
+    if (opened.empty()) return -EADDRNOTAVAIL;
+    std::lock_guard<std::mutex> guard(listeners_mutex);
+    for (auto& listener : opened) {
+        threads.front()->watch(*listener, listener->file(), EPOLLIN);
+        listeners.push_back(std::move(listener));
+    }
+    return port;
+}
+
+void Door::stop_listening() {
+    std::lock_guard<std::mutex> guard(listeners_mutex);
+    in_all_threads([this](Thread& thread) {
+        if (&thread != threads.front().get()) return;
+        for (const auto& listener : listeners) thread.forget(listener->file());
+    });
+    listeners.clear();
+}
+
+void Door::stop() {
+    turn.stop();
+    stop_listening();
+    in_all_threads([](Thread& thread) { thread.close_all(); });
+}
+
+Door* gpkvs_door_new(const DoorConfig* config) try {
+    return new Door(*config);
+} catch (const std::exception&) {  // no memory, no threads, no files
+    return nullptr;
+}
+
+void gpkvs_door_delete(Door* door) { delete door; }
+
+int gpkvs_door_listen(Door* door, const char* host, u16 port, int protocol) try {
+    return door->listen(host, port, protocol);
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
+}
+
+int gpkvs_door_set_tables(Door* door, const DoorTable* tables, u64 n) try {
+    const auto snapshot = std::make_shared<Tables>();
+    for (const DoorTable* table = tables; table < tables + n; table++)
+        snapshot->add(table->name, {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
+                                    table->request_ops_max, table->result_bytes_max});
+    door->tables.publish(snapshot);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
+}
+
+void gpkvs_door_open(Door* door) {
+    door->turn.refuse_waiting(nullptr);
+    door->is_open = true;
+}
+
+void gpkvs_door_shut(Door* door, const DoorRefusal* refusal) {
+    door->is_open = false;
+    if (refusal) door->turn.refuse_waiting(copy_of(*refusal));
+}
+
+u64 gpkvs_door_waiting(Door* door) { return door->queue.requests(); }
+u64 gpkvs_door_requests(Door* door) { return door->requests; }
+u64 gpkvs_door_held(Door* door, int kind) { return door->account.bytes((Kind)kind); }
+
+void gpkvs_door_drain(Door* door) {
+    door->stop_listening();
+    door->in_all_threads([](Thread& thread) { thread.drain(); });
+}
+
+u64 gpkvs_door_connections(Door* door) { return door->connections(); }
+void gpkvs_door_stop(Door* door) { door->stop(); }
+void gpkvs_door_set_engine(Door* door, const Engine* engine) { door->turn.set_engine(engine); }
+int gpkvs_door_turn(Door* door, u64 timeout_ns) { return door->turn.run(timeout_ns); }
+void gpkvs_door_interrupt(Door* door) { door->turn.interrupt(); }
+const EngineBatch* gpkvs_door_left(Door* door) { return door->turn.left(); }
+
+void gpkvs_door_left_refused(Door* door, u64 request, const DoorRefusal* refusal) {
+    door->turn.left_refused(request, copy_of(*refusal));
+}
+
+void gpkvs_door_left_done(Door* door, u64 covered, const u8* status, const u64* versions, const u32* value_lengths,
+                          const u8* values, u64 gate) {
+    door->turn.left_done(covered, status, versions, value_lengths, values, gate);
+}
+
+void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal) { door->turn.left_failed(copy_of(*refusal)); }
+void gpkvs_door_durable(Door* door, u64 gate) { door->gates.durable(gate); }

@@ -1,0 +1,156 @@
+// The door as Python sees it: plain C. No function throws; each says in which thread it may be called.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../gpkvs/kernels/engine_batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DOOR_EXPORT __attribute__((visibility("default")))
+
+typedef struct Door Door;
+
+// Bounds of server/bounds.py and server/config.py.
+typedef struct DoorConfig {
+    uint64_t threads;  // of connections; 0: as many as suit the machine
+    uint64_t connections_max;
+    uint64_t clients_bytes_max;
+    uint64_t message_bytes_max;
+    uint64_t stream_requests_max;
+    uint64_t stream_bytes_max;
+    uint64_t receive_bytes_max;
+    uint64_t queue_requests_max;
+    uint64_t batch_ops_max;
+    uint64_t batch_bytes_max;
+    uint64_t batch_result_bytes_max;
+    uint64_t engine_bytes;
+    double receive_seconds_max;
+} DoorConfig;
+
+typedef struct DoorTable {
+    const char* name;
+    uint32_t id;
+    uint32_t holds_numbers;
+    uint64_t key_bytes_max;
+    uint64_t value_bytes_max;
+    uint64_t request_ops_max;
+    uint64_t result_bytes_max;
+} DoorTable;
+
+// What a client is told of a request that was not executed.
+typedef struct DoorRefusal {
+    int code;  // gRPC's
+    const char* text;
+    const char* full;  // what is full, or ""
+    bool is_refusal;   // the request surely changed nothing
+} DoorRefusal;
+
+enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
+enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
+
+// What happens to a call that Python serves. It begins with OPEN. It ends with OVER, or when Python finishes it; events that
+// were under way then still come.
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER };
+typedef struct DoorEvent {
+    uint64_t call;  // a number that no other call ever has
+    uint32_t kind;
+    // Of OPEN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
+    uint64_t connection;
+    uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
+    uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
+    const char* path;
+    const char* metadata;
+    const char* peer;
+    const char* names;
+    // Of MESSAGE.
+    const uint8_t* data;
+    uint64_t bytes;
+} DoorEvent;
+
+// Null where there is no memory, or the system gives no more threads or files.
+DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
+// Stops it first, and ends its threads. No other thread may be inside the door, nor come.
+DOOR_EXPORT void gpkvs_door_delete(Door* door);
+// Returns the port, or -errno. Any thread.
+DOOR_EXPORT int gpkvs_door_listen(Door* door, const char* host, uint16_t port, int protocol);
+// The tables as they are from now on. Any thread; a table's removal is told in the engine's thread, between turns.
+DOOR_EXPORT int gpkvs_door_set_tables(Door* door, const DoorTable* tables, uint64_t n);  // 0, or -ENOMEM
+
+// Requests are taken from now on. Before, and while the door is shut, all calls are forwarded. Any thread.
+DOOR_EXPORT void gpkvs_door_open(Door* door);
+// With a refusal, requests that wait are refused so, until the door is opened again; a turn does it. Any thread.
+DOOR_EXPORT void gpkvs_door_shut(Door* door, const DoorRefusal* refusal);
+// How many requests wait to get into a batch; how many are not answered. Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_waiting(Door* door);
+DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
+// The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
+// No new connections; those that are there end when their clients have their answers. Any thread.
+DOOR_EXPORT void gpkvs_door_drain(Door* door);
+DOOR_EXPORT uint64_t gpkvs_door_connections(Door* door);
+// Closes all connections; turns end with TURN_STOPPED. Any thread, between a turn and its answer too.
+DOOR_EXPORT void gpkvs_door_stop(Door* door);
+
+// The engine's thread. Without an engine every batch is left. Null takes the engine away.
+DOOR_EXPORT void gpkvs_door_set_engine(Door* door, const Engine* engine);
+// Runs batches until there is something to do for Python (a DoorTurn): nothing came for so long, an interruption, a batch that
+// was left, maintenance that is due, the end.
+DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);
+// Ends the turn soon, or the next one at once. Any thread.
+DOOR_EXPORT void gpkvs_door_interrupt(Door* door);
+// The batch that the turn left; it stays until it is answered by `left_done` or `left_failed`, before the next turn.
+DOOR_EXPORT const EngineBatch* gpkvs_door_left(Door* door);
+// A request of it was not executed; told before `left_done`.
+DOOR_EXPORT void gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
+// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and
+// not refused, joined. `versions` is null where the table has none. Answers leave when `gate` is durable.
+DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,
+                                      const uint32_t* value_lengths, const uint8_t* values, uint64_t gate);
+DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
+// Without an engine: everything up to this gate is durable. Any thread.
+DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
+
+// Calls that Python serves, in its event loop's thread. The file can be read while there are events; nobody else reads it.
+DOOR_EXPORT int gpkvs_door_events_file(Door* door);
+// Takes up to `room` of them. What they point to is there until the next call.
+DOOR_EXPORT uint64_t gpkvs_door_events(Door* door, DoorEvent* events, uint64_t room);
+// Lets one message come: a MESSAGE, or the HALF_CLOSED that says that none comes.
+DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next three: 0, or -ENOMEM
+// Sends a response; a SENT says that the connection has taken it.
+DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
+// Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
+DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
+// Counts what Python holds for a connection (a Kind), or holds no more where the number is negative.
+DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
+
+// New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of
+// clients, of which every client must show a certificate, or none. A handshake may take `handshake_ns`. Returns 0, or -1
+// with the reason in `error`. Any thread.
+DOOR_EXPORT int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain_bytes, const char* key,
+                                   uint64_t key_bytes, const char* client_ca, uint64_t client_ca_bytes,
+                                   uint64_t handshake_ns, char* error, uint64_t error_bytes);
+
+// Python decides who calls from now on (access.hpp); before the first `listen`.
+DOOR_EXPORT void gpkvs_door_ask_for_logins(Door* door);
+// What a caller may do from now on: tables by ascending ids, 1 to read, 2 to write, 3 for both. Any thread. These return 0,
+// or -ENOMEM.
+DOOR_EXPORT int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights,
+                                      uint64_t n);
+// Who showed what a forwarded call shows: until a moment (CLOCK_MONOTONIC), and while it is shown again within `idle_ns`.
+DOOR_EXPORT int gpkvs_door_logged_in(Door* door, uint64_t call, uint64_t caller, uint64_t end_ns, uint64_t idle_ns);
+// A caller's logins count no longer; its calls that wait for a message are forwarded.
+DOOR_EXPORT int gpkvs_door_end_caller(Door* door, uint64_t caller);
+// Whoever shows a certificate may be somebody else now.
+DOOR_EXPORT int gpkvs_door_forget_certificates(Door* door);
+// Closes a connection, by its name, as soon as its requests are answered.
+DOOR_EXPORT int gpkvs_door_close_answered(Door* door, const char* peer);
+
+// The libraries that the door has, for people. Any thread, without a door.
+DOOR_EXPORT const char* gpkvs_door_versions(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,54 @@
+// The whole door: what all of its threads share.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "account.hpp"
+#include "door.h"
+#include "forward.hpp"
+#include "gates.hpp"
+#include "listener.hpp"
+#include "loop.hpp"
+#include "published.hpp"
+#include "queue.hpp"
+#include "service.hpp"
+#include "stats.hpp"
+#include "tables.hpp"
+#include "tls.hpp"
+#include "turn.hpp"
+
+struct Door {
+    // std::bad_alloc, std::system_error.
+    explicit Door(const DoorConfig& config);
+    ~Door();
+
+    // Sends requests back to the threads of their connections: a list.
+    void give_back(door::Request* first);
+    // Has each thread do this, and waits until all have; not from one of them.
+    void in_all_threads(const std::function<void(door::Thread&)>& work);
+    door::Thread& least_loaded();
+    uint64_t connections() const;
+    int listen(const char* host, uint16_t port, int protocol);
+    void stop_listening();
+    void stop();
+
+    const DoorConfig config;
+    door::Account account;
+    door::Forward forward{account};
+    std::unique_ptr<door::Service> service;  // null: Python serves all calls
+    door::EngineStats engine_stats;
+    door::Published<door::Tables> tables;
+    door::Published<door::TlsContext> tls;
+    std::atomic<bool> is_open{false};
+    bool asks_for_logins = false;  // before it listens
+    std::atomic<uint64_t> next_connection_id{1};
+    std::atomic<uint64_t> requests{0};  // that are not answered
+    door::Queue queue;
+    door::Gates gates;
+    door::Turn turn;
+    std::vector<std::unique_ptr<door::Thread>> threads;
+    std::mutex listeners_mutex;
+    std::vector<std::unique_ptr<door::Listener>> listeners;
+};

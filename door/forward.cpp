@@ -1,0 +1,242 @@
+#include "forward.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "door.hpp"
+#include "http2.hpp"
+
+namespace door {
+
+namespace {
+
+int wake_up_file() {
+    const int file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (file < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+    return file;
+}
+
+}  // namespace
+
+Forwarded::Forwarded(Forward& forward, u64 id, Call& call, Responder& responder)
+    : id(id), forward_(forward), call_(call), responder_(responder) {
+    over_.emplace_back(forward.account_, id, EVENT_OVER);
+}
+
+void Forwarded::message(Message&& message) {
+    if (is_asked_) {
+        is_asked_ = false;
+        forward_.tell(id, std::move(message));
+    } else {
+        waiting_.push_back(std::move(message));
+    }
+}
+
+void Forwarded::half_closed() {
+    ends_ = true;
+    if (waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
+}
+
+void Forwarded::sent() { forward_.tell(id, EVENT_SENT); }
+
+void Forwarded::over() {
+    forward_.tell(std::move(over_));
+    forward_.forget(id);
+}
+
+void Forwarded::ask() {
+    if (waiting_.empty()) {
+        is_asked_ = true;
+        if (!ends_) responder_.ask();
+        return;
+    }
+    forward_.tell(id, std::move(waiting_.front()));
+    waiting_.pop_front();
+    if (ends_ && waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
+}
+
+Event::Event(Account& account, u64 id, const Call& call)
+    : account_(account), call_(id), kind_(EVENT_OPEN), connection_(call.connection.id), deadline_ns_(call.deadline_ns),
+      caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(call.connection.peer), metadata_(call.metadata) {
+    for (const std::string& name : call.connection.transport->names()) names_ += name + '\n';
+    charged_bytes_ = opening_bytes(call);
+    account_.change(CALLS, (i64)charged_bytes_);
+}
+
+Event::Event(Account& account, u64 call, Message&& message)
+    : account_(account), call_(call), kind_(EVENT_MESSAGE), message_bytes_(message.size()) {
+    message_ = message.leave(account);
+}
+
+Event::~Event() {
+    account_.change(CALLS, -(i64)charged_bytes_);
+    if (message_) account_.change(REQUESTS, -(i64)message_bytes_);
+    free(message_);
+}
+
+u64 Event::opening_bytes(const Call& call) {
+    return sizeof(Event) + call.path.size() + call.connection.peer.size() + call.metadata.size();
+}
+
+DoorEvent Event::view() const {
+    return {call_, kind_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
+            names_.c_str(), message_, message_bytes_};
+}
+
+Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
+
+Forward::~Forward() { ::close(file_); }
+
+Forwarded* Forward::open(Call& call, Responder& responder) {
+    knows_caller(call);
+    if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
+    Calls& calls = calls_[call.connection.thread.number];
+    const u64 id = ++calls.opened * THREADS_MAX + call.connection.thread.number;
+    const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
+    try {
+        tell(id, std::as_const(call));
+    } catch (...) {
+        calls.open.erase(made.first);
+        throw;
+    }
+    return made.first->second.get();
+}
+
+void Forward::ask(u64 call) {
+    if (Forwarded* forwarded = find(call)) guard(forwarded->responder_, [&] { forwarded->ask(); });
+}
+
+void Forward::respond(u64 call, u8* response, u64 size) {
+    Forwarded* forwarded = find(call);
+    if (!forwarded) return free(response);
+    Responder& responder = forwarded->responder_;
+    ConnectionAccount& account = responder.responds_over().account;
+    account.charge(ANSWERS, size);
+    guard(responder, [&] { responder.respond(Message(account, ANSWERS, response, size)); });
+}
+
+void Forward::finish(u64 call, const Status& status) {
+    Forwarded* forwarded = find(call);
+    if (!forwarded) return;
+    Responder& responder = forwarded->responder_;
+    forget(call);
+    guard(responder, [&] { responder.finish(status); });
+}
+
+void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
+    if (Forwarded* forwarded = find(call)) door::note_login(forwarded->call_, caller, end_ns, idle_ns);
+}
+
+u64 Forward::take(DoorEvent* events, u64 room) {
+    taken_.clear();
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        auto end = events_.begin();
+        for (u64 i = 0; i < room && end != events_.end(); i++) ++end;
+        taken_.splice(taken_.begin(), events_, events_.begin(), end);
+        u64 count;
+        if (events_.empty()) (void)!read(file_, &count, sizeof count);
+    }
+    for (const Event& event : taken_) *events++ = event.view();
+    return taken_.size();
+}
+
+template <class... Arguments>
+void Forward::tell(u64 call, Arguments&&... arguments) {
+    std::list<Event> event;
+    event.emplace_back(account_, call, std::forward<Arguments>(arguments)...);
+    tell(std::move(event));
+}
+
+void Forward::tell(std::list<Event>&& event) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const u64 one = 1;
+    if (events_.empty()) (void)!write(file_, &one, sizeof one);
+    events_.splice(events_.end(), event);
+}
+
+template <class Function>
+void Forward::guard(Responder& responder, Function function) {
+    Connection& connection = responder.responds_over();
+    try {
+        function();
+    } catch (const std::bad_alloc&) {
+        connection.close();
+    }
+}
+
+Forwarded* Forward::find(u64 call) {
+    auto& open = calls_[thread_of(call)].open;
+    const auto found = open.find(call);
+    return found == open.end() ? nullptr : found->second.get();
+}
+
+}  // namespace door
+
+using namespace door;
+
+// What Python does is brought to the thread of its call. Returns 0, or -ENOMEM.
+template <class Function>
+static int in_thread(Door* door, u64 thread, Function function) {
+    if (thread >= door->threads.size()) return 0;
+    try {
+        door->threads[thread]->post(std::move(function));
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -ENOMEM;
+    }
+}
+
+extern "C" {
+
+int gpkvs_door_events_file(Door* door) { return door->forward.file(); }
+
+u64 gpkvs_door_events(Door* door, DoorEvent* events, u64 room) { return door->forward.take(events, room); }
+
+int gpkvs_door_ask(Door* door, u64 call) {
+    return in_thread(door, Forward::thread_of(call), [door, call] { door->forward.ask(call); });
+}
+
+int gpkvs_door_respond(Door* door, u64 call, const u8* response, u64 bytes) {
+    u8* copy = (u8*)malloc(bytes + !bytes);
+    if (!copy) return -ENOMEM;
+    memcpy(copy, response, bytes);
+    const int outcome =
+        in_thread(door, Forward::thread_of(call), [door, call, copy, bytes] { door->forward.respond(call, copy, bytes); });
+    if (outcome) free(copy);
+    return outcome;
+}
+
+int gpkvs_door_finish(Door* door, u64 call, int code, const char* text, const char* trailers) {
+    try {
+        return in_thread(door, Forward::thread_of(call),
+                         [door, call, code, text = std::string(text), trailers = std::string(trailers)] {
+                             door->forward.finish(call, {code, text, trailers});
+                         });
+    } catch (const std::bad_alloc&) {
+        return -ENOMEM;
+    }
+}
+
+int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
+    return in_thread(door, Forward::thread_of(call),
+                     [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
+}
+
+int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {
+    for (u64 thread = 0; thread < door->threads.size(); thread++) {
+        const int outcome = in_thread(door, thread, [door, thread, connection, kind, bytes] {
+            Connection* found = door->threads[thread]->find(connection);
+            if (!found) return;
+            if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
+            else found->account.give((Kind)kind, (u64)-bytes);
+        });
+        if (outcome) return outcome;
+    }
+    return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,127 @@
+// Calls that Python serves: what happens to them goes to Python's event loop as events, what Python does comes back to the
+// thread of their connection.
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "call.hpp"
+#include "door.h"
+
+namespace door {
+
+class Forward;
+class Thread;
+
+// What Python is to be told. Its bytes are charged to the server: they may outlive the connection.
+class Event {
+  public:
+    Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
+    // A call has begun.
+    Event(Account& account, u64 id, const Call& call);
+    Event(Account& account, u64 call, Message&& message);
+    Event(const Event&) = delete;
+    ~Event();
+
+    // What the beginning of this call takes.
+    static u64 opening_bytes(const Call& call);
+    // As Python sees it, while this is there.
+    DoorEvent view() const;
+
+  private:
+    Account& account_;
+    const u64 call_;
+    const DoorEventKind kind_;
+    u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
+    std::string path_, peer_, metadata_, names_;
+    u8* message_ = nullptr;
+    u64 message_bytes_ = 0, charged_bytes_ = 0;
+};
+
+// One of them, in its thread. Whoever feeds it, a call of the wire or native code, tells it of messages and of their end as a
+// call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
+class Forwarded final : public Handler {
+  public:
+    Forwarded(Forward& forward, u64 id, Call& call, Responder& responder);
+
+    const u64 id;
+
+    // Messages wait until Python asks for them.
+    void message(Message&& message) override;
+    void half_closed() override;
+    void sent() override;
+    void caller_gone() override {}  // Python knows
+    void over() override;
+
+  private:
+    friend class Forward;
+
+    void ask();
+
+    Forward& forward_;
+    Call& call_;  // whose headers it has
+    Responder& responder_;
+    std::list<Message> waiting_;
+    bool is_asked_ = false, ends_ = false;
+    std::list<Event> over_;  // made in advance: that must not fail
+};
+
+// All of them.
+class Forward {
+  public:
+    // std::system_error without a file for the wake-ups.
+    explicit Forward(Account& account);
+    ~Forward();
+
+    // A connection's thread.
+
+    // Python serves a call with the headers of this one; null if the connection may not hold that.
+    Forwarded* open(Call& call, Responder& responder);
+
+    // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
+    void ask(u64 call);
+    // Takes bytes of malloc.
+    void respond(u64 call, u8* response, u64 size);
+    void finish(u64 call, const Status& status);
+    // Who makes it (access.hpp).
+    void note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns);
+
+    // Python's event loop.
+
+    // Can be read while there are events.
+    int file() const { return file_; }
+    // Takes events; those that it took before are gone then.
+    u64 take(DoorEvent* events, u64 room);
+
+    // The number of the thread of a call.
+    static u32 thread_of(u64 call) { return (u32)(call % THREADS_MAX); }
+
+  private:
+    friend class Forwarded;
+
+    static constexpr u64 THREADS_MAX = 64;
+
+    // Of one thread.
+    struct Calls {
+        u64 opened = 0;
+        std::unordered_map<u64, std::unique_ptr<Forwarded>> open;
+    };
+
+    template <class... Arguments>
+    void tell(u64 call, Arguments&&... arguments);
+    void tell(std::list<Event>&& event);
+    void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
+    template <class Function>
+    static void guard(Responder& responder, Function function);
+    Forwarded* find(u64 call);
+
+    Account& account_;
+    Calls calls_[THREADS_MAX];
+    const int file_;
+    std::mutex mutex_;  // for `events_`
+    std::list<Event> events_, taken_;
+};
+
+}  // namespace door

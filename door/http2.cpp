@@ -1,0 +1,496 @@
+#include "http2.hpp"
+
+#include <string_view>
+
+#include "door.hpp"
+#include "grpc_text.hpp"
+
+namespace door {
+
+namespace {
+
+constexpr u64 SECOND_NS = 1000 * 1000 * 1000;
+
+constexpr u32 STREAMS_MAX = 100;
+constexpr u32 HEADERS_BYTES_MAX = 16 << 10;
+// A client may not know of that; beyond this much it means harm.
+constexpr u64 HEADERS_BYTES_FLOOD = 64 << 10;
+constexpr u64 HEADER_BYTES = 32;  // HTTP/2 counts so many for each beside its text
+
+// The windows of streams bound what a client may send.
+constexpr i32 CONNECTION_WINDOW_BYTES = 16 << 20;
+
+constexpr u64 PREFACE_NS = 10 * SECOND_NS;
+constexpr u64 HEADERS_NS = 10 * SECOND_NS;
+constexpr u64 KEEPALIVE_NS = 60 * SECOND_NS, KEEPALIVE_ANSWER_NS = 20 * SECOND_NS;
+constexpr u64 LAST_WORD_NS = 2 * SECOND_NS;
+constexpr u64 DRAIN_PING_NS = 5 * SECOND_NS;
+
+// Pings of a client that were not more apart, though nothing was sent to it meanwhile; after so many the next one is too many.
+constexpr u64 PING_NS = 10 * SECOND_NS;
+constexpr u32 PING_STRIKES_MAX = 2;
+
+// Calls that clients give up: so many at once, and so many a second.
+constexpr u64 RESETS_MAX = 1000, RESETS_PER_SECOND = 100;
+// Frames that bring no call and no message, beyond those that come with calls and messages.
+constexpr u64 FRAMES_MAX = 10 * 1000, FRAMES_PER_SECOND = 1000;
+constexpr u64 FRAMES_PER_CALL = 16, FRAMES_PER_DATA = 8, SETTINGS_FRAMES = 16;
+
+constexpr u8 DRAIN_PING[8] = {'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'};
+
+nghttp2_nv header(std::string_view name, std::string_view value, u8 flags = 0) {
+    return {(u8*)name.data(), (u8*)value.data(), name.size(), value.size(), flags};
+}
+
+constexpr u8 CONSTANT = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
+
+std::string_view code_text(int code) {
+    static const char* TEXTS[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"};
+    return TEXTS[code >= 0 && code <= 16 ? code : 2];
+}
+
+void add_response_headers(std::vector<nghttp2_nv>& headers) {
+    headers.push_back(header(":status", "200", CONSTANT));
+    headers.push_back(header("content-type", "application/grpc", CONSTANT));
+}
+
+// `text` must live as long as the headers.
+void add_trailers(std::vector<nghttp2_nv>& headers, const Status& status, const std::string& text) {
+    headers.push_back(header("grpc-status", code_text(status.code), CONSTANT));
+    if (!text.empty()) headers.push_back(header("grpc-message", text, NGHTTP2_NV_FLAG_NO_INDEX));
+    for (std::string_view lines = status.trailers; !lines.empty();) {
+        const size_t end = std::min(lines.find('\n'), lines.size()), name = lines.find(": ");
+        if (name < end) headers.push_back(header(lines.substr(0, name), lines.substr(name + 2, end - name - 2)));
+        lines.remove_prefix(std::min(end + 1, lines.size()));
+    }
+}
+
+bool is_grpc(std::string_view type) {
+    constexpr std::string_view GRPC = "application/grpc";
+    return type.substr(0, GRPC.size()) == GRPC &&
+           (type.size() == GRPC.size() || type[GRPC.size()] == '+' || type[GRPC.size()] == ';');
+}
+
+// Headers of the transport, which are not the call's.
+bool is_of_transport(std::string_view name) {
+    return name == "te" || name == "content-type" || name == "grpc-timeout" || name == "grpc-encoding" ||
+           name == "grpc-accept-encoding" || name == "priority";
+}
+
+}  // namespace
+
+// What nghttp2 calls. No exception may pass through it.
+struct Http2::Callbacks {
+    template <class Function>
+    static int guarded(Function function) {
+        try {
+            function();
+            return 0;
+        } catch (const std::exception&) {
+            return NGHTTP2_ERR_CALLBACK_FAILURE;
+        }
+    }
+
+    static Http2& of(void* user) { return *(Http2*)user; }
+
+    static int frame_begins(nghttp2_session*, const nghttp2_frame_hd* head, void* user) {
+        Http2& http2 = of(user);
+        const int failure = guarded([&] { http2.frame_begins(*head); });
+        return http2.is_calmed_ ? NGHTTP2_ERR_CALLBACK_FAILURE : failure;
+    }
+
+    static int headers_begin(nghttp2_session*, const nghttp2_frame* frame, void* user) {
+        if (frame->hd.type != NGHTTP2_HEADERS) return 0;
+        Http2& http2 = of(user);
+        return guarded([&] {
+            http2.headers_since_ns_ = http2.now();
+            if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) http2.begin_call(frame->hd.stream_id);
+        });
+    }
+
+    static int header_came(nghttp2_session*, const nghttp2_frame* frame, const u8* name, size_t name_bytes, const u8* value,
+                           size_t value_bytes, u8, void* user) {
+        Http2& http2 = of(user);
+        http2.opening_.bytes += name_bytes + value_bytes + HEADER_BYTES;
+        // nghttp2 resets the stream, and gives no further header of this block.
+        if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        if (frame->headers.cat != NGHTTP2_HCAT_REQUEST || http2.opening_.bytes > HEADERS_BYTES_MAX) return 0;
+        return guarded([&] {
+            Call* call = http2.call_of(frame->hd.stream_id);
+            if (call) http2.take_header(*call, {(const char*)name, name_bytes}, {(const char*)value, value_bytes});
+        });
+    }
+
+    static int frame_came(nghttp2_session*, const nghttp2_frame* frame, void* user) {
+        return guarded([&] { of(user).frame_came(*frame); });
+    }
+
+    static int data_came(nghttp2_session* session, u8, int32_t stream, const u8* data, size_t size, void* user) {
+        Http2& http2 = of(user);
+        return guarded([&] {
+            http2.require(nghttp2_session_consume_connection(session, size));
+            http2.frames_.give(FRAMES_PER_DATA);
+            if (Call* call = http2.call_of(stream)) call->receive(data, size);
+        });
+    }
+
+    static int stream_closed(nghttp2_session*, int32_t stream, u32, void* user) {
+        return guarded([&] { of(user).stream_closed(stream); });
+    }
+
+    static int frame_left(nghttp2_session*, const nghttp2_frame* frame, void* user) {
+        return guarded([&] { of(user).frame_left(*frame); });
+    }
+
+    static ssize_t read_responses(nghttp2_session*, int32_t, u8*, size_t room, u32* flags, nghttp2_data_source* source,
+                                  void* user) {
+        ssize_t bytes = 0;
+        const int failure = guarded([&] { bytes = of(user).read_responses(*(Call*)source->ptr, room, flags); });
+        return failure ? failure : bytes;
+    }
+
+    static int send_responses(nghttp2_session*, nghttp2_frame*, const u8* head, size_t size, nghttp2_data_source* source,
+                              void* user) {
+        constexpr u64 FRAME_HEAD_BYTES = 9;
+        return guarded([&] {
+            of(user).output_->append(head, FRAME_HEAD_BYTES);
+            ((Call*)source->ptr)->send(size, *of(user).output_);
+        });
+    }
+
+    // Made once.
+    static const nghttp2_session_callbacks* all() {
+        static const nghttp2_session_callbacks* made = [] {
+            nghttp2_session_callbacks* callbacks;
+            if (nghttp2_session_callbacks_new(&callbacks)) throw std::bad_alloc();
+            nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, frame_begins);
+            nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, headers_begin);
+            nghttp2_session_callbacks_set_on_header_callback(callbacks, header_came);
+            nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, frame_came);
+            nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, data_came);
+            nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, stream_closed);
+            nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, frame_left);
+            nghttp2_session_callbacks_set_send_data_callback(callbacks, send_responses);
+            return callbacks;
+        }();
+        return made;
+    }
+
+    static const nghttp2_option* options() {
+        static const nghttp2_option* made = [] {
+            nghttp2_option* options;
+            if (nghttp2_option_new(&options)) throw std::bad_alloc();
+            // A message flows when it is charged.
+            nghttp2_option_set_no_auto_window_update(options, 1);
+            // Ours counts the resets that cost something.
+            nghttp2_option_set_stream_reset_rate_limit(options, NEVER, NEVER);
+            return options;
+        }();
+        return made;
+    }
+};
+
+Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
+    : Connection(thread, std::move(transport), std::move(peer)), memory_(account), begun_ns_(thread.now()),
+      resets_(RESETS_MAX, RESETS_PER_SECOND, begun_ns_), frames_(FRAMES_MAX, FRAMES_PER_SECOND, begun_ns_),
+      heard_ns_(begun_ns_) {
+    nghttp2_mem hooks = memory_.hooks();
+    require(nghttp2_session_server_new3(&session_, Callbacks::all(), this, Callbacks::options(), &hooks));
+    try {
+        const nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, STREAMS_MAX},
+                                                   {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW_BYTES},
+                                                   {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, HEADERS_BYTES_MAX},
+                                                   {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1}};
+        require(nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, std::size(settings)));
+        require(nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW_BYTES));
+    } catch (...) {
+        nghttp2_session_del(session_);
+        throw;
+    }
+}
+
+Http2::~Http2() {
+    closed();
+    nghttp2_session_del(session_);
+}
+
+bool Http2::received(const u8* data, u64 size) {
+    if (is_calmed_) return true;
+    heard_ns_ = now();
+    keepalive_ns_ = NEVER;
+    const ssize_t taken = nghttp2_session_mem_recv(session_, data, size);
+    if (taken < 0 && !is_calmed_) return false;
+    want_fill();
+    return true;
+}
+
+void Http2::answered(Request* request) { ((Handler*)request->call)->answered(request); }
+
+bool Http2::fill(Output& output) {
+    output_ = &output;
+    while (output.size() < Output::LOW_BYTES) {
+        const u8* data;
+        const ssize_t size = nghttp2_session_mem_send(session_, &data);
+        if (size < 0) {
+            close();
+            return false;
+        }
+        if (size == 0) {
+            const bool is_over = is_calmed_ || (drain_ == LAST && !calls_);
+            return !is_over && (nghttp2_session_want_read(session_) || nghttp2_session_want_write(session_));
+        }
+        output.append(data, (u64)size);
+    }
+    return true;
+}
+
+void Http2::tick(u64 now_ns) {
+    if (is_calmed_) {
+        if (now_ns > calmed_ns_ + LAST_WORD_NS) close();
+        return;
+    }
+    if (!has_settings_ && now_ns > begun_ns_ + PREFACE_NS) return close();
+    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + HEADERS_NS) return close();
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        call->tick(now_ns);
+    }
+    if (keepalive_ns_ != NEVER) {
+        if (now_ns > keepalive_ns_ + KEEPALIVE_ANSWER_NS) return close();
+    } else if (now_ns > heard_ns_ + KEEPALIVE_NS) {
+        keepalive_ns_ = now_ns;
+        require(nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr));
+        want_fill();
+    }
+    if (drain_ == NOTICED && now_ns > drain_ns_ + DRAIN_PING_NS) end_drain();
+}
+
+void Http2::drain() {
+    if (drain_ != SERVING || is_calmed_) return;
+    if (!has_settings_) return close();
+    drain_ = NOTICED;
+    drain_ns_ = now();
+    require(nghttp2_submit_shutdown_notice(session_));
+    require(nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, DRAIN_PING));
+    want_fill();
+}
+
+void Http2::callers_changed() {
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        call->look_at_caller();
+    }
+}
+
+void Http2::closed() {
+    while (Call* call = calls_) {
+        remove(*call);
+        call->close();
+        delete call;
+    }
+}
+
+u64 Http2::now() const { return thread.now(); }
+
+const DoorConfig& Http2::config() const { return thread.door.config; }
+
+void Http2::open_window(Call& call, u64 bytes) {
+    const i32 open = nghttp2_session_get_stream_local_window_size(session_, call.stream);
+    if (open < 0 || (u64)open >= bytes) return;
+    require(nghttp2_submit_window_update(session_, NGHTTP2_FLAG_NONE, call.stream, (i32)(bytes - (u64)open)));
+    want_fill();
+}
+
+u64 Http2::window(const Call& call) const {
+    return (u64)std::max(0, nghttp2_session_get_stream_local_window_size(session_, call.stream));
+}
+
+void Http2::submit_headers(Call& call) {
+    std::vector<nghttp2_nv> headers;
+    add_response_headers(headers);
+    const nghttp2_data_provider responses = {{.ptr = &call}, Callbacks::read_responses};
+    require(nghttp2_submit_response(session_, call.stream, headers.data(), headers.size(), &responses));
+    want_fill();
+}
+
+void Http2::submit_only_trailers(Call& call) {
+    const Status status = call.status();
+    const std::string text = percent_encoded(status.text);
+    std::vector<nghttp2_nv> headers;
+    add_response_headers(headers);
+    if (status.code == UNIMPLEMENTED) headers.push_back(header("grpc-accept-encoding", "identity", CONSTANT));
+    add_trailers(headers, status, text);
+    require(nghttp2_submit_response(session_, call.stream, headers.data(), headers.size(), nullptr));
+    want_fill();
+}
+
+void Http2::resume(Call& call) {
+    require(nghttp2_session_resume_data(session_, call.stream));
+    want_fill();
+}
+
+void Http2::reset(Call& call) {
+    require(nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, call.stream, NGHTTP2_CANCEL));
+    want_fill();
+}
+
+void Http2::forward(Call& call, Message&& first) {
+    Forwarded* forwarded = thread.door.forward.open(call, call);
+    if (!forwarded) {
+        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, call.metadata.size()), MEMORY_FULL});
+        return;
+    }
+    call.set_handler(forwarded);
+    if (first.is_there()) forwarded->message(std::move(first));
+    if (call.is_half_closed()) forwarded->half_closed();
+}
+
+Call* Http2::call_of(int32_t stream) const { return (Call*)nghttp2_session_get_stream_user_data(session_, stream); }
+
+void Http2::begin_call(int32_t stream) {
+    auto call = std::make_unique<Call>(*this, stream);
+    require(nghttp2_session_set_stream_user_data(session_, stream, call.get()));
+    // Each stream has its turn; a client cannot change that.
+    const nghttp2_extpri in_turns = {NGHTTP2_EXTPRI_DEFAULT_URGENCY, 1};
+    require(nghttp2_session_change_extpri_stream_priority(session_, stream, &in_turns, 1));
+    call->next = calls_;
+    if (calls_) calls_->previous = call.get();
+    calls_ = call.release();
+    opening_ = {};
+}
+
+void Http2::take_header(Call& call, std::string_view name, std::string_view value) {
+    if (name == ":method") opening_.is_post = value == "POST";
+    else if (name == ":path") call.path = value;
+    else if (name == "content-type") opening_.is_grpc = is_grpc(value);
+    else if (name == "grpc-timeout" && timeout_ns(value) != NEVER) call.deadline_ns = now() + timeout_ns(value);
+    if (name.front() == ':' || is_of_transport(name)) return;
+    call.metadata.append(name).append(": ").append(value) += '\n';
+}
+
+void Http2::headers_end(Call& call) {
+    frames_.give(FRAMES_PER_CALL);
+    if (opening_.bytes > HEADERS_BYTES_MAX) {
+        call.refuse({RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit (" + std::to_string(opening_.bytes) +
+                                             " vs. " + std::to_string(HEADERS_BYTES_MAX) + ")"});
+    } else if (!opening_.is_post) {
+        refuse_http(call, "405");
+    } else if (!opening_.is_grpc) {
+        refuse_http(call, "415");
+    } else if (!call.admit()) {
+        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, CALL_BYTES), MEMORY_FULL});
+    } else if (Handler* handler = thread.door.service ? thread.door.service->open(call) : nullptr) {
+        call.set_handler(handler);
+    } else if (!call.is_finished()) {
+        call.forward();
+    }
+}
+
+// To a client that does not speak gRPC.
+void Http2::refuse_http(Call& call, const char* status) {
+    call.close();
+    const nghttp2_nv headers[] = {header(":status", status, CONSTANT)};
+    require(nghttp2_submit_response(session_, call.stream, headers, std::size(headers), nullptr));
+}
+
+void Http2::frame_begins(const nghttp2_frame_hd& head) {
+    if (!frames_.take(now(), head.type == NGHTTP2_SETTINGS ? SETTINGS_FRAMES : 1)) calm("too many frames");
+}
+
+void Http2::frame_came(const nghttp2_frame& frame) {
+    switch (frame.hd.type) {
+        case NGHTTP2_HEADERS:
+            headers_since_ns_ = NEVER;
+            if (Call* call = call_of(frame.hd.stream_id)) {
+                if (frame.headers.cat == NGHTTP2_HCAT_REQUEST) headers_end(*call);
+                if (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) call->half_close();
+            }
+            break;
+        case NGHTTP2_DATA:
+            if (frame.hd.flags & NGHTTP2_FLAG_END_STREAM)
+                if (Call* call = call_of(frame.hd.stream_id)) call->half_close();
+            break;
+        case NGHTTP2_SETTINGS:
+            has_settings_ = true;
+            break;
+        case NGHTTP2_PING:
+            if (!(frame.hd.flags & NGHTTP2_FLAG_ACK)) ping_came();
+            else if (drain_ == NOTICED && !memcmp(frame.ping.opaque_data, DRAIN_PING, sizeof DRAIN_PING)) end_drain();
+            break;
+    }
+}
+
+void Http2::frame_left(const nghttp2_frame& frame) {
+    if (frame.hd.type != NGHTTP2_HEADERS && frame.hd.type != NGHTTP2_DATA) return;
+    frames_.give(FRAMES_PER_DATA);
+    // Whoever is sent something may ask whether it is still there.
+    last_ping_ns_ = 0;
+    ping_strikes_ = 0;
+    // The rest of a request is of no use when the call has ended.
+    if (frame.hd.flags & NGHTTP2_FLAG_END_STREAM && !nghttp2_session_get_stream_remote_close(session_, frame.hd.stream_id))
+        require(nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, frame.hd.stream_id, NGHTTP2_NO_ERROR));
+}
+
+void Http2::stream_closed(int32_t stream) {
+    headers_since_ns_ = NEVER;  // nghttp2 tells nothing else of headers that it refuses
+    Call* call = call_of(stream);
+    if (!call) return;
+    // Also where nghttp2 reset the stream for what the client sent.
+    if (!call->is_finished() && !resets_.take(now())) calm("too many resets");
+    remove(*call);
+    call->close();
+    delete call;
+}
+
+ssize_t Http2::read_responses(Call& call, u64 room, u32* flags) {
+    const u64 bytes = std::min(room, call.unsent_bytes());
+    if (call.is_finished() && bytes == call.unsent_bytes()) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        const Status status = call.status();
+        const std::string text = percent_encoded(status.text);
+        std::vector<nghttp2_nv> trailers;
+        add_trailers(trailers, status, text);
+        require(nghttp2_submit_trailer(session_, call.stream, trailers.data(), trailers.size()));
+    } else if (!bytes) {
+        call.defer();
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    if (bytes) *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+    return (ssize_t)bytes;
+}
+
+void Http2::remove(Call& call) {
+    (call.previous ? call.previous->next : calls_) = call.next;
+    if (call.next) call.next->previous = call.previous;
+}
+
+void Http2::ping_came() {
+    const bool is_early = last_ping_ns_ && now() < last_ping_ns_ + PING_NS;
+    last_ping_ns_ = now();
+    if (is_early && ++ping_strikes_ > PING_STRIKES_MAX) calm("too_many_pings");
+}
+
+// Ends the connection of a client that asks too much.
+void Http2::calm(std::string_view why) {
+    if (is_calmed_) return;
+    is_calmed_ = true;
+    calmed_ns_ = now();
+    require(nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
+                                  NGHTTP2_ENHANCE_YOUR_CALM, (const u8*)why.data(), why.size()));
+    want_fill();
+}
+
+// The client knows that we stop: calls that it made before have come.
+void Http2::end_drain() {
+    drain_ = LAST;
+    require(nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
+                                  NGHTTP2_NO_ERROR, nullptr, 0));
+    want_fill();
+}
+
+void Http2::require(int outcome) {
+    // The stream ends, or the session: nghttp2 says so by itself.
+    if (outcome == NGHTTP2_ERR_NOMEM) throw std::bad_alloc();
+}
+
+}  // namespace door

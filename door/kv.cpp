@@ -1,0 +1,98 @@
+#include "kv.hpp"
+
+#include "door.hpp"
+#include "http2.hpp"
+#include "kv_request.hpp"
+#include "pipeline.hpp"
+
+namespace door {
+
+namespace {
+
+// A call of one message and one response. It frees itself when the call has ended and its request is back.
+class UnaryCall final : public Handler {
+  public:
+    UnaryCall(Call& call, Method method) : call_(&call), method_(method), request_(call, *this) {}
+
+    void message(Message&& message) override {
+        if (!request_.take(*call_, method_, message)) return hand_on(std::move(message));
+        request_.deadline_ns = call_->deadline_ns;
+        if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
+        is_lent_ = true;
+    }
+
+    void half_closed() override {
+        if (!is_lent_) hand_on({});  // Python says that a message is missing
+    }
+
+    void sent() override {}
+
+    void caller_gone() override {
+        if (!is_lent_) hand_on({});  // Python refuses it
+    }
+
+    void over() override {
+        call_ = nullptr;
+        request_.is_cancelled = true;
+        if (!is_lent_) delete this;
+    }
+
+    void answered(Request*) override {
+        is_lent_ = false;
+        // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record.
+        if (!call_) delete this;
+        else if (request_.outcome == GONE || is_corrupt_get()) hand_on(request_.take_back());
+        else if (const std::optional<Refusal> refusal = request_.why_not_done()) refuse(*refusal);
+        else respond();
+    }
+
+  private:
+    bool is_corrupt_get() const {
+        return method_ == Method::GET && request_.outcome == DONE && is_corrupt(request_);
+    }
+
+    void respond() {
+        call_->respond(request_.make_response());
+        const std::unique_ptr<UnaryCall> self(this);
+        call_->finish({});
+    }
+
+    void refuse(const Refusal& refusal) {
+        const std::unique_ptr<UnaryCall> self(this);
+        finish_refused(*call_, refusal);
+    }
+
+    void hand_on(Message&& message) {
+        const std::unique_ptr<UnaryCall> self(this);
+        call_->forward(std::move(message));
+    }
+
+    Call* call_;  // null: it has ended
+    const Method method_;
+    KvRequest request_;
+    bool is_lent_ = false;
+};
+
+std::optional<Method> method_of(std::string_view path) {
+    if (path == "/gpkvs.v1.KV/Get") return Method::GET;
+    if (path == "/gpkvs.v1.KV/Set") return Method::SET;
+    if (path == "/gpkvs.v1.KV/Delete") return Method::DELETE;
+    if (path == "/gpkvs.v1.KV/Batch") return Method::BATCH;
+    return std::nullopt;
+}
+
+}  // namespace
+
+Handler* KvService::open(Call& call) {
+    if (!call.connection.thread.door.is_open) return nullptr;
+    if (call.path == "/gpkvs.v1.KV/Pipeline") return Pipeline::open(call);
+    const std::optional<Method> method = method_of(call.path);
+    if (!method || !knows_caller(call)) return nullptr;
+    Handler* const handler = new UnaryCall(call, *method);
+    call.set_handler(handler);
+    call.expect_one();
+    call.ask();
+    return handler;
+}
+
+}  // namespace door

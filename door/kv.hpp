@@ -1,0 +1,12 @@
+// The KV service, as far as its requests are plain: Get, Set, Delete, Batch and Pipeline. Python serves all the rest.
+#pragma once
+#include "service.hpp"
+
+namespace door {
+
+class KvService final : public Service {
+  public:
+    Handler* open(Call& call) override;
+};
+
+}  // namespace door

@@ -1,0 +1,115 @@
+#include "kv_request.hpp"
+
+#include <algorithm>
+
+#include "door.hpp"
+#include "http2.hpp"
+#include "texts.hpp"
+
+namespace door {
+
+namespace {
+
+constexpr const char* DEFAULT_TABLE = "default";
+
+// Room for the columns of a response beside its values (server/codec.py).
+constexpr u64 RESPONSE_BYTES = 64, RESPONSE_BYTES_PER_OP = 16;
+
+std::string name_of(const Said& said) { return std::string(said.table.empty() ? DEFAULT_TABLE : said.table); }
+
+bool parse(Method method, const Message& message, Said* said, Request* request) {
+    switch (method) {
+        case Method::GET: return parse_get(message.data(), message.size(), said, request);
+        case Method::SET: return parse_set(message.data(), message.size(), said, request);
+        case Method::DELETE: return parse_delete(message.data(), message.size(), said, request);
+        case Method::BATCH: break;
+    }
+    return parse_batch(message.data(), message.size(), said, request);
+}
+
+// What an operation needs is in server/access/rights.py.
+bool may(const Call& call, u32 table, const Request& request) {
+    if (!call.connection.thread.door.asks_for_logins) return true;
+    u8 needed = 0;
+    for (u64 at = 0; at < request.n; at++)
+        needed |= request.ops[at] == op::GET || request.ops[at] == op::EXISTS ? MAY_READ : MAY_WRITE;
+    return call.caller->may(table, needed);
+}
+
+Refusal no_room(const ConnectionAccount& account, u64 bytes) {
+    return {RESOURCE_EXHAUSTED, memory_text(account, bytes), "memory", true};
+}
+
+}  // namespace
+
+KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
+    connection = &call.connection;
+    Request::call = &handler;
+}
+
+KvRequest::~KvRequest() { drop(); }
+
+bool KvRequest::take(Call& call, Method method, Message& message) {
+    Thread& thread = connection->thread;
+    if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
+    const Table* const table = thread.tables().find(name_of(said_));
+    if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
+    table_id = table->id;
+    table_ = *table;
+    method_ = method;
+    taken_ = std::move(message);
+    return true;
+}
+
+std::optional<Refusal> KvRequest::lend() {
+    const u64 planned_bytes = response_bytes();
+    if (!account_.admit(ANSWERS, planned_bytes)) return no_room(account_, planned_bytes);
+    planned_bytes_ = planned_bytes;
+    if (connection->submit(this)) return std::nullopt;
+    const u64 most = connection->thread.door.config.queue_requests_max;
+    return Refusal{RESOURCE_EXHAUSTED, queue_text(most), "queue", true};
+}
+
+std::optional<Refusal> KvRequest::why_not_done() const {
+    switch (outcome) {
+        case DONE: break;
+        case CANCELLED: break;  // nobody asks
+        case EXPIRED: return Refusal{DEADLINE_EXCEEDED, expired_text(), "", true};
+        case NO_ROOM: return no_room(account_, 0);
+        case REFUSED: return *refusal;
+        case GONE: return Refusal{NOT_FOUND, "table: there is no table '" + name_of(said_) + "'", "", true};
+    }
+    return std::nullopt;
+}
+
+Message KvRequest::make_response() const {
+    MessageWriter writer;
+    switch (method_) {
+        case Method::GET: respond_get(*this, &writer); break;
+        case Method::SET: respond_set(*this, &writer); break;
+        case Method::DELETE: respond_delete(*this, &writer); break;
+        case Method::BATCH: respond_batch(*this, said_.id, &writer); break;
+    }
+    return writer.message(account_);
+}
+
+void KvRequest::drop() {
+    release_results();
+    account_.give(ANSWERS, std::exchange(planned_bytes_, 0));
+    taken_ = Message();
+}
+
+u64 KvRequest::response_bytes() const { return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * n; }
+
+u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
+    const u64 value_bytes = std::min(mean_value_bytes, table_.value_bytes_max);
+    return response_bytes() + std::min(gets * value_bytes, table_.result_bytes_max);
+}
+
+void finish_refused(Call& call, const Refusal& refusal) {
+    std::string trailers = refusal.is_refusal ? NOT_EXECUTED : "";
+    if (!refusal.full.empty()) trailers += "gpkvs-full: " + refusal.full + "\n";
+    call.finish({refusal.code, refusal.text, trailers});
+}
+
+}  // namespace door

@@ -1,0 +1,52 @@
+// A request of the KV service that came as a message, and the words where it cannot be done.
+#pragma once
+#include <optional>
+
+#include "call.hpp"
+#include "messages.hpp"
+
+namespace door {
+
+enum class Method { GET, SET, DELETE, BATCH };
+
+class KvRequest : public Request {
+  public:
+    // `handler` hears when it is back.
+    KvRequest(Call& call, Handler& handler);
+    ~KvRequest();
+
+    // Takes a message of a call if it is plain, its caller may do that, and the door may serve it. Else Python does: then
+    // the message stays where it is.
+    bool take(Call& call, Method method, Message& message);
+
+    // Lends itself to the engine; or returns why not.
+    std::optional<Refusal> lend();
+
+    // Of a request that is back: why it was not done, or its response. std::bad_alloc.
+    std::optional<Refusal> why_not_done() const;
+    Message make_response() const;
+
+    // The message that was taken; the request has no columns then.
+    Message take_back() { return std::move(taken_); }
+    // Nobody needs its columns and results any more.
+    void drop();
+
+    u64 id() const { return said_.id; }
+    // What its response holds beside values.
+    u64 response_bytes() const;
+    // The same with values so long on average, as far as the table's limits allow.
+    u64 response_bytes(u64 mean_value_bytes) const;
+
+  private:
+    ConnectionAccount& account_;
+    Method method_ = Method::BATCH;
+    Said said_;
+    Table table_ = {};
+    Message taken_;
+    u64 planned_bytes_ = 0;  // charged for the response
+};
+
+// Ends a call that was refused.
+void finish_refused(Call& call, const Refusal& refusal);
+
+}  // namespace door

@@ -1,0 +1,145 @@
+#include "loop.hpp"
+
+#include <cerrno>
+#include <sys/epoll.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "door.hpp"
+
+namespace door {
+
+namespace {
+
+// As much is read from a socket at once.
+constexpr u64 INPUT_BYTES = 64 << 10;
+constexpr int EVENTS = 256;
+
+int new_epoll() {
+    const int file = epoll_create1(EPOLL_CLOEXEC);
+    if (file < 0) throw std::system_error(errno, std::generic_category());
+    return file;
+}
+
+}  // namespace
+
+Thread::Thread(Door& door, u32 number)
+    : door(door), number(number), epoll_(new_epoll()), mailbox_([this](Request* request) { give_back(request); }),
+      tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
+
+Thread::~Thread() {
+    post([this] { is_ending_ = true; });
+    thread_.join();
+    close(epoll_);
+}
+
+void Thread::run() {
+    watch(mailbox_, mailbox_.file(), EPOLLIN);
+    while (!is_ending_) round();
+}
+
+// What other threads see of a round happens once in it: requests go to the queue together.
+void Thread::round() {
+    fill_connections();
+    append_submitted();
+    remove_closed();
+    int timeout_ms = -1;
+    now_ = now_ns();
+    if (to_fill_)
+        timeout_ms = 0;
+    else if (!connections_.empty())
+        timeout_ms = next_tick_ <= now_ ? 0 : (int)((next_tick_ - now_) / 1000000 + 1);
+    epoll_event events[EVENTS];
+    const int ready = epoll_wait(epoll_, events, EVENTS, timeout_ms);
+    now_ = now_ns();
+    for (int i = 0; i < ready; i++) ((Watched*)events[i].data.ptr)->ready(events[i].events);
+    if (now_ >= next_tick_) tick();
+}
+
+void Thread::tick() {
+    next_tick_ = now_ + TICK_NS;
+    for (const auto& [id, connection] : connections_)
+        connection->tick_if_open();
+}
+
+// Those that ask for it meanwhile are the next round's.
+void Thread::fill_connections() {
+    Connection* connection = to_fill_;
+    to_fill_ = nullptr;
+    while (connection) {
+        Connection* const next = connection->next_to_fill_;
+        connection->wants_fill_ = false;
+        connection->go_on();
+        connection = next;
+    }
+}
+
+void Thread::append_submitted() {
+    if (submitted_first_) door.queue.append(submitted_first_, submitted_last_);
+    submitted_first_ = submitted_last_ = nullptr;
+}
+
+void Thread::give_back(Request* request) {
+    Connection* const connection = request->connection;
+    connection->lent_--;
+    connection->guard([&] { connection->answered(request); });
+}
+
+// A closed connection stays until its requests are back.
+void Thread::remove_closed() {
+    Connection** link = &closed_;
+    while (Connection* const connection = *link) {
+        if (connection->lent_ || connection->wants_fill_) {
+            link = &connection->next_closed_;
+            continue;
+        }
+        *link = connection->next_closed_;
+        connections_.erase(connection->id);
+        connections_count_.fetch_sub(1, std::memory_order_relaxed);
+    }
+}
+
+void Thread::add(std::unique_ptr<Connection> connection) {
+    Connection& added = *connection;
+    connections_.emplace(added.id, std::move(connection));
+    watch(added, added.transport->file(), added.watched_events_);
+    added.want_fill();
+    if (is_draining_) added.guard([&] { added.drain(); });
+}
+
+Connection* Thread::find(u64 id) const {
+    const auto found = connections_.find(id);
+    return found == connections_.end() || found->second->is_closed_ ? nullptr : found->second.get();
+}
+
+void Thread::drain() {
+    is_draining_ = true;
+    for_open([](Connection& connection) { connection.drain(); });
+}
+
+void Thread::for_open(const std::function<void(Connection&)>& work) {
+    for (const auto& [id, connection] : connections_)
+        if (!connection->is_closed_) connection->guard([&] { work(*connection); });
+}
+
+void Thread::close_all() {
+    for (const auto& [id, connection] : connections_) connection->close();
+}
+
+void Thread::watch(Watched& watched, int file, u32 events) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.ptr = &watched;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, file, &event);
+}
+
+void Thread::change(Watched& watched, int file, u32 events) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.ptr = &watched;
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, file, &event);
+}
+
+void Thread::forget(int file) { epoll_ctl(epoll_, EPOLL_CTL_DEL, file, nullptr); }
+
+}  // namespace door

@@ -1,0 +1,93 @@
+// A thread that owns connections: it waits for their sockets and for what other threads send it.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "connection.hpp"
+#include "mailbox.hpp"
+#include "published.hpp"
+#include "tables.hpp"
+#include "tls.hpp"
+#include "watched.hpp"
+
+struct Door;
+
+namespace door {
+
+class Thread {
+  public:
+    // std::system_error where the system gives no more threads or files.
+    Thread(Door& door, u32 number);
+    // Ends the thread, after what was posted before. Its requests must be back.
+    ~Thread();
+
+    Door& door;
+    const u32 number;
+
+    // Any thread.
+
+    // Runs `mail` in this thread, soon, in the order of posting. std::bad_alloc where there is no memory.
+    void post(std::function<void()> mail) { mailbox_.post(std::move(mail)); }
+    // Requests come back: a list.
+    void post_answered(Request* first, Request* last) { mailbox_.post(first, last); }
+    // How many it has, or will have soon.
+    u64 connections() const { return connections_count_.load(std::memory_order_relaxed); }
+    void expect_connection() { connections_count_.fetch_add(1, std::memory_order_relaxed); }
+    void forget_expected() { connections_count_.fetch_sub(1, std::memory_order_relaxed); }
+
+    // This thread only.
+
+    Callers callers;
+    // The time at which this round began.
+    u64 now() const { return now_; }
+    const Tables& tables() { return *tables_.now(); }
+    // Null without TLS.
+    const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
+    // Takes over a connection that was expected.
+    void add(std::unique_ptr<Connection> connection);
+    // Null where there is none with that id, or it is closed.
+    Connection* find(u64 id) const;
+    // Does this with each that is open.
+    void for_open(const std::function<void(Connection&)>& work);
+    void drain();
+    void close_all();
+
+    // How `watched` is waited for: EPOLLIN, EPOLLOUT. A file is forgotten before it is closed.
+    void watch(Watched& watched, int file, u32 events);
+    void change(Watched& watched, int file, u32 events);
+    void forget(int file);
+
+  private:
+    friend class Connection;
+
+    static constexpr u64 TICK_NS = 100000000;
+
+    void run();
+    void round();
+    void tick();
+    void fill_connections();
+    void append_submitted();
+    void give_back(Request* request);
+    void remove_closed();
+
+    const int epoll_;
+    u64 now_ = 0, next_tick_ = 0;
+    bool is_draining_ = false, is_ending_ = false;
+    Mailbox mailbox_;
+    std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
+    std::atomic<u64> connections_count_{0};
+    Reader<Tables> tables_;
+    Reader<TlsContext> tls_;
+    std::vector<u8> input_;  // what was read last, of any connection
+    // Lists.
+    Connection* to_fill_ = nullptr;
+    Connection* closed_ = nullptr;
+    Request* submitted_first_ = nullptr;
+    Request* submitted_last_ = nullptr;
+    std::thread thread_;
+};
+
+}  // namespace door

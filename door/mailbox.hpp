@@ -1,0 +1,40 @@
+// What other threads send to a thread: work, and requests that come back. It wakes the thread once, however much comes.
+#pragma once
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "request.hpp"
+#include "watched.hpp"
+
+namespace door {
+
+class Mailbox : public Watched {
+  public:
+    // std::system_error where the system gives no more files.
+    explicit Mailbox(std::function<void(Request*)> on_answered);
+    ~Mailbox();
+
+    int file() const { return file_; }
+
+    // Any thread. std::bad_alloc where there is no memory.
+    void post(std::function<void()> mail);
+    // A list of requests, which needs no memory.
+    void post(Request* first, Request* last);
+
+    // Its thread: does what came.
+    void ready(u32 events) override;
+
+  private:
+    bool is_empty() const { return !first_ && mail_.empty(); }
+    void wake();
+
+    const std::function<void(Request*)> on_answered_;
+    const int file_;
+    std::mutex mutex_;
+    std::vector<std::function<void()>> mail_;
+    Request* first_ = nullptr;
+    Request* last_ = nullptr;
+};
+
+}  // namespace door

@@ -1,0 +1,77 @@
+// A message of a call, charged to its connection as long as it is there.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "account.hpp"
+
+namespace door {
+
+class Message {
+  public:
+    Message() = default;
+    // Takes bytes of malloc that are charged already.
+    Message(ConnectionAccount& account, Kind kind, u8* data, u64 size)
+        : account_(&account), kind_(kind), data_(data), size_(size) {}
+    Message(Message&& other) noexcept { *this = std::move(other); }
+    ~Message() { drop(); }
+
+    Message& operator=(Message&& other) noexcept {
+        if (this != &other) {
+            drop();
+            account_ = other.account_;
+            kind_ = other.kind_;
+            data_ = std::exchange(other.data_, nullptr);
+            size_ = other.size_;
+        }
+        return *this;
+    }
+
+    // One of so many bytes; it is not there if the connection may not hold it, or there is no memory.
+    static Message admitted(ConnectionAccount& account, Kind kind, u64 size) {
+        return account.admit(kind, size) ? made(account, kind, size) : Message();
+    }
+
+    // The same for one that must be sent.
+    static Message charged(ConnectionAccount& account, Kind kind, u64 size) {
+        account.charge(kind, size);
+        return made(account, kind, size);
+    }
+
+    bool is_there() const { return data_; }
+    u8* data() { return data_; }
+    const u8* data() const { return data_; }
+    u64 size() const { return size_; }
+
+    // The server holds the bytes from now on, not the connection. The caller frees them, and gives them back to the server.
+    u8* leave(Account& server) {
+        server.change(kind_, (i64)size_);
+        account_->give(kind_, size_);
+        return release();
+    }
+
+    // The caller frees the bytes, and gives them back to the account then.
+    u8* release() { return std::exchange(data_, nullptr); }
+
+  private:
+    static Message made(ConnectionAccount& account, Kind kind, u64 size) {
+        u8* data = (u8*)malloc(size + !size);
+        if (!data) account.give(kind, size);
+        return Message(account, kind, data, size);
+    }
+
+    void drop() {
+        if (!data_) return;
+        free(data_);
+        account_->give(kind_, size_);
+        data_ = nullptr;
+    }
+
+    ConnectionAccount* account_ = nullptr;
+    Kind kind_ = REQUESTS;
+    u8* data_ = nullptr;
+    u64 size_ = 0;
+};
+
+}  // namespace door

@@ -1,0 +1,74 @@
+// A protobuf message that is to be sent, as parts: a few bytes of its own between columns that stay where they are.
+#pragma once
+#include <new>
+
+#include "message.hpp"
+#include "message_reader.hpp"
+#include "types.hpp"
+
+namespace door {
+
+// Fields are added in the order of their numbers, each once; those that are 0 or empty are left out, as Python's protobuf
+// does. Only small numbers of fields, and few columns, fit.
+class MessageWriter {
+  public:
+    MessageWriter() { add_part(own_, 0); }
+    MessageWriter(const MessageWriter&) = delete;
+
+    void add_number(u32 number, u64 value) {
+        if (!value) return;
+        add_varint(field(number, VARINT));
+        add_varint(value);
+    }
+
+    // The bytes must stay until the message is written.
+    void add_bytes(u32 number, const void* at, u64 size) {
+        if (!size) return;
+        add_varint(field(number, BYTES));
+        add_varint(size);
+        add_part((const u8*)at, size);
+        add_part(own_ + own_bytes_, 0);
+    }
+
+    u64 size() const { return size_; }
+
+    void write(u8* to) const {
+        for (const Part* part = parts_; part < parts_ + count_; to += part++->size) memcpy(to, part->at, part->size);
+    }
+
+    // Returns the message, charged as an answer that must be sent. std::bad_alloc.
+    Message message(ConnectionAccount& account) const {
+        Message made = Message::charged(account, ANSWERS, size_);
+        if (!made.is_there()) throw std::bad_alloc();
+        write(made.data());
+        return made;
+    }
+
+  private:
+    static constexpr u64 OWN_BYTES_MAX = 64, PARTS_MAX = 9;
+
+    struct Part {
+        const u8* at;
+        u64 size;
+    };
+
+    void add_varint(u64 value) {
+        const u64 before = own_bytes_;
+        for (; value >= 0x80; value >>= 7) own_[own_bytes_++] = (u8)(value | 0x80);
+        own_[own_bytes_++] = (u8)value;
+        parts_[count_ - 1].size += own_bytes_ - before;
+        size_ += own_bytes_ - before;
+    }
+
+    void add_part(const u8* at, u64 size) {
+        parts_[count_++] = {at, size};
+        size_ += size;
+    }
+
+    u8 own_[OWN_BYTES_MAX];
+    u64 own_bytes_ = 0;
+    Part parts_[PARTS_MAX];
+    u64 count_ = 0, size_ = 0;
+};
+
+}  // namespace door

@@ -1,0 +1,210 @@
+#include "messages.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "message_reader.hpp"
+#include "operations.hpp"
+
+namespace door {
+namespace {
+
+// A message that begins with this byte may be a compressed one (`gpkvs.server.wire`).
+constexpr u8 ZLIB = 0x78;
+
+// What keys and values of a table of numbers have.
+constexpr u64 NUMBER_BYTES = 8;
+
+// Whether all bytes that were read are those of an uncompressed message.
+bool is_sound(const MessageReader& reader, const u8* message, u64 size) {
+    return !reader.is_broken() && !(size && *message == ZLIB);
+}
+
+// Takes the name of a table. No table has a name that is not ASCII: Python says whether this one is UTF-8 at all.
+bool take_name(std::string_view name, std::string_view* table) {
+    *table = name;
+    return std::all_of(name.begin(), name.end(), [](char byte) { return (u8)byte < 0x80; });
+}
+
+void take_keys(std::string_view keys, Request* request) {
+    request->keys = (const u8*)keys.data();
+    request->key_bytes = keys.size();
+}
+
+void take_values(std::string_view values, Request* request) {
+    request->values = (const u8*)values.data();
+    request->value_bytes = values.size();
+}
+
+// Makes a request of one operation. No message is so long that a size is no u32.
+void take_single(const u8& kind, std::string_view key, std::string_view value, Request* request) {
+    request->n = 1;
+    request->gets = kind == op::GET;
+    request->sets = kind == op::SET;
+    request->ops = &kind;
+    take_keys(key, request);
+    request->key_size = (u32)key.size();
+    take_values(value, request);
+    request->value_size = (u32)value.size();
+}
+
+// Counts the operations; returns false if one is not plain.
+bool take_ops(std::string_view ops, Request* request) {
+    u64 gets = 0, sets = 0, others = 0;
+    for (const char kind : ops) {
+        gets += kind == op::GET;
+        sets += kind == op::SET;
+        others += kind == op::DELETE || kind == op::EXISTS;
+    }
+    request->n = ops.size();
+    request->gets = gets;
+    request->sets = sets;
+    request->ops = (const u8*)ops.data();
+    return gets + sets + others == ops.size();
+}
+
+// Takes so many lengths, or the size of all. Returns false if there are more or fewer, or both.
+bool take_lengths(std::string_view lengths, u64 common_size, u64 count, const u8** column, u32* size) {
+    *column = lengths.empty() ? nullptr : (const u8*)lengths.data();
+    *size = (u32)common_size;
+    return lengths.empty() || (!common_size && lengths.size() == 4 * count);
+}
+
+// Whether so many lengths are within bounds, and add up to the bytes that there are.
+bool lengths_fit(const u8* column, u32 size, u64 count, u64 bytes, u64 bytes_min, u64 bytes_max) {
+    if (!column) return size * count == bytes && (!count || (size >= bytes_min && size <= bytes_max));
+    u64 sum = 0;
+    u32 lowest = ~0u, highest = 0;
+    for (u64 i = 0; i < count; i++) {
+        u32 length;
+        memcpy(&length, column + 4 * i, sizeof length);
+        sum += length;
+        lowest = std::min(lowest, length);
+        highest = std::max(highest, length);
+    }
+    return sum == bytes && lowest >= bytes_min && highest <= bytes_max;
+}
+
+}  // namespace
+
+bool parse_get(const u8* message, u64 size, Said* said, Request* request) {
+    std::string_view key;
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES): key = reader.bytes; break;
+        }
+    take_single(op::GET, key, {}, request);
+    return is_sound(reader, message, size);
+}
+
+bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
+    std::string_view key, value;
+    u64 condition = 0, ttl_ms = 0, expiry_ms = 0;
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES): key = reader.bytes; break;
+            case field(3, BYTES): value = reader.bytes; break;
+            case field(4, VARINT): condition = reader.number; break;
+            case field(6, VARINT): ttl_ms = reader.number; break;
+            case field(7, VARINT): expiry_ms = reader.number; break;
+        }
+    take_single(op::SET, key, value, request);
+    return is_sound(reader, message, size) && !condition && !ttl_ms && !expiry_ms;
+}
+
+bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
+    std::string_view key;
+    u64 condition = 0;
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES): key = reader.bytes; break;
+            case field(3, VARINT): condition = reader.number; break;
+        }
+    take_single(op::DELETE, key, {}, request);
+    return is_sound(reader, message, size) && !condition;
+}
+
+bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
+    std::string_view ops, keys, key_lengths, values, value_lengths, conditions, expected, expiries, ttls, request_ops;
+    u64 key_size = 0, value_size = 0, numbers = 0;
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES): ops = reader.bytes; break;
+            case field(3, BYTES): keys = reader.bytes; break;
+            case field(4, BYTES): key_lengths = reader.bytes; break;
+            case field(5, FIXED32): key_size = reader.number; break;
+            case field(6, BYTES): values = reader.bytes; break;
+            case field(7, BYTES): value_lengths = reader.bytes; break;
+            case field(8, FIXED32): value_size = reader.number; break;
+            case field(9, VARINT): said->id = reader.number; break;
+            case field(10, BYTES): conditions = reader.bytes; break;
+            case field(11, BYTES): expected = reader.bytes; break;
+            case field(12, BYTES): expiries = reader.bytes; break;
+            case field(13, BYTES): ttls = reader.bytes; break;
+            case field(14, BYTES): request_ops = reader.bytes; break;
+            case field(15, VARINT): numbers = reader.number; break;
+        }
+    take_keys(keys, request);
+    take_values(values, request);
+    return is_sound(reader, message, size) && conditions.empty() && expected.empty() && expiries.empty() &&
+           ttls.empty() && request_ops.empty() && !numbers && take_ops(ops, request) &&
+           take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
+           take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
+}
+
+bool keeps_limits(const Request& request, const Table& table) {
+    const bool numbers = table.holds_numbers;
+    return request.n && request.n <= table.request_ops_max &&
+           lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
+                       numbers ? NUMBER_BYTES : table.key_bytes_max) &&
+           lengths_fit(request.value_lengths, request.value_size, request.sets, request.value_bytes,
+                       numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
+}
+
+bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.n); }
+
+void respond_get(const Request& request, MessageWriter* response) {
+    response->add_number(1, *request.status() == status::OK);
+    response->add_bytes(2, request.result_values(), request.result_value_bytes);
+    response->add_number(3, *request.versions());
+}
+
+void respond_set(const Request& request, MessageWriter* response) {
+    response->add_number(1, *request.versions());
+    response->add_number(2, *request.status());
+}
+
+void respond_delete(const Request& request, MessageWriter* response) {
+    response->add_number(1, *request.status() == status::OK);
+    response->add_number(2, *request.versions());
+    response->add_number(3, *request.status());
+}
+
+void respond_batch(const Request& request, u64 id, MessageWriter* response) {
+    response->add_number(1, id);
+    response->add_bytes(2, request.status(), request.n);
+    response->add_bytes(3, request.result_values(), request.result_value_bytes);
+    response->add_bytes(4, request.result_value_lengths(), 4 * request.gets);
+    response->add_bytes(5, request.versions(), request.results->has_versions ? 8 * request.n : 0);
+}
+
+void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response) {
+    response->add_number(1, id);
+    response->add_number(6, (u64)code);
+    response->add_bytes(7, text.data(), text.size());
+    response->add_bytes(8, full.data(), full.size());
+}
+
+}  // namespace door

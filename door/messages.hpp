@@ -1,0 +1,43 @@
+// The messages of the KV service: whether a request is plain, its columns, and the response to it.
+//
+// Plain is what the door may do by itself: GET, SET, DELETE and EXISTS without conditions and expiries, within all limits.
+// What is not plain is handed to Python, which also finds the words for what is wrong with it. So nothing that Python's
+// server would refuse is ever plain.
+#pragma once
+#include <string_view>
+
+#include "request.hpp"
+#include "message_writer.hpp"
+#include "tables.hpp"
+
+namespace door {
+
+// What a message says beside the columns of its request.
+struct Said {
+    std::string_view table;  // empty: the default one
+    u64 id = 0;              // to be echoed
+};
+
+// Each of these points a request's columns into a message. It returns false if the message is not plain, as far as it alone
+// can tell.
+bool parse_get(const u8* message, u64 size, Said* said, Request* request);
+bool parse_set(const u8* message, u64 size, Said* said, Request* request);
+bool parse_delete(const u8* message, u64 size, Said* said, Request* request);
+bool parse_batch(const u8* message, u64 size, Said* said, Request* request);
+
+// Whether the columns of a request keep the limits of its table, and their lengths add up.
+bool keeps_limits(const Request& request, const Table& table);
+
+// Whether a record that a request wanted to read fails its checksum.
+bool is_corrupt(const Request& request);
+
+// The response to a request that is done. Its parts lie in the request's results, which must stay as long.
+void respond_get(const Request& request, MessageWriter* response);
+void respond_set(const Request& request, MessageWriter* response);
+void respond_delete(const Request& request, MessageWriter* response);
+void respond_batch(const Request& request, u64 id, MessageWriter* response);
+
+// The response in a stream to a request that failed. It holds pointers to the texts.
+void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response);
+
+}  // namespace door

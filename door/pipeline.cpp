@@ -1,0 +1,181 @@
+#include "pipeline.hpp"
+
+#include <algorithm>
+
+#include "door.hpp"
+#include "forward.hpp"
+#include "http2.hpp"
+#include "texts.hpp"
+
+namespace door {
+
+Pipeline::InFlight::InFlight(Call& call, Pipeline& pipeline, u64 message_bytes)
+    : KvRequest(call, pipeline), message_bytes(message_bytes), room_bytes(message_bytes) {
+    connection->account.charge(REQUESTS, sizeof *this);
+}
+
+Pipeline::InFlight::~InFlight() { connection->account.give(REQUESTS, sizeof *this); }
+
+Handler* Pipeline::open(Call& call) {
+    std::unique_ptr<Pipeline> pipeline(new Pipeline(call));
+    pipeline->companion_ = call.connection.thread.door.forward.open(call, *pipeline);
+    if (!pipeline->companion_) {
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
+        return nullptr;
+    }
+    call.set_handler(pipeline.get());
+    pipeline->advance();
+    return pipeline.release();
+}
+
+void Pipeline::message(Message&& message) {
+    is_asked_ = false;
+    InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
+    room_bytes_ += request.room_bytes;
+    if (pythons_.empty() && request.take(*call_, Method::BATCH, message)) {
+        submit(request);
+    } else {
+        held_ = std::move(message);
+        if (!lent_) give_python();
+    }
+    advance();
+}
+
+void Pipeline::half_closed() {
+    is_half_closed_ = true;
+    if (companion_ && !held_.is_there()) companion_->half_closed();
+}
+
+void Pipeline::sent() {
+    const Unsent unsent = unsent_.front();
+    unsent_.pop_front();
+    room_bytes_ -= unsent.room_bytes;
+    if (unsent.is_pythons && companion_) companion_->sent();
+    advance();
+}
+
+void Pipeline::over() {
+    leave_call();
+    if (!lent_) delete this;
+}
+
+void Pipeline::answered(Request* back) {
+    lent_--;
+    if (!call_) {
+        if (!lent_) delete this;
+        return;
+    }
+    InFlight& request = *static_cast<InFlight*>(back);
+    if (const std::optional<Refusal> refusal = request.why_not_done()) {
+        fail(request, *refusal);
+    } else {
+        learn(request);
+        set_room(request, request.message_bytes + request.response_bytes() + request.result_value_bytes);
+        request.response = request.make_response();
+        request.drop();
+    }
+    if (!lent_ && held_.is_there()) give_python();
+    advance();
+}
+
+Connection& Pipeline::responds_over() { return call_->connection; }
+
+void Pipeline::respond(Message&& response) {
+    InFlight& request = *pythons_.front();
+    pythons_.pop_front();
+    set_room(request, request.message_bytes + response.size());
+    request.response = std::move(response);
+    advance();
+}
+
+void Pipeline::finish(const Status& status) {
+    companion_ = nullptr;
+    status_ = {true, status.code, std::string(status.text), std::string(status.trailers)};
+    // What Python has not answered by now it never will.
+    for (u64 left = pythons_.size() + held_.is_there(); left; left--) in_flight_.pop_back();
+    pythons_.clear();
+    held_ = Message();
+    advance();
+}
+
+void Pipeline::submit(InFlight& request) {
+    if (const std::optional<Refusal> refusal = request.lend()) return fail(request, *refusal);
+    lent_++;
+    set_room(request, request.message_bytes + request.response_bytes(value_bytes_));
+}
+
+// The response says what is wrong. When the server stops, the status does, and of those behind it none is answered.
+void Pipeline::fail(InFlight& request, const Refusal& refusal) {
+    if (refusal.code == UNAVAILABLE && refusal.is_refusal) {
+        request.end = refusal;
+    } else {
+        MessageWriter writer;
+        respond_failed(request.id(), refusal.code, refusal.text, refusal.full, &writer);
+        request.response = writer.message(request.connection->account);
+    }
+    set_room(request, request.message_bytes);
+    request.drop();
+}
+
+void Pipeline::give_python() {
+    InFlight& request = in_flight_.back();
+    request.is_pythons = true;
+    pythons_.push_back(&request);
+    companion_->message(std::move(held_));
+    if (is_half_closed_) companion_->half_closed();
+}
+
+void Pipeline::set_room(InFlight& request, u64 bytes) {
+    room_bytes_ += bytes - request.room_bytes;
+    request.room_bytes = bytes;
+}
+
+void Pipeline::learn(const InFlight& request) {
+    if (!request.gets) return;
+    const u64 mean = (request.result_value_bytes + request.gets - 1) / request.gets;
+    value_bytes_ = value_bytes_ == NEVER ? mean : std::max(value_bytes_, mean);
+}
+
+// Gives the call the responses whose turn it is; ends it, or reads on. After it the stream may be gone.
+void Pipeline::advance() {
+    for (; !in_flight_.empty(); in_flight_.pop_front()) {
+        InFlight& first = in_flight_.front();
+        if (first.end) return end(Refusal(*first.end));
+        if (!first.response.is_there()) break;
+        unsent_.push_back({first.room_bytes, first.is_pythons});
+        call_->respond(std::move(first.response));
+    }
+    if (status_.is_there && in_flight_.empty()) {
+        end_as_python();
+    } else if (may_read()) {
+        is_asked_ = true;
+        call_->ask();
+    }
+}
+
+bool Pipeline::may_read() const {
+    const DoorConfig& config = call_->connection.config();
+    return !is_asked_ && !is_half_closed_ && !status_.is_there && !held_.is_there() &&
+           in_flight_.size() + unsent_.size() < config.stream_requests_max && room_bytes_ < config.stream_bytes_max;
+}
+
+// Nobody waits for responses any more: requests that are not in a batch yet need not run.
+void Pipeline::leave_call() {
+    call_ = nullptr;
+    if (Forwarded* companion = std::exchange(companion_, nullptr)) companion->over();
+    for (InFlight& request : in_flight_) request.is_cancelled = true;
+}
+
+void Pipeline::end(const Refusal& refusal) {
+    Call& call = *call_;
+    leave_call();
+    const std::unique_ptr<Pipeline> self(lent_ ? nullptr : this);
+    finish_refused(call, refusal);
+}
+
+void Pipeline::end_as_python() {
+    const std::unique_ptr<Pipeline> self(this);
+    call_->finish({status_.code, status_.text, status_.trailers});
+}
+
+}  // namespace door

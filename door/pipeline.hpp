@@ -1,0 +1,87 @@
+// One stream of batches: many in flight, responses in order, bounded in number and bytes (server/pipeline.py).
+//
+// It is also a call of Python's, which sees whether the stream may begin, and when it must end, since its caller is gone or
+// the server stops. Python gets the messages that are not plain, and responds to them. All are executed in order: a message
+// for Python waits until the engine is done with those before it, and while Python has some, all others go there too.
+#pragma once
+#include <deque>
+#include <list>
+
+#include "kv_request.hpp"
+
+namespace door {
+
+class Forwarded;
+
+// It frees itself when the call has ended and its requests are back.
+class Pipeline final : public Handler, public Responder {
+  public:
+    // Serves a call from now on. Null if its connection may not hold that: the call has ended then.
+    static Handler* open(Call& call);
+
+    // What the call tells.
+    void message(Message&& message) override;
+    void half_closed() override;
+    void sent() override;
+    void caller_gone() override {}  // Python ends its call
+    void over() override;
+    void answered(Request* request) override;
+
+    // What Python says.
+    Connection& responds_over() override;
+    void ask() override {}  // the stream reads as it has room
+    void respond(Message&& response) override;
+    void finish(const Status& status) override;
+
+  private:
+    // A message that was read, until the call has its response.
+    struct InFlight : KvRequest {
+        InFlight(Call& call, Pipeline& pipeline, u64 message_bytes);
+        ~InFlight();
+
+        const u64 message_bytes;
+        u64 room_bytes;  // what it may hold in memory: its message and its response
+        bool is_pythons = false;
+        Message response;            // when it is there
+        std::optional<Refusal> end;  // or why the stream ends when its turn comes
+    };
+
+    // A response that has not left.
+    struct Unsent {
+        u64 room_bytes;
+        bool is_pythons;
+    };
+
+    explicit Pipeline(Call& call) : call_(&call) {}
+
+    void submit(InFlight& request);
+    void fail(InFlight& request, const Refusal& refusal);
+    void give_python();
+    void set_room(InFlight& request, u64 bytes);
+    void learn(const InFlight& request);
+    void advance();
+    bool may_read() const;
+    void leave_call();
+    void end(const Refusal& refusal);
+    void end_as_python();
+
+    Call* call_;                    // null: it has ended
+    Forwarded* companion_ = nullptr;  // Python's call; null: it has ended
+    std::list<InFlight> in_flight_;
+    std::deque<Unsent> unsent_;
+    std::deque<InFlight*> pythons_;  // those that Python has to answer: the last ones
+    Message held_;                   // the message of the very last, which Python does not have yet
+    u64 lent_ = 0;                   // requests that the engine has
+    u64 room_bytes_ = 0;             // taken
+    // The largest mean of a response's values so far. Before the first response a GET is taken for the largest.
+    u64 value_bytes_ = NEVER;
+    bool is_asked_ = false;
+    bool is_half_closed_ = false;
+    struct {
+        bool is_there = false;
+        int code;
+        std::string text, trailers;
+    } status_;  // with which Python ended its call
+};
+
+}  // namespace door

@@ -1,0 +1,74 @@
+// A request that waits for the engine: plain operations on one table, as columns in its message.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "results.hpp"
+#include "types.hpp"
+
+namespace door {
+
+class Connection;
+
+// Why the engine's side did not execute a request: what Python says of it (server/status.py). Requests of a batch may share
+// one.
+struct Refusal {
+    int code;
+    std::string text;
+    std::string full;  // what is full, if that is the reason
+    bool is_refusal;   // the request surely changed nothing
+};
+
+enum Outcome {
+    DONE,
+    CANCELLED,
+    EXPIRED,  // the deadline passed while it waited
+    NO_ROOM,  // of memory: its connection holds more than it may, and what it reads would come on top
+    REFUSED,  // `refusal` says why
+    GONE      // its table is: hand it on
+};
+
+// Made by the thread of a connection, lent to the queue by `Connection::submit`, and always given back to that thread
+// (`Connection::answered`), which frees it. Whoever makes it charges it to the connection, and gives that back.
+struct Request {
+    Request* next = nullptr;  // of whoever has it now
+    Connection* connection = nullptr;
+    void* call = nullptr;  // the protocol's own
+    std::atomic<bool> is_cancelled{false};
+    u32 table_id = 0;
+    u64 deadline_ns = NEVER;
+
+    // Columns; they point into the message or live as long. Lengths may be unaligned; null: all are as long as `_size`.
+    u64 n = 0, gets = 0, sets = 0;
+    const u8* ops = nullptr;
+    const u8* keys = nullptr;
+    u64 key_bytes = 0;
+    const u8* key_lengths = nullptr;  // u32 for each operation
+    u32 key_size = 0;
+    const u8* values = nullptr;
+    u64 value_bytes = 0;
+    const u8* value_lengths = nullptr;  // u32 for each SET
+    u32 value_size = 0;
+    u8* message = nullptr;
+    u64 message_bytes = 0;
+
+    // What became of it. Results that are DONE are held, and released by whoever frees the request.
+    Outcome outcome = DONE;
+    Results* results = nullptr;
+    u64 first_op = 0, first_get = 0, first_value = 0, result_value_bytes = 0;
+    std::shared_ptr<const Refusal> refusal;
+
+    u64 payload_bytes() const { return key_bytes + value_bytes; }
+    const u8* status() const { return results->status + first_op; }
+    const u64* versions() const { return results->versions + first_op; }
+    const u32* result_value_lengths() const { return results->value_lengths + first_get; }
+    const u8* result_values() const { return results->values + first_value; }
+
+    void release_results() {
+        if (results) results->release();
+        results = nullptr;
+    }
+};
+
+}  // namespace door

@@ -1,0 +1,143 @@
+#include "resp_parser.hpp"
+
+#include <climits>
+
+namespace door {
+
+namespace {
+
+// As Redis reads numbers: no sign but a minus, no zeros in front, no spaces. False: it is none.
+bool parse_number(const u8* at, const u8* end, i64& number) {
+    const bool is_negative = at < end && *at == '-';
+    at += is_negative;
+    const u64 digits = (u64)(end - at);
+    if (digits == 0 || digits > 18 || (*at == '0' && (digits > 1 || is_negative))) return false;
+    number = 0;
+    for (; at < end; at++) {
+        if (*at < '0' || *at > '9') return false;
+        number = 10 * number + (*at - '0');
+    }
+    if (is_negative) number = -number;
+    return true;
+}
+
+int hex_value(char digit) {
+    return isdigit((u8)digit) ? digit - '0' : tolower((u8)digit) - 'a' + 10;
+}
+
+char unescaped(char letter) {
+    switch (letter) {
+        case 'n': return '\n';
+        case 'r': return '\r';
+        case 't': return '\t';
+        case 'b': return '\b';
+        case 'a': return '\a';
+        default: return letter;
+    }
+}
+
+}  // namespace
+
+RespParser::Found RespParser::parse(const u8* data, u64 size) {
+    if (!size) return Found::MORE_NEEDED;
+    return *data == '*' ? parse_array(data, size) : parse_line(data, size);
+}
+
+RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
+    i64 number;
+    if (words_left_ < 0) {
+        const u8* const line_end = (const u8*)memchr(data, '\r', size);
+        if (!line_end && size > LINE_BYTES_MAX) return fail("too big mbulk count string");
+        if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
+        if (!parse_number(data + 1, line_end, number) || number > WORDS_MAX) return fail("invalid multibulk length");
+        at_ = (u64)(line_end - data) + 2;
+        if (number <= 0) return end(Found::NOTHING, at_);
+        words_left_ = number;
+    }
+    while (words_left_) {
+        if (!bulk_bytes_) {
+            const u8* const begin = data + at_;
+            const u8* const line_end = size > at_ ? (const u8*)memchr(begin, '\r', size - at_) : nullptr;
+            if (!line_end && size > at_ + LINE_BYTES_MAX) return fail("too big bulk count string");
+            if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
+            if (*begin != '$') return fail(std::string("expected '$', got '") + (char)*begin + "'");
+            if (!parse_number(begin + 1, line_end, number) || number < 0) return fail("invalid bulk length");
+            at_ = (u64)(line_end - data) + 2;
+            if ((u64)number > command_bytes_max_ || at_ + (u64)number > command_bytes_max_) return fail("invalid bulk length");
+            bulk_bytes_ = (u64)number + 2;
+        }
+        if (size - at_ < bulk_bytes_) return Found::MORE_NEEDED;
+        places_.push_back({at_, bulk_bytes_ - 2});
+        at_ += bulk_bytes_;
+        bulk_bytes_ = 0;
+        words_left_--;
+    }
+    words.clear();
+    for (const Place& place : places_) words.push_back({data + place.begin, place.size});
+    return end(Found::COMMAND, at_);
+}
+
+RespParser::Found RespParser::parse_line(const u8* data, u64 size) {
+    const u8* const line_end = (const u8*)memchr(data, '\n', size);
+    if (!line_end) return size > LINE_BYTES_MAX ? fail("too big inline request") : Found::MORE_NEEDED;
+    const u64 bytes = (u64)(line_end - data);
+    if (!split((const char*)data, (const char*)data + bytes)) return fail("unbalanced quotes in request");
+    words.clear();
+    for (const Place& place : places_) words.push_back({(const u8*)line_words_.data() + place.begin, place.size});
+    return end(words.empty() ? Found::NOTHING : Found::COMMAND, bytes + 1);
+}
+
+// Words of a line are apart by spaces; quotes hold some together, and double ones know escapes. False: a quote does not end,
+// or goes on behind its end. A line ends at a zero byte, as a string of C does.
+bool RespParser::split(const char* at, const char* end) {
+    line_words_.clear();
+    places_.clear();
+    if (end > at && end[-1] == '\r') end--;
+    if (const void* zero = memchr(at, 0, (size_t)(end - at))) end = (const char*)zero;
+    for (;;) {
+        while (at < end && isspace((u8)*at)) at++;
+        if (at == end) return true;
+        const u64 begin = line_words_.size();
+        char quote = 0;
+        for (bool ends = false; !ends;) {
+            if (at == end) {
+                if (quote) return false;
+                break;
+            }
+            const char letter = *at++;
+            if (!quote) {
+                if (isspace((u8)letter)) ends = true;
+                else if (letter == '"' || letter == '\'') quote = letter;
+                else line_words_ += letter;
+            } else if (letter == quote) {
+                if (at < end && !isspace((u8)*at)) return false;
+                ends = true;
+            } else if (letter != '\\' || at == end) {
+                line_words_ += letter;
+            } else if (quote == '\'') {
+                line_words_ += *at == '\'' ? *at++ : letter;
+            } else if (*at == 'x' && end - at > 2 && isxdigit((u8)at[1]) && isxdigit((u8)at[2])) {
+                line_words_ += (char)(16 * hex_value(at[1]) + hex_value(at[2]));
+                at += 3;
+            } else {
+                line_words_ += unescaped(*at++);
+            }
+        }
+        places_.push_back({begin, line_words_.size() - begin});
+    }
+}
+
+RespParser::Found RespParser::end(Found found, u64 bytes) {
+    taken = bytes;
+    places_.clear();
+    at_ = bulk_bytes_ = 0;
+    words_left_ = -1;
+    return found;
+}
+
+RespParser::Found RespParser::fail(std::string text) {
+    error = "Protocol error: " + text;
+    return Found::ERROR;
+}
+
+}  // namespace door

@@ -1,0 +1,67 @@
+// Commands as clients of Redis send them: arrays of bulk strings, or lines of words. It takes what Redis 7 takes, and says no
+// in its words; a reader of answers (integers, nil) is another thing.
+//
+// Bytes may be cut anywhere. The parser remembers how far it has seen an incomplete command; its bytes stay where they are,
+// or come again from the same command's begin, with more behind them.
+#pragma once
+#include <cctype>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "types.hpp"
+
+namespace door {
+
+struct Word {
+    const u8* data;
+    u64 size;
+};
+
+class RespParser {
+  public:
+    enum class Found { COMMAND, NOTHING, MORE_NEEDED, ERROR };
+
+    // Of a command, with all of its words. Redis allows more.
+    explicit RespParser(u64 command_bytes_max) : command_bytes_max_(command_bytes_max) {}
+
+    // Looks at what came of a command from its begin on. COMMAND: `words` are its words, which lie in `data` (those of a line in
+    // the parser, until the next call). NOTHING: an empty one. Both took `taken` bytes. ERROR: `error` says why; the connection
+    // must end. std::bad_alloc where there is no memory.
+    Found parse(const u8* data, u64 size);
+
+    std::vector<Word> words;
+    u64 taken = 0;
+    std::string error;
+
+    // How long the incomplete command is at least.
+    u64 bytes_needed() const { return at_ + bulk_bytes_; }
+
+    // What it takes in memory.
+    u64 held_bytes() const {
+        return places_.capacity() * sizeof(Place) + words.capacity() * sizeof(Word) + line_words_.capacity();
+    }
+
+  private:
+    static constexpr u64 LINE_BYTES_MAX = 64 << 10;
+    static constexpr i64 WORDS_MAX = 1 << 20;
+
+    struct Place {
+        u64 begin, size;
+    };
+
+    Found parse_array(const u8* data, u64 size);
+    Found parse_line(const u8* data, u64 size);
+    Found end(Found found, u64 bytes);
+    Found fail(std::string text);
+    bool split(const char* line, const char* end);
+
+    const u64 command_bytes_max_;
+    std::vector<Place> places_;  // of the words that were seen
+    std::string line_words_;
+    u64 at_ = 0;           // what was seen of the command
+    i64 words_left_ = -1;  // -1: its first line was not seen
+    u64 bulk_bytes_ = 0;   // of the word that begins at `at_`, with its end; 0: its length was not seen
+};
+
+}  // namespace door

@@ -1,0 +1,45 @@
+// The results of a batch: one block of memory, counted, that its requests share.
+#pragma once
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "types.hpp"
+
+namespace door {
+
+// Whoever holds one holds the whole block: copy what is small and release it.
+class Results {
+  public:
+    // The columns of a batch. Null where there is no memory. The maker holds it.
+    static Results* make(u64 n, u64 gets, u64 value_bytes) {
+        void* block = malloc(sizeof(Results) + 8 * n + 4 * gets + n + value_bytes);
+        return block ? new (block) Results(n, gets, value_bytes) : nullptr;
+    }
+
+    void keep(u64 holders = 1) { holders_.fetch_add(holders, std::memory_order_relaxed); }
+
+    void release() {
+        if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            this->~Results();
+            free(this);
+        }
+    }
+
+    const u64 n, gets, value_bytes;
+    bool has_versions = false;
+    u64* const versions;       // n
+    u32* const value_lengths;  // gets
+    u8* const status;          // n
+    u8* const values;
+
+  private:
+    Results(u64 n, u64 gets, u64 value_bytes)
+        : n(n), gets(gets), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
+          status((u8*)(value_lengths + gets)), values(status + n) {}
+    ~Results() = default;
+
+    std::atomic<u64> holders_{1};
+};
+
+}  // namespace door

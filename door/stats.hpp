@@ -1,0 +1,58 @@
+// What the door counts. One thread writes each of these, so an increment needs no lock and no exchange; Python reads.
+#pragma once
+#include <atomic>
+
+#include "types.hpp"
+
+namespace door {
+
+class Counter {
+  public:
+    void add(u64 more = 1) { value_.store(value() + more, std::memory_order_relaxed); }
+    u64 value() const { return value_.load(std::memory_order_relaxed); }
+
+  private:
+    std::atomic<u64> value_{0};
+};
+
+// Counts by upper bounds, and in the last place what is above all of them.
+template <u64 BOUNDS>
+class Histogram {
+  public:
+    explicit Histogram(const u64 (&bounds)[BOUNDS]) : bounds_(bounds) {}
+
+    void observe(u64 value) {
+        u64 place = 0;
+        while (place < BOUNDS && value > bounds_[place]) place++;
+        counts[place].add();
+        sum.add(value);
+    }
+
+    Counter counts[BOUNDS + 1];
+    Counter sum;
+
+  private:
+    const u64 (&bounds_)[BOUNDS];
+};
+
+// The buckets of server/exporter.py.
+constexpr u64 NANOSECONDS_BOUNDS[] = {
+    100000,     250000,     500000,      1000000,     2500000,     5000000,      10000000,     25000000,
+    50000000,   100000000,  250000000,   500000000,   1000000000,  2500000000,   5000000000,   10000000000,
+};
+constexpr u64 OPERATIONS_BOUNDS[] = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
+
+using Nanoseconds = Histogram<sizeof NANOSECONDS_BOUNDS / sizeof *NANOSECONDS_BOUNDS>;
+using Operations = Histogram<sizeof OPERATIONS_BOUNDS / sizeof *OPERATIONS_BOUNDS>;
+
+constexpr u64 OPS = 5, STATUSES = 3;  // GET, SET, DELETE, EXISTS are 1 to 4; OK, NOT_FOUND, CORRUPT
+
+// Of the engine's thread.
+struct EngineStats {
+    Counter cancelled, expired;  // requests that were dropped
+    Counter operations[OPS][STATUSES];
+    Operations batch_operations{OPERATIONS_BOUNDS}, batch_requests{OPERATIONS_BOUNDS};
+    Nanoseconds batch_ns{NANOSECONDS_BOUNDS};
+};
+
+}  // namespace door

@@ -1,0 +1,248 @@
+#include "tls.hpp"
+
+#include <arpa/inet.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "door.hpp"
+
+namespace door {
+namespace {
+
+// What OpenSSL holds for one connection, measured: 20 to 37 KiB, and while hands are shaken up to 245 KiB, if the client
+// sends the longest first message that there may be.
+const u64 HELD_BYTES = 48 << 10, SHAKING_BYTES = 256 << 10;
+
+// A real chain takes 2 to 8 KiB. Whatever a client shows is kept as long as its connection.
+const long CLIENT_CHAIN_BYTES_MAX = 32 << 10;
+
+const unsigned char H2[] = {'h', '2'};
+
+struct Free {
+    void operator()(BIO* one) const { BIO_free(one); }
+    void operator()(X509* one) const { X509_free(one); }
+    void operator()(EVP_PKEY* one) const { EVP_PKEY_free(one); }
+    void operator()(SSL* one) const { SSL_free(one); }
+    void operator()(SSL_CTX* one) const { SSL_CTX_free(one); }
+    void operator()(GENERAL_NAMES* one) const { GENERAL_NAMES_free(one); }
+};
+template <class One>
+using Owned = std::unique_ptr<One, Free>;
+
+bool is_http2(SSL* ssl) { return SSL_get_app_data(ssl) != nullptr; }
+
+// Refuses a client of HTTP/2 that does not say so, before anything is computed for it.
+int look_at_hello(SSL* ssl, int* alert, void*) {
+    const unsigned char* protocols;
+    size_t size;
+    if (!is_http2(ssl) ||
+        SSL_client_hello_get0_ext(ssl, TLSEXT_TYPE_application_layer_protocol_negotiation, &protocols, &size))
+        return SSL_CLIENT_HELLO_SUCCESS;
+    *alert = SSL_AD_NO_APPLICATION_PROTOCOL;
+    return SSL_CLIENT_HELLO_ERROR;
+}
+
+int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size, const unsigned char* offered,
+                    unsigned offered_size, void*) {
+    if (!is_http2(ssl)) return SSL_TLSEXT_ERR_NOACK;
+    for (unsigned at = 0; at < offered_size; at += 1 + offered[at]) {
+        if (std::string_view((const char*)offered + at + 1, offered[at]) != "h2") continue;
+        *chosen = H2;
+        *chosen_size = sizeof H2;
+        return SSL_TLSEXT_ERR_OK;
+    }
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+// A key with a password is refused: OpenSSL would ask the terminal for it.
+int no_password(char*, int, int, void*) { return -1; }
+
+Owned<BIO> bytes_of(std::string_view pem) { return Owned<BIO>(BIO_new_mem_buf(pem.data(), (int)pem.size())); }
+
+void require(bool is_good, const char* what) {
+    if (is_good) return;
+    const char* reason = ERR_reason_error_string(ERR_peek_last_error());
+    throw std::runtime_error(std::string(what) + " refused by OpenSSL: " + (reason ? reason : "not usable"));
+}
+
+bool use_chain(SSL_CTX* context, std::string_view pem) {
+    const Owned<BIO> bytes = bytes_of(pem);
+    const Owned<X509> own(PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr));
+    if (!own || SSL_CTX_use_certificate(context, own.get()) != 1) return false;
+    while (const Owned<X509> issuer{PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr)})
+        if (SSL_CTX_add1_chain_cert(context, issuer.get()) != 1) return false;
+    return true;
+}
+
+bool use_key(SSL_CTX* context, std::string_view pem) {
+    const Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(bytes_of(pem).get(), nullptr, no_password, nullptr));
+    return key && SSL_CTX_use_PrivateKey(context, key.get()) == 1 && SSL_CTX_check_private_key(context) == 1;
+}
+
+// Every client must show a certificate of one of these CAs from now on; it is told their names.
+bool require_clients_of(SSL_CTX* context, std::string_view pem) {
+    const Owned<BIO> bytes = bytes_of(pem);
+    u64 authorities = 0;
+    while (const Owned<X509> one{PEM_read_bio_X509(bytes.get(), nullptr, no_password, nullptr)}) {
+        if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), one.get()) != 1 ||
+            SSL_CTX_add_client_CA(context, one.get()) != 1)
+            return false;
+        authorities++;
+    }
+    // One that another CA has signed counts too, without that other.
+    X509_STORE_set_flags(SSL_CTX_get_cert_store(context), X509_V_FLAG_PARTIAL_CHAIN);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    return authorities > 0;
+}
+
+bool set_up(SSL_CTX* context) {
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    // What is written may lie elsewhere, or be more, when it is written again. Idle connections keep no buffers.
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+    // A client that changes its keys over and over gets no more time than one that sends something.
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
+    SSL_CTX_set_max_cert_list(context, CLIENT_CHAIN_BYTES_MAX);
+    SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
+    return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
+}
+
+// Returns the name of an entry, or "" if it has none that is text of plain characters.
+std::string text_of(const GENERAL_NAME* entry, int kind) {
+    if (kind == GEN_IPADD) {
+        const ASN1_OCTET_STRING* address = entry->d.iPAddress;
+        const int size = ASN1_STRING_length(address);
+        char text[INET6_ADDRSTRLEN];
+        if (size != 4 && size != 16) return "";
+        inet_ntop(size == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(address), text, sizeof text);
+        return text;
+    }
+    const std::string text((const char*)ASN1_STRING_get0_data(entry->d.ia5), (size_t)ASN1_STRING_length(entry->d.ia5));
+    for (const char character : text)
+        if (character < 0x20 || character > 0x7e) return "";
+    return text;
+}
+
+// The names in subjectAltName, as `DNS:`, `URI:`, `EMAIL:` and `IP:` in this order (server/tls.py); never the common
+// name, and none that has other characters than plain ones.
+std::vector<std::string> names_of(X509* certificate) {
+    static const std::pair<int, const char*> kinds[] = {
+        {GEN_DNS, "DNS:"}, {GEN_URI, "URI:"}, {GEN_EMAIL, "EMAIL:"}, {GEN_IPADD, "IP:"}};
+    std::vector<std::string> names;
+    const Owned<GENERAL_NAMES> entries(
+        (GENERAL_NAMES*)X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+    for (const auto& [kind, prefix] : kinds) {
+        for (int at = 0; at < sk_GENERAL_NAME_num(entries.get()); at++) {
+            const GENERAL_NAME* entry = sk_GENERAL_NAME_value(entries.get(), at);
+            const std::string text = entry->type == kind ? text_of(entry, kind) : "";
+            if (!text.empty()) names.push_back(prefix + text);
+        }
+    }
+    return names;
+}
+
+}  // namespace
+
+TlsContext::TlsContext(std::string_view chain, std::string_view key, std::string_view client_ca, u64 handshake_ns)
+    : handshake_ns_(handshake_ns) {
+    ERR_clear_error();
+    Owned<SSL_CTX> made(SSL_CTX_new(TLS_server_method()));
+    require(made && set_up(made.get()), "the settings of TLS are");
+    require(use_chain(made.get(), chain), "the certificate is");
+    require(use_key(made.get(), key), "the key is");
+    require(client_ca.empty() || require_clients_of(made.get(), client_ca), "the CAs of clients are");
+    ERR_clear_error();  // the end of a file of certificates is one
+    context_ = made.release();
+}
+
+std::unique_ptr<Transport> TlsContext::accept(int file, bool is_http2) const {
+    Owned<SSL> ssl(SSL_new(context_));
+    if (!ssl || SSL_set_fd(ssl.get(), file) != 1) return nullptr;
+    std::unique_ptr<Transport> made(new (std::nothrow)
+                                        TlsTransport(file, ssl.get(), is_http2, now_ns() + handshake_ns_));
+    if (made) ssl.release();
+    return made;
+}
+
+TlsTransport::TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns)
+    : Transport(file), ssl_(ssl), late_ns_(late_ns) {
+    SSL_set_app_data(ssl, is_http2 ? this : nullptr);
+    SSL_set_accept_state(ssl);
+}
+
+TlsTransport::~TlsTransport() {
+    if (state_ == READY) SSL_shutdown(ssl_);
+    ERR_clear_error();
+    SSL_free(ssl_);
+}
+
+long TlsTransport::read(u8* to, u64 size) {
+    if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
+    wants_write_ = false;
+    ERR_clear_error();
+    size_t done;
+    has_more_ = false;
+    if (!SSL_read_ex(ssl_, to, size, &done)) return outcome(0);
+    // After a full record another one is likely to be there.
+    has_more_ = done == SSL3_RT_MAX_PLAIN_LENGTH || SSL_pending(ssl_) > 0;
+    return (long)done;
+}
+
+long TlsTransport::write(const u8* from, u64 size) {
+    if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
+    ERR_clear_error();
+    size_t done;
+    return SSL_write_ex(ssl_, from, size, &done) ? (long)done : outcome(0);
+}
+
+bool TlsTransport::shake_hands() try {
+    if (state_ == OVER) return false;
+    wants_write_ = false;
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_);
+    if (result != 1) return outcome(result), false;
+    if (X509* certificate = SSL_get0_peer_certificate(ssl_)) names_ = names_of(certificate);
+    state_ = READY;
+    return true;
+} catch (const std::bad_alloc&) {
+    state_ = OVER;
+    return false;
+}
+
+u64 TlsTransport::held_bytes() const { return state_ == SHAKING ? SHAKING_BYTES : HELD_BYTES; }
+
+// Returns what a call of OpenSSL that did nothing means: 0 that the socket is not ready, -1 that it is over.
+long TlsTransport::outcome(int result) {
+    switch (SSL_get_error(ssl_, result)) {
+        case SSL_ERROR_WANT_READ:
+            return 0;
+        case SSL_ERROR_WANT_WRITE:
+            wants_write_ = true;
+            return 0;
+    }
+    state_ = OVER;
+    return -1;
+}
+
+}  // namespace door
+
+int gpkvs_door_set_tls(Door* door, const char* chain, uint64_t chain_bytes, const char* key, uint64_t key_bytes,
+                       const char* client_ca, uint64_t client_ca_bytes, uint64_t handshake_ns, char* error,
+                       uint64_t error_bytes) try {
+    door->tls.publish(std::make_shared<const door::TlsContext>(std::string_view(chain, chain_bytes),
+                                                               std::string_view(key, key_bytes),
+                                                               std::string_view(client_ca, client_ca_bytes),
+                                                               handshake_ns));
+    return 0;
+} catch (const std::exception& refused) {
+    strncpy(error, refused.what(), error_bytes - 1);
+    return -1;
+}

@@ -1,0 +1,291 @@
+#include "turn.hpp"
+
+#include "door.hpp"
+
+namespace door {
+
+namespace {
+
+// With fewer operations the next batch waits for the flush of the one before, as server/batcher.py explains.
+constexpr u64 EARLY_OPERATIONS_MIN = 4096;
+
+// The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.
+u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operations; }
+
+u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
+
+}  // namespace
+
+Turn::Turn(Door& door)
+    : door_(door), queue_(door.queue), gates_(door.gates), tables_(door.tables),
+      no_memory_(std::make_shared<const Refusal>(
+          Refusal{8, "the request was executed, but there is no memory for its answer", "memory", false})) {}
+
+int Turn::run(u64 timeout_ns) {
+    u64 until = later(now_ns(), timeout_ns);
+    while (!first_) {
+        queue_.take_in();
+        if (is_stopped_) {
+            abandon();
+            return TURN_STOPPED;
+        }
+        if (is_interrupted_.exchange(false)) return TURN_INTERRUPTED;
+        if (!queue_.is_empty() && may_start()) {
+            form();
+            if (!first_) continue;
+            const int ran = run_batch();
+            if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
+            until = later(now_ns(), timeout_ns);
+        } else if (queue_.is_empty() && !gates_.waiting()) {
+            if (now_ns() >= until) return TURN_IDLE;
+            queue_.wait(until);
+        } else {
+            queue_.wait(NEVER);
+        }
+    }
+    return TURN_LEFT;  // still
+}
+
+void Turn::set_engine(const Engine* engine) {
+    gates_.set_engine(engine);
+    engine_ = engine;
+}
+
+void Turn::interrupt() {
+    is_interrupted_ = true;
+    queue_.ring();
+}
+
+void Turn::refuse_waiting(std::shared_ptr<const Refusal> refusal) {
+    waiting_refusal_.publish(std::move(refusal));
+    queue_.ring();
+}
+
+void Turn::stop() {
+    is_stopped_ = true;
+    queue_.ring();
+}
+
+bool Turn::may_start() {
+    const u64 waiting = gates_.waiting();
+    if (!waiting || refusal_.now()) return true;
+    return queue_.operations() >= EARLY_OPERATIONS_MIN && waiting < std::min(Gates::MOST, too_many_waiting_);
+}
+
+// Takes requests for a batch, and gives back those that were dropped. It may be none.
+void Turn::form() {
+    const u64 now = now_ns();
+    queue_.offer([&](Request* request) { return judge(request, now); });
+    give_back_dropped();
+    if (!first_) return;
+    if (!count_working()) {
+        put_back();
+        end_batch();
+    } else if (!join_columns()) {
+        give_back(NO_ROOM, nullptr);
+    }
+}
+
+Verdict Turn::judge(Request* request, u64 now) {
+    if (request->is_cancelled.load(std::memory_order_relaxed)) {
+        door_.engine_stats.cancelled.add();
+        return drop(request, CANCELLED);
+    }
+    if (request->deadline_ns <= now) {
+        door_.engine_stats.expired.add();
+        return drop(request, EXPIRED);
+    }
+    if (refusal_.now()) {
+        request->refusal = refusal_.now();
+        return drop(request, REFUSED);
+    }
+    if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
+    if (request->gets && !request->connection->account.has_room(0)) return drop(request, NO_ROOM);
+    const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
+    if (first_) {
+        if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
+        if (operations > door_.config.batch_ops_max || bytes > door_.config.batch_bytes_max) return Verdict::END;
+    }
+    operations_ = operations;
+    payload_bytes_ = bytes;
+    requests_++;
+    (first_ ? last_->next : first_) = request;
+    last_ = request;
+    return Verdict::TAKEN;
+}
+
+Verdict Turn::drop(Request* request, Outcome outcome) {
+    request->outcome = outcome;
+    request->next = dropped_;
+    dropped_ = request;
+    return Verdict::TAKEN;
+}
+
+void Turn::give_back_dropped() {
+    if (dropped_) door_.give_back(dropped_);
+    dropped_ = nullptr;
+}
+
+// Counts the working memory of the batch. False: there is none beside the batches that wait for their gate.
+bool Turn::count_working() {
+    const u64 wanted = engine_bytes(payload_bytes_ + door_.config.batch_result_bytes_max, operations_);
+    const u64 waiting = gates_.waiting();
+    too_many_waiting_ = waiting && door_.account.bytes(BATCH) + wanted > door_.config.engine_bytes ? waiting : NEVER;
+    if (too_many_waiting_ != NEVER) return false;
+    change_counted(wanted);
+    return true;
+}
+
+bool Turn::join_columns() try {
+    columns_.join(first_, requests_);
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+int Turn::run_batch() {
+    began_ns_ = now_ns();
+    if (!engine_) return ENGINE_LEFT;
+    u64 gate = 0, has_versions = 0;
+    const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &gate, &has_versions);
+    if (ran == ENGINE_LEFT) {
+        release_results();
+    } else {
+        results_->has_versions = has_versions;
+        share_out(requests_, gate);
+    }
+    return ran;
+}
+
+bool Turn::give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room) {
+    Turn& turn = *(Turn*)self;
+    turn.release_results();
+    Results* const results = turn.results_ = Results::make(turn.operations_, gets, value_bytes);
+    if (!results) return false;
+    *room = {results->status, results->versions, results->value_lengths, results->values};
+    return true;
+}
+
+void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
+    Request* request = first_;
+    while (number--) request = request->next;
+    request->refusal = refusal;
+}
+
+void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate) {
+    u64 n = 0, gets = 0, value_bytes = 0, number = 0;
+    for (Request* request = first_; number < covered; request = request->next, number++) {
+        if (request->refusal) continue;
+        n += request->n;
+        gets += request->gets;
+    }
+    for (u64 get = 0; get < gets; get++) value_bytes += value_lengths[get];
+    results_ = Results::make(n, gets, value_bytes);
+    if (results_) {
+        memcpy(results_->status, status, n);
+        if (versions) memcpy(results_->versions, versions, 8 * n);
+        else memset(results_->versions, 0, 8 * n);
+        results_->has_versions = versions;
+        if (gets) memcpy(results_->value_lengths, value_lengths, 4 * gets);
+        if (value_bytes) memcpy(results_->values, values, value_bytes);
+    }
+    share_out(covered, gate);
+}
+
+void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_back(REFUSED, refusal); }
+
+// Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
+void Turn::share_out(u64 covered, u64 gate) {
+    u64 op = 0, get = 0, value = 0, operations = 0;
+    Request** end = &first_;
+    for (u64 number = 0; number < covered; number++, end = &(*end)->next) {
+        Request& request = **end;
+        operations += request.n;
+        if (!request.refusal && !results_) request.refusal = no_memory_;
+        request.outcome = request.refusal ? REFUSED : DONE;
+        if (request.refusal) continue;
+        request.first_op = op;
+        request.first_get = get;
+        request.first_value = value;
+        op += request.n;
+        for (const u64 last = get + request.gets; get < last; get++) value += results_->value_lengths[get];
+        request.result_value_bytes = value - request.first_value;
+        request.results = results_;
+        results_->keep();
+        count_operations(request);
+    }
+    if (results_) {
+        require_equal("results", results_->n, op);
+        require_equal("values of GETs", results_->gets, get);
+        require_equal("bytes of values", results_->value_bytes, value);
+    }
+    door_.engine_stats.batch_operations.observe(operations);
+    door_.engine_stats.batch_requests.observe(covered);
+    Request* const rest = *end;
+    *end = nullptr;
+    Request* const answered = first_;
+    change_counted(engine_bytes(payload_bytes_ + value, operations_));
+    const Stored stored = {answered, gate, counted_bytes_, began_ns_};
+    counted_bytes_ = 0;  // the gates give it back
+    first_ = rest;
+    if (rest) put_back();
+    end_batch();
+    gates_.add(stored);
+}
+
+void Turn::count_operations(const Request& request) {
+    for (u64 op = 0; op < request.n; op++)
+        door_.engine_stats.operations[request.ops[op]][std::min<u64>(request.status()[op], STATUSES - 1)].add();
+}
+
+// All requests of the batch are the next of the queue again.
+void Turn::put_back() {
+    Request* reversed = nullptr;
+    while (first_) {
+        Request* const next = first_->next;
+        first_->next = reversed;
+        reversed = first_;
+        first_ = next;
+    }
+    while (reversed) {
+        Request* const next = reversed->next;
+        queue_.put_back(reversed);
+        reversed = next;
+    }
+}
+
+void Turn::give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal) {
+    for (Request* request = first_; request; request = request->next) {
+        request->outcome = outcome;
+        request->refusal = refusal;
+    }
+    Request* const first = first_;
+    end_batch();
+    if (first) door_.give_back(first);
+}
+
+void Turn::end_batch() {
+    release_results();
+    change_counted(0);
+    first_ = last_ = nullptr;
+    requests_ = operations_ = payload_bytes_ = 0;
+}
+
+void Turn::change_counted(u64 bytes) {
+    door_.account.change(BATCH, (i64)(bytes - counted_bytes_));
+    counted_bytes_ = bytes;
+}
+
+void Turn::release_results() {
+    if (results_) results_->release();
+    results_ = nullptr;
+}
+
+void Turn::abandon() {
+    queue_.take_in();
+    queue_.offer([this](Request* request) { return drop(request, CANCELLED); });
+    give_back_dropped();
+    give_back(CANCELLED, nullptr);
+}
+
+}  // namespace door

@@ -1,0 +1,80 @@
+// The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other
+// (server/batcher.py). While one runs, the next one's requests gather.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "batch_columns.hpp"
+#include "door.h"
+#include "gates.hpp"
+#include "published.hpp"
+#include "queue.hpp"
+#include "tables.hpp"
+
+namespace door {
+
+class Turn {
+  public:
+    explicit Turn(Door& door);
+
+    // The engine's thread.
+
+    int run(u64 timeout_ns);
+    void set_engine(const Engine* engine);
+    const EngineBatch* left() const { return &columns_.batch(); }
+    void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
+    void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
+    void left_failed(const std::shared_ptr<const Refusal>& refusal);
+    // Gives back all that waits: nobody is there any more for whom to execute it.
+    void abandon();
+
+    // Any thread.
+
+    void interrupt();
+    // From now on all that waits is refused; null: no more.
+    void refuse_waiting(std::shared_ptr<const Refusal> refusal);
+    void stop();
+
+  private:
+    bool may_start();
+    void form();
+    Verdict judge(Request* request, u64 now);
+    Verdict drop(Request* request, Outcome outcome);
+    void give_back_dropped();
+    bool join_columns();
+    bool count_working();
+    int run_batch();
+    static bool give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room);
+    void share_out(u64 covered, u64 gate);
+    void count_operations(const Request& request);
+    void put_back();
+    void give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal);
+    void end_batch();
+    void change_counted(u64 bytes);
+    void release_results();
+
+    Door& door_;
+    Queue& queue_;
+    Gates& gates_;
+    Reader<Tables> tables_;
+    const std::shared_ptr<const Refusal> no_memory_;
+    const Engine* engine_ = nullptr;
+    std::atomic<bool> is_interrupted_{false}, is_stopped_{false};
+    Published<Refusal> waiting_refusal_;
+    Reader<Refusal> refusal_{waiting_refusal_};  // null: none
+
+    // The batch: a list of requests, with their columns joined.
+    Request* first_ = nullptr;
+    Request* last_ = nullptr;
+    u64 requests_ = 0, operations_ = 0, payload_bytes_ = 0;
+    BatchColumns columns_;
+    Results* results_ = nullptr;
+    u64 counted_bytes_ = 0, began_ns_ = 0;
+    Request* dropped_ = nullptr;  // a list
+    // As many batches waited for their gate when there was no memory for one more.
+    u64 too_many_waiting_ = NEVER;
+};
+
+}  // namespace door

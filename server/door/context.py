@@ -1,0 +1,206 @@
+"""A call that the native door hands to Python: gRPC's context, as far as our handlers use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import grpc
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class Opened(NamedTuple):
+    """What the door says of a call when it begins.
+
+    Attributes
+    ----------
+    id
+        Of the call; no other one ever has it.
+    path
+        ``/service/method``.
+    connection, peer
+        The id of its connection, and that one's name as gRPC writes it.
+    metadata
+        Its headers.
+    deadline
+        In seconds of the monotonic clock; None without one.
+    certificate
+        The names in its client's certificate.
+    caller
+        Whom the door takes its caller for; 0 if it does not know.
+    """
+
+    id: int
+    path: str
+    connection: int
+    peer: str
+    metadata: Metadata
+    deadline: float | None
+    certificate: tuple[str, ...]
+    caller: int = 0
+
+
+class Wire(Protocol):
+    """What Python tells the door of a call, by the call's id."""
+
+    def ask(self, call: int) -> None:
+        """Let the next message of a call come."""
+
+    def respond(self, call: int, message: bytes) -> None:
+        """Send a message."""
+
+    def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
+        """End a call."""
+
+
+class Context:
+    """One call.
+
+    Parameters
+    ----------
+    wire
+        Takes what the handler sends.
+    opened
+        What the door said of the call.
+    """
+
+    def __init__(self, wire: Wire, opened: Opened) -> None:
+        self._wire = wire
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._message: asyncio.Future[object] | None = None  # that the handler waits for
+        self._sent: asyncio.Future[None] | None = None
+        self._is_half_closed = self._is_cancelled = self._is_finished = False
+        self._status: grpc.StatusCode | None = None
+        self._text = ""
+        self._trailers: Metadata = ()
+        self._done_callbacks: list[Callable[[Any], object]] = []
+        self.serialize: Callable[[Any], bytes] = bytes
+
+    @property
+    def id(self) -> int:
+        """The call's id."""
+        return self._opened.id
+
+    @property
+    def caller(self) -> int:
+        """Whom the door takes the caller for; 0 if it does not know."""
+        return self._opened.caller
+
+    # What handlers call, named as in gRPC.
+
+    async def read(self) -> object:
+        """Return the next message, or `grpc.aio.EOF`."""
+        return await self.ask()
+
+    async def write(self, message: object) -> None:
+        """Send a message; return when the connection takes more."""
+        self._sent = self._loop.create_future()
+        self._wire.respond(self._opened.id, self.serialize(message))
+        await self._sent
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the call with a status.
+
+        Raises
+        ------
+        grpc.aio.AbortError
+            Always: the handler ends too.
+        """
+        self.finish(code, details, trailing_metadata)
+        raise grpc.aio.AbortError("Locally aborted.")
+
+    def peer(self) -> str:
+        """Return the name of the connection."""
+        return self._opened.peer
+
+    @property
+    def connection(self) -> int:
+        """The id of the connection; gRPC's own contexts have none."""
+        return self._opened.connection
+
+    def invocation_metadata(self) -> Metadata:
+        """Return the headers."""
+        return self._opened.metadata
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the names in the client's certificate, by kind (`gpkvs.server.tls.names_of_call`)."""
+        names: dict[str, list[bytes]] = {}
+        for name in self._opened.certificate:
+            kind, _, text = name.partition(":")
+            names.setdefault(f"peer_{kind.lower()}", []).append(text.encode())
+        return names
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline, or None."""
+        deadline = self._opened.deadline
+        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Have a function called when the handler has ended."""
+        self._done_callbacks.append(callback)
+
+    def code(self) -> grpc.StatusCode | None:
+        """Return the status that the handler ended the call with, if it has."""
+        return self._status
+
+    def details(self) -> str:
+        """Return the text of that status."""
+        return self._text
+
+    def trailing_metadata(self) -> Metadata:
+        """Return the trailers of that status."""
+        return self._trailers
+
+    def cancelled(self) -> bool:
+        """Return whether the client, or the door, has given the call up."""
+        return self._is_cancelled
+
+    # What the server calls.
+
+    def ask(self) -> asyncio.Future[object]:
+        """Ask for the next message, or `grpc.aio.EOF`; one at a time."""
+        self._message = self._loop.create_future()
+        if self._is_half_closed:
+            self._message.set_result(grpc.aio.EOF)
+        else:
+            self._wire.ask(self._opened.id)
+        return self._message
+
+    def arrived(self, message: object) -> None:
+        """Give the handler the message that it asked for."""
+        if self._message is not None and not self._message.done():
+            self._message.set_result(message)
+
+    def half_closed(self) -> None:
+        """Note that no message comes any more."""
+        self._is_half_closed = True
+        self.arrived(grpc.aio.EOF)
+
+    def sent(self) -> None:
+        """Let the handler send more."""
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
+
+    def cancel(self) -> None:
+        """Note that nobody waits for the call any more."""
+        self._is_cancelled = self._is_finished = True
+
+    def respond(self, message: object) -> None:
+        """Send the only response; nobody waits until it has left."""
+        self._wire.respond(self._opened.id, self.serialize(message))
+
+    def finish(self, code: grpc.StatusCode, text: str = "", trailers: Metadata = ()) -> None:
+        """End the call, unless it has ended."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._status, self._text, self._trailers = code, text, trailers
+            self._wire.finish(self._opened.id, code.value[0], text, trailers)
+
+    def end(self) -> None:
+        """Call what waits for the handler's end."""
+        for callback in self._done_callbacks:
+            callback(self)

@@ -1,0 +1,46 @@
+"""The engine's thread behind the native door: turns of the door, and Python's jobs between them.
+
+A turn runs the requests of the door, batch after batch, without Python's lock. A job, such as a batch of Python's
+batcher, interrupts it. Each turn is queued behind the jobs that wait, and each job behind the turn: they alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+
+
+class EngineThread(Executor):
+    """The thread that alone runs transactions.
+
+    Parameters
+    ----------
+    interrupt
+        Ends the door's turn soon, or the next one if none is under way; called in any thread.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    def begin(self, turn: Callable[[], bool]) -> None:
+        """Run turns from now on, until one returns False."""
+
+        def run() -> None:
+            if turn():
+                self._thread.submit(run)
+
+        self._thread.submit(run)
+
+    def submit(self, job: Callable[..., Made], /, *arguments: Any, **named: Any) -> Future[Made]:
+        """Run a job soon."""
+        running = self._thread.submit(job, *arguments, **named)
+        self._interrupt()
+        return running
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more jobs."""
+        self._thread.shutdown(wait, cancel_futures=cancel_futures)

@@ -1,0 +1,98 @@
+"""Runs the handlers of gRPC's services for calls that the native door hands to Python, as `grpc.aio.Server` would."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+
+from gpkvs.server.door.context import Context, Metadata
+
+_log = logging.getLogger("gpkvs.server")
+
+Handler = Any  # grpc.RpcMethodHandler; grpc has no types
+Find = Callable[[Any], Awaitable[Handler]]
+
+
+class _Details(NamedTuple):
+    """What interceptors and services are told of a call: grpc.HandlerCallDetails."""
+
+    method: str
+    invocation_metadata: Metadata
+
+
+class Handlers:
+    """All services of a server; services are added to it as to a `grpc.aio.Server`.
+
+    Parameters
+    ----------
+    interceptors
+        Each may exchange the handler of a method; the first one sees what the others made.
+    """
+
+    def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> None:
+        self._services: list[grpc.GenericRpcHandler] = []
+        self._find: Find = self._registered
+        for interceptor in reversed(interceptors):
+            self._find = _intercepted(interceptor, self._find)
+        self._running: set[asyncio.Task[None]] = set()
+
+    def add_generic_rpc_handlers(self, services: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Serve these too."""
+        self._services.extend(services)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Do nothing, as `grpc.aio.Server`: the same handlers come as generic ones."""
+
+    def start(self, context: Context, path: str) -> asyncio.Task[None]:
+        """Run the handler of a call in a task, which may be cancelled."""
+        task = asyncio.get_running_loop().create_task(self._run(context, path))
+        self._running.add(task)
+
+        def ended(_: object) -> None:
+            self._running.discard(task)
+            context.end()
+
+        task.add_done_callback(ended)
+        return task
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Let handlers end by themselves for a while, then cancel them."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=grace_seconds)
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def _registered(self, details: _Details) -> Handler:
+        return next(filter(None, (service.service(details) for service in self._services)), None)
+
+    async def _run(self, context: Context, path: str) -> None:
+        try:
+            handler = await self._find(_Details(path, context.invocation_metadata()))
+            if handler is None:
+                context.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+                return
+            if handler.response_serializer is not None:
+                context.serialize = handler.response_serializer
+            # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
+            if handler.stream_unary:
+                context.respond(await handler.stream_unary(None, context))
+            else:
+                await handler.stream_stream(None, context)
+            context.finish(grpc.StatusCode.OK)
+        except grpc.aio.AbortError:
+            pass  # the handler said why
+        except asyncio.CancelledError:
+            context.finish(grpc.StatusCode.CANCELLED)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            _log.exception("%s failed", path)
+            context.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+
+def _intercepted(interceptor: grpc.aio.ServerInterceptor, find: Find) -> Find:
+    return lambda details: interceptor.intercept_service(find, details)

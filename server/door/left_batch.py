@@ -1,0 +1,96 @@
+"""A batch that the door's turn left to Python: its columns for the engine, and the engine's results for the door."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U8, U32, U64, Batch, BatchResult, Op, constant, is_constant
+
+_U8, _U32 = np.dtype(np.uint8), np.dtype(np.uint32)
+_PyBUF_READ = 0x100
+
+_memory_at: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+)(("PyMemoryView_FromMemory", ctypes.pythonapi))
+
+
+class EngineBatch(ctypes.Structure):
+    """``struct EngineBatch`` of gpkvs/kernels/engine_batch.h: whole requests on one table."""
+
+    _fields_ = [
+        ("n", ctypes.c_uint64),
+        ("ops", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("key_lengths", ctypes.c_void_p),
+        ("key_length_step", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("value_lengths", ctypes.c_void_p),
+        ("value_length_step", ctypes.c_uint64),
+        ("request_ops", ctypes.c_void_p),
+        ("requests", ctypes.c_uint64),
+        ("table_id", ctypes.c_uint32),
+    ]
+
+
+def batch_of(left: EngineBatch) -> Batch:
+    """Return the columns of a batch: they lie in the door's memory, and are gone when it was told the results."""
+    ops = _column(left.ops, left.n, _U8)
+    sets = int(np.count_nonzero(ops == Op.SET.value))
+    key_lengths = _lengths(left.key_lengths, left.key_length_step, left.n)
+    value_lengths = _lengths(left.value_lengths, left.value_length_step, sets)
+    return Batch(
+        ops=ops,
+        keys=_column(left.keys, _sum(key_lengths), _U8),
+        key_lengths=key_lengths,
+        values=_column(left.values, _sum(value_lengths), _U8),
+        value_lengths=value_lengths,
+        request_ops=_column(left.request_ops, left.requests, _U32),
+        request_tables=np.full(left.requests, left.table_id, np.uint32),
+    )
+
+
+class Results(NamedTuple):
+    """The results of the requests that were executed, in their order, as the door takes them."""
+
+    status: U8
+    versions: U64 | None  # None: the table has none
+    value_lengths: U32
+    values: U8
+
+
+def results_of(result: BatchResult) -> Results:
+    """Return the columns of a result; those of a batch on one table are one part."""
+    if not result.parts:
+        empty = np.zeros(0, np.uint8)
+        return Results(empty, None, empty.view(np.uint32), empty)
+    (part,) = result.parts
+    own = part.result
+    return Results(
+        np.ascontiguousarray(own.status),
+        None if is_constant(own.versions) else np.ascontiguousarray(own.versions),
+        np.ascontiguousarray(own.value_lengths, np.uint32),
+        own.values,
+    )
+
+
+def _lengths(address: int, step: int, count: int) -> U32:
+    if step or not count:
+        return _column(address, count, _U32)
+    return constant(_column(address, 1, _U32)[0], count)
+
+
+def _sum(lengths: U32) -> int:
+    if len(lengths) and is_constant(lengths):
+        return int(lengths[0]) * len(lengths)
+    return int(lengths.sum(dtype=np.uint64))
+
+
+def _column(address: int, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    if not count:
+        return np.zeros(0, kind)
+    return np.frombuffer(_memory_at(address, count * kind.itemsize, _PyBUF_READ), kind)

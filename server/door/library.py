@@ -1,0 +1,444 @@
+"""The compiled library of the native door (door/door.h); nothing outside this folder touches it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from ctypes import c_bool, c_char_p, c_double, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from gpkvs.batch import Batch
+from gpkvs.config import ServerConfig
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.native import installed_library
+from gpkvs.server.bounds import Bounds
+from gpkvs.server.door.context import Metadata, Opened
+from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.door.versions import NAME
+from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.tls import TlsFilesError
+from gpkvs.store import OpenTable
+
+_EVENTS = 256  # that are taken at once
+_NEVER = (1 << 64) - 1
+
+
+class Protocol(IntEnum):
+    """What a port speaks (``enum DoorProtocol``)."""
+
+    GRPC = 0
+    RESP = 1
+
+
+class Turn(IntEnum):
+    """How a turn ended (``enum DoorTurn``)."""
+
+    IDLE = 0  # nothing came
+    INTERRUPTED = 1
+    LEFT = 2  # a batch is left to Python
+    DUE = 3  # the engine has something to do for Python
+    STOPPED = 4
+
+
+class Refusal(NamedTuple):
+    """What a client is told of a request that was not executed."""
+
+    code: int
+    text: str
+    full: str = ""
+    is_refusal: bool = True
+
+
+class EventKind(IntEnum):
+    """What happened to a call (``enum DoorEventKind``)."""
+
+    OPEN = 0
+    MESSAGE = 1
+    HALF_CLOSED = 2
+    SENT = 3
+    OVER = 4  # nobody waits for it any more
+
+
+class Event(NamedTuple):
+    """What happened to a call that Python serves.
+
+    Attributes
+    ----------
+    kind, call
+        What happened, and the id of the call.
+    opened
+        Of a new call.
+    message
+        That came.
+    """
+
+    kind: EventKind
+    call: int
+    opened: Opened | None
+    message: bytes
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "threads",
+            "connections_max",
+            "clients_bytes_max",
+            "message_bytes_max",
+            "stream_requests_max",
+            "stream_bytes_max",
+            "receive_bytes_max",
+            "queue_requests_max",
+            "batch_ops_max",
+            "batch_bytes_max",
+            "batch_result_bytes_max",
+            "engine_bytes",
+        )
+    ] + [("receive_seconds_max", c_double)]
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("id", c_uint32),
+        ("holds_numbers", c_uint32),
+        ("key_bytes_max", c_uint64),
+        ("value_bytes_max", c_uint64),
+        ("request_ops_max", c_uint64),
+        ("result_bytes_max", c_uint64),
+    ]
+
+
+class _Refusal(ctypes.Structure):
+    _fields_ = [("code", c_int), ("text", c_char_p), ("full", c_char_p), ("is_refusal", c_bool)]
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [
+        ("call", c_uint64),
+        ("kind", c_uint32),
+        ("connection", c_uint64),
+        ("deadline_ns", c_uint64),
+        ("caller", c_uint64),
+        ("path", c_char_p),
+        ("metadata", c_char_p),
+        ("peer", c_char_p),
+        ("names", c_char_p),
+        ("data", c_void_p),
+        ("bytes", c_uint64),
+    ]
+
+
+# Of each function: what it returns, and what it takes behind the door.
+_Functions = dict[str, tuple[Any, list[Any]]]
+_REFUSAL = ctypes.POINTER(_Refusal)
+_SLOW: _Functions = {
+    "delete": (None, []),
+    "listen": (c_int, [c_char_p, c_uint16, c_int]),
+    "drain": (None, []),
+    "stop": (None, []),
+    "turn": (c_int, [c_uint64]),
+}
+# These take microseconds and keep Python's lock: to get it back may take much longer.
+_QUICK: _Functions = {
+    "set_tables": (c_int, [ctypes.POINTER(_Table), c_uint64]),
+    "open": (None, []),
+    "shut": (None, [_REFUSAL]),
+    "held": (c_uint64, [c_int]),
+    "waiting": (c_uint64, []),
+    "requests": (c_uint64, []),
+    "connections": (c_uint64, []),
+    "set_engine": (None, [c_void_p]),
+    "interrupt": (None, []),
+    "left": (ctypes.POINTER(EngineBatch), []),
+    "left_refused": (None, [c_uint64, _REFUSAL]),
+    "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
+    "left_failed": (None, [_REFUSAL]),
+    "durable": (None, [c_uint64]),
+    "events_file": (c_int, []),
+    "events": (c_uint64, [ctypes.POINTER(_Event), c_uint64]),
+    "ask": (c_int, [c_uint64]),
+    "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
+    "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
+    "charge": (c_int, [c_uint64, c_int, c_int64]),
+    "ask_for_logins": (None, []),
+    "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
+    "logged_in": (c_int, [c_uint64] * 4),
+    "end_caller": (c_int, [c_uint64]),
+    "forget_certificates": (c_int, []),
+    "close_answered": (c_int, [c_char_p]),
+    "set_tls": (c_int, [*[c_char_p, c_uint64] * 3, c_uint64, c_char_p, c_uint64]),
+}
+_ERROR_BYTES = 256
+
+
+class Library:
+    """One door; each method is the function of that name.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the library is not there.
+    MemoryError
+        If there is no memory for a door.
+    """
+
+    def __init__(self, config: ServerConfig, bounds: Bounds) -> None:
+        path = _path()
+        new = ctypes.CDLL(path).gpkvs_door_new
+        new.argtypes, new.restype = [ctypes.POINTER(_Config)], c_void_p
+        self._door = new(
+            _Config(
+                threads=0,
+                connections_max=bounds.connections_max,
+                clients_bytes_max=bounds.clients_bytes_max,
+                message_bytes_max=bounds.config.message_bytes_max,
+                stream_requests_max=bounds.config.stream_requests_max,
+                stream_bytes_max=bounds.config.stream_bytes_max,
+                receive_bytes_max=bounds.receive_bytes_max,
+                queue_requests_max=config.queue_requests_max,
+                batch_ops_max=bounds.config.batch_ops_max,
+                batch_bytes_max=bounds.config.batch_bytes_max,
+                batch_result_bytes_max=bounds.batch_result_bytes_max,
+                engine_bytes=bounds.engine_bytes,
+                receive_seconds_max=config.receive_seconds_max,
+            )
+        )
+        if not self._door:
+            raise MemoryError
+        self._events = (_Event * _EVENTS)()
+        self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
+
+    def delete(self) -> None:
+        """Stop the door and free it; no other thread may come any more."""
+        self._call["delete"](self._door)
+
+    def listen(self, host: str, port: int, protocol: Protocol = Protocol.GRPC) -> int:
+        """Open a port; return it.
+
+        Raises
+        ------
+        OSError
+            If the operating system refuses.
+        """
+        got: int = self._call["listen"](self._door, host.encode(), port, protocol)
+        if got < 0:
+            raise OSError(-got, os.strerror(-got))
+        return got
+
+    def set_tls(self, cert: bytes, key: bytes, client_ca: bytes | None, handshake_seconds: float) -> None:
+        """Make the handshakes of new connections of this.
+
+        Raises
+        ------
+        TlsFilesError
+            If OpenSSL refuses it; all stays as it was.
+        """
+        files = [part for data in (cert, key, client_ca or b"") for part in (data, len(data))]
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        if self._call["set_tls"](self._door, *files, int(1e9 * handshake_seconds), error, len(error)):
+            raise TlsFilesError(error.value.decode())
+
+    def ask_for_logins(self) -> None:
+        """Hand calls to Python whose caller the door does not know; before it listens."""
+        self._call["ask_for_logins"](self._door)
+
+    def set_rights(self, caller: int, tables: Sequence[int], rights: bytes) -> None:
+        """Say which tables, by ascending ids, a caller may read (1), write (2) or both (3)."""
+        _require(self._call["set_rights"](self._door, caller, (c_uint32 * len(tables))(*tables), rights, len(tables)))
+
+    def logged_in(self, call: int, caller: int, end_ns: int, idle_ns: int) -> None:
+        """Say who showed what a call shows, until a moment, and while the door sees it again within `idle_ns`."""
+        _require(self._call["logged_in"](self._door, call, caller, end_ns, idle_ns))
+
+    def end_caller(self, caller: int) -> None:
+        """Forget a caller; the calls that it makes are handed to Python."""
+        _require(self._call["end_caller"](self._door, caller))
+
+    def forget_certificates(self) -> None:
+        """Forget who showed which certificate."""
+        _require(self._call["forget_certificates"](self._door))
+
+    def close_answered(self, peers: Iterable[str]) -> None:
+        """Close connections, by their names, as soon as their requests are answered."""
+        for peer in peers:
+            _require(self._call["close_answered"](self._door, peer.encode()))
+
+    def set_tables(self, tables: Iterable[OpenTable]) -> None:
+        """Serve these tables from now on."""
+        rows = [
+            _Table(
+                table.name.encode(),
+                table.id,
+                table.layout == U64_LAYOUT.name,
+                table.limits.key_bytes_max,
+                table.limits.value_bytes_max,
+                table.limits.request_ops_max,
+                table.limits.result_bytes_max,
+            )
+            for table in tables
+        ]
+        _require(self._call["set_tables"](self._door, (_Table * len(rows))(*rows), len(rows)))
+
+    def open(self) -> None:
+        """Take requests from now on."""
+        self._call["open"](self._door)
+
+    def shut(self) -> None:
+        """Take none any more; those that wait are still executed."""
+        self._call["shut"](self._door, None)
+
+    def abandon(self, refusal: Refusal) -> None:
+        """Refuse those that wait."""
+        self._call["shut"](self._door, _packed(refusal))
+
+    def waiting(self) -> int:
+        """Return how many requests wait to get into a batch."""
+        return int(self._call["waiting"](self._door))
+
+    def requests(self) -> int:
+        """Return how many requests are not answered."""
+        return int(self._call["requests"](self._door))
+
+    def held_bytes(self, kind: Kind) -> int:
+        """Return what clients make the server hold, of a kind."""
+        return int(self._call["held"](self._door, KINDS.index(kind)))
+
+    def clients_bytes(self) -> int:
+        """Return what clients hold in all: all kinds but the batch."""
+        return sum(self.held_bytes(kind) for kind in KINDS if kind != "batch")
+
+    def drain(self) -> None:
+        """Take no new connections, and end those that are there when their clients have their answers."""
+        self._call["drain"](self._door)
+
+    def connections(self) -> int:
+        """Return how many are open."""
+        return int(self._call["connections"](self._door))
+
+    def stop(self) -> None:
+        """Close all connections and end the threads."""
+        self._call["stop"](self._door)
+
+    def turn(self, timeout_seconds: float) -> Turn:
+        """Run batches until there is something to do for Python; in the engine's thread."""
+        return Turn(self._call["turn"](self._door, int(1e9 * timeout_seconds)))
+
+    def interrupt(self) -> None:
+        """End the turn soon, or the next one at once."""
+        self._call["interrupt"](self._door)
+
+    def left(self) -> Batch:
+        """Return the batch that the turn left; its columns are the door's, until that one is told the outcome."""
+        return batch_of(self._call["left"](self._door).contents)
+
+    def left_refused(self, request: int, refusal: Refusal) -> None:
+        """Say that a request of it was not executed."""
+        self._call["left_refused"](self._door, request, _packed(refusal))
+
+    def left_done(self, covered: int, results: Results, gate: int) -> None:
+        """Say that its first requests were executed, but for those that were refused."""
+        status, versions, value_lengths, values = results
+        self._call["left_done"](
+            self._door,
+            covered,
+            status.ctypes.data,
+            None if versions is None else versions.ctypes.data,
+            value_lengths.ctypes.data,
+            values.ctypes.data,
+            gate,
+        )
+
+    def left_failed(self, refusal: Refusal) -> None:
+        """Say that none of it was executed."""
+        self._call["left_failed"](self._door, _packed(refusal))
+
+    def durable(self, gate: int) -> None:
+        """Say that everything up to a gate is durable."""
+        self._call["durable"](self._door, gate)
+
+    def events_file(self) -> int:
+        """Return a file that can be read while there are events."""
+        return int(self._call["events_file"](self._door))
+
+    def events(self) -> list[Event]:
+        """Return what happened to the calls that Python serves; some of it, if it is much."""
+        count = self._call["events"](self._door, self._events, len(self._events))
+        return [_event_of(event) for event in self._events[:count]]
+
+    def ask(self, call: int) -> None:
+        """Let the next message of a call come."""
+        _require(self._call["ask"](self._door, call))
+
+    def respond(self, call: int, message: bytes) -> None:
+        """Send a message."""
+        _require(self._call["respond"](self._door, call, message, len(message)))
+
+    def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
+        """End a call."""
+        lines = "".join(f"{name}: {value}\n" for name, value in trailers)
+        _require(self._call["finish"](self._door, call, code, text.encode(), lines.encode()))
+
+    def charge(self, connection: int, kind: Kind, size: int) -> None:
+        """Count what Python holds for a connection; less, if the size is negative."""
+        _require(self._call["charge"](self._door, connection, KINDS.index(kind), size))
+
+
+def _require(outcome: int) -> None:
+    if outcome:
+        raise MemoryError
+
+
+def _event_of(event: _Event) -> Event:
+    kind = EventKind(event.kind)
+    opened = None
+    if kind is EventKind.OPEN:
+        opened = Opened(
+            id=event.call,
+            path=_text(event.path),
+            connection=event.connection,
+            peer=_text(event.peer),
+            metadata=_metadata(event.metadata),
+            deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
+            certificate=tuple(_text(event.names).split("\n")[:-1]),
+            caller=event.caller,
+        )
+    message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
+    return Event(kind, event.call, opened, message)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _metadata(lines: bytes) -> Metadata:
+    return [(name, value) for name, _, value in (line.partition(": ") for line in _text(lines).split("\n") if line)]
+
+
+def _path() -> str:
+    try:
+        return str(installed_library(NAME))
+    except BackendError:
+        raise InvalidArgumentError(
+            "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
+            "(libnghttp2-dev, libssl-dev) when gpkvs is installed; install them and gpkvs again, or take "
+            "--door grpcio",
+            field="door",
+        ) from None
+
+
+def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:
+    found = {}
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, f"gpkvs_door_{name}")
+        function.restype, function.argtypes = result, [c_void_p, *arguments]
+        found[name] = function
+    return found
+
+
+def _packed(refusal: Refusal) -> Any:
+    return ctypes.byref(_Refusal(refusal.code, refusal.text.encode(), refusal.full.encode(), refusal.is_refusal))

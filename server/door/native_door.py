@@ -1,0 +1,213 @@
+"""The native door: its life, and the calls that it hands to Python."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import grpc
+
+from gpkvs.config import ServerConfig
+from gpkvs.errors import GpkvsError
+from gpkvs.server.access.audit import AuditLog
+from gpkvs.server.access.sessions import Sessions
+from gpkvs.server.access.users import Users
+from gpkvs.server.address import Address, ListenError, require_free
+from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
+from gpkvs.server.door.context import Context, Opened
+from gpkvs.server.door.engine_thread import EngineThread
+from gpkvs.server.door.handlers import Handlers
+from gpkvs.server.door.library import Event, EventKind, Library, Refusal
+from gpkvs.server.door.logins import DoorLogins
+from gpkvs.server.door.memory import DoorMemory, Totals
+from gpkvs.server.door.receives import DoorReceives
+from gpkvs.server.door.turns import Turns
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.memory import Kind
+from gpkvs.server.status import status_of, status_text
+from gpkvs.server.tls import Material, Tls
+from gpkvs.store import Store
+
+_log = logging.getLogger("gpkvs.server")
+
+_CANCEL_SECONDS = 1.0
+_LOOK_SECONDS = 0.01
+
+
+class _Running(NamedTuple):
+    """A call that a handler serves."""
+
+    context: Context
+    task: asyncio.Task[None]
+
+
+class NativeDoor:
+    """A port of the native door; used inside its event loop.
+
+    Parameters
+    ----------
+    config, bounds
+        The settings, and what they make of the memory.
+    metrics
+        Is told of refusals.
+    tls
+        Makes the port one of TLS.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the door is not built.
+    TlsFilesError
+        If it cannot use the files of TLS.
+    """
+
+    def __init__(self, config: ServerConfig, bounds: Bounds, metrics: Metrics, tls: Tls | None) -> None:
+        self._library = Library(config, bounds)
+        self._tls = tls
+        if tls:
+            tls.give(self._take_tls)
+        self._metrics = metrics
+        self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
+        self.receives = DoorReceives()
+        self.engine_thread = EngineThread(self._library.interrupt)
+        self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="door-flush")
+        self._calls: dict[int, _Running] = {}
+        self._turns: Turns | None = None
+        self._store: Store | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def memory_bytes(self) -> Mapping[Kind, int]:
+        """What clients make the server take, by kind."""
+        return Totals(self._library)
+
+    def make_logins(self, users: Users | None, metrics: Metrics, audit: AuditLog) -> DoorLogins:
+        """Return what lets these users in; everybody, if there are none."""
+        if users is not None:
+            self._library.ask_for_logins()
+        sessions = Sessions(self.memory.has_requests, self._library.close_answered)
+        self._logins = DoorLogins(users, sessions, metrics, audit, self._library)
+        return self._logins
+
+    def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> Handlers:
+        """Return what runs the handlers of services, to add these to it before the door listens."""
+        self._handlers = Handlers(interceptors)
+        return self._handlers
+
+    async def listen(self, address: Address) -> Address:
+        """Open the port; return the address it got.
+
+        Raises
+        ------
+        ListenError
+            If the operating system refuses.
+        """
+        require_free(address, "listen")
+        host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
+        self._loop.add_reader(self._library.events_file(), self._take_events)
+        try:
+            port = self._library.listen(str(host), address.port)
+        except OSError as error:  # taken between the two
+            raise ListenError(f"cannot listen on {address} (listen): {error.strerror}") from error
+        return replace(address, port=port)
+
+    def open(self, store: Store) -> None:
+        """Serve an open store."""
+        self._set_tables(store)
+        self._store = store
+        self._turns = Turns(self._library, store, self._flush_thread, self._metrics)
+        self.engine_thread.begin(self._turns.turn)
+        self._library.open()
+
+    def tables_changed(self) -> None:
+        """Tell the door soon which tables there are; until then it hands requests on. In any thread."""
+        if self._store:
+            self.engine_thread.submit(self._set_tables, self._store)
+
+    def maintenance(self, _store: Store) -> Callable[[], bool]:
+        """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""
+        return lambda: False
+
+    def queue_requests(self) -> int:
+        """Return how many requests of the door wait."""
+        return self._library.waiting()
+
+    def shut(self, error: GpkvsError) -> None:
+        """Hand new calls to Python, which refuses them; end those that wait for a message."""
+        if self._turns:
+            self._turns.maintains = False
+        self._library.shut()
+        self._refusal = Refusal(status_of(error)[0].value[0], status_text(error))
+        self.receives.stop(error)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in the door."""
+        while self._library.requests():  # noqa: ASYNC110 - another thread answers them
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def abandon(self) -> None:
+        """Refuse the requests that wait in the door."""
+        self._library.abandon(self._refusal)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Close the port and end all calls, in bounded time."""
+        self._library.drain()
+        await self._handlers.stop(grace_seconds)
+        try:
+            async with asyncio.timeout(grace_seconds + _CANCEL_SECONDS if grace_seconds else 0.0):
+                while self._library.connections():  # noqa: ASYNC110 - another thread closes them
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            if grace_seconds:
+                _log.warning(
+                    "clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS
+                )
+        await asyncio.to_thread(self._library.stop)
+
+    def close(self) -> None:
+        """End what runs beside the calls; the port is closed."""
+        if self._tls:
+            self._tls.give(lambda _: None)
+        self._loop.remove_reader(self._library.events_file())
+        self.engine_thread.shutdown()
+        self._flush_thread.shutdown()
+        self._library.delete()
+
+    def _set_tables(self, store: Store) -> None:
+        tables = list(store.open_tables())
+        self._library.set_tables(tables)
+        self._loop.call_soon_threadsafe(self._logins.take_tables, {table.name: table.id for table in tables})
+
+    def _take_tls(self, material: Material) -> None:
+        self._library.set_tls(material.cert, material.key, material.client_ca, HANDSHAKE_SECONDS)
+
+    def _take_events(self) -> None:
+        """Do what the door's events ask for."""
+        for event in self._library.events():
+            if event.opened is not None:
+                self._open_call(event.opened)
+            elif (running := self._calls.get(event.call)) is not None:
+                self._tell(running, event)
+
+    def _open_call(self, opened: Opened) -> None:
+        context = Context(self._library, opened)
+        task = self._handlers.start(context, opened.path)
+        self._calls[opened.id] = _Running(context, task)
+        task.add_done_callback(lambda _: self._calls.pop(opened.id, None))
+
+    def _tell(self, running: _Running, event: Event) -> None:
+        match event.kind:
+            case EventKind.MESSAGE:
+                running.context.arrived(event.message)
+            case EventKind.HALF_CLOSED:
+                running.context.half_closed()
+            case EventKind.SENT:
+                running.context.sent()
+            case EventKind.OVER:
+                running.context.cancel()
+                running.task.cancel()

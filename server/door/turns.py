@@ -1,0 +1,88 @@
+"""The engine's turns behind the native door: what a turn leaves to Python, and maintenance when nothing comes."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from gpkvs.engine.begun_batch import BegunBatch
+from gpkvs.server.door.left_batch import results_of
+from gpkvs.server.door.library import Library, Refusal, Turn
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.status import tell
+from gpkvs.store import Store
+
+_log = logging.getLogger("gpkvs")
+
+# As in `gpkvs.server.batcher`.
+_IDLE_SECONDS, _IDLE_AGAIN_SECONDS = 0.1, 1.0
+
+
+class Turns:
+    """Runs turn after turn; used in the engine's thread.
+
+    Parameters
+    ----------
+    library
+        The door.
+    store
+        Runs what a turn leaves.
+    flush_thread
+        Waits until batches are durable, one after the other.
+    metrics
+        Counts the requests that are refused.
+    """
+
+    def __init__(self, library: Library, store: Store, flush_thread: ThreadPoolExecutor, metrics: Metrics) -> None:
+        self._library = library
+        self._store = store
+        self._flush_thread = flush_thread
+        self._metrics = metrics
+        self._idle_seconds = _IDLE_SECONDS
+        self.maintains = True
+
+    def turn(self) -> bool:
+        """Run one turn; return whether there may be another one."""
+        ended = self._library.turn(self._idle_seconds)
+        self._idle_seconds = _IDLE_SECONDS
+        match ended:
+            case Turn.STOPPED:
+                return False
+            case Turn.IDLE:
+                self._idle_seconds = 0.0 if self._maintain() else _IDLE_AGAIN_SECONDS
+            case Turn.LEFT:
+                self._run_left()
+        return True
+
+    def _maintain(self) -> bool:
+        try:
+            return self.maintains and self._store.maintain()
+        except Exception as error:  # noqa: BLE001 - the next time it may work
+            _log.warning("maintenance of the store failed: %r", error)
+            return False
+
+    def _run_left(self) -> None:
+        """Run the batch that the turn left, and tell the door its results."""
+        try:
+            begun = self._store.begin_requests(self._library.left())
+        except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
+            self._library.left_failed(self._refusal(error))
+            return
+        result = begun.result
+        for number, reason in result.rejected.items():
+            self._library.left_refused(number, self._refusal(reason))
+        if begun.is_durable:
+            begun.finish()
+            self._library.left_done(result.requests, results_of(result), 0)
+        else:
+            self._library.left_done(result.requests, results_of(result), begun.gate)
+            self._flush_thread.submit(self._finish, begun)
+
+    def _finish(self, begun: BegunBatch) -> None:
+        """Wait until a batch is durable; in the second thread."""
+        begun.finish()
+        self._library.durable(begun.gate)
+
+    def _refusal(self, error: Exception) -> Refusal:
+        told = tell(error, "batch", self._metrics)
+        return Refusal(told.code.value[0], told.text, told.full, told.is_refusal)

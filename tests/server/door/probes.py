@@ -1,0 +1,145 @@
+"""The native door's library, for tests that look into it (door/probes.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import gpkvs
+from gpkvs.config import Limits
+
+METHODS = GET, SET, DELETE, BATCH = range(4)
+
+_LIBRARY = Path(gpkvs.__file__).parent / "_door.so"
+if not _LIBRARY.exists():
+    pytest.skip("the native door is not built", allow_module_level=True)
+_door = ctypes.CDLL(str(_LIBRARY))
+
+_Bytes, _Address, _U64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("name", _Bytes),
+        ("id", ctypes.c_uint32),
+        ("holds_numbers", ctypes.c_uint32),
+        ("key_bytes_max", _U64),
+        ("value_bytes_max", _U64),
+        ("request_ops_max", _U64),
+        ("result_bytes_max", _U64),
+    ]
+
+
+_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths")
+_NUMBERS = ("id", "n", "gets", "sets", "key_size", "value_size")
+
+
+class _Parsed(ctypes.Structure):
+    _fields_ = [
+        *((name, _U64) for name in _NUMBERS),
+        *((name + part, kind) for name in _COLUMNS for part, kind in (("_at", _Address), ("_size", _U64))),
+    ]
+
+
+class _Results(ctypes.Structure):
+    _fields_ = [
+        ("n", _U64),
+        ("gets", _U64),
+        ("value_bytes", _U64),
+        ("status", _Bytes),
+        ("versions", _Bytes),
+        ("value_lengths", _Bytes),
+        ("values", _Bytes),
+    ]
+
+
+class _Refusal(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int), ("text", _Bytes), ("full", _Bytes), ("is_refusal", ctypes.c_bool)]
+
+
+_door.gpkvs_door_parse.argtypes = [ctypes.c_int, _Bytes, _U64, ctypes.POINTER(_Table), ctypes.POINTER(_Parsed)]
+_door.gpkvs_door_parse.restype = ctypes.c_bool
+_door.gpkvs_door_response.argtypes = [ctypes.c_int, _U64, ctypes.POINTER(_Results), _Address, _U64]
+_door.gpkvs_door_response.restype = _U64
+_door.gpkvs_door_failed_response.argtypes = [_U64, ctypes.POINTER(_Refusal), _Address, _U64]
+_door.gpkvs_door_failed_response.restype = _U64
+
+
+class Parsed(NamedTuple):
+    """What the door finds in a plain message."""
+
+    id: int
+    n: int
+    gets: int
+    sets: int
+    key_size: int
+    value_size: int
+    table: bytes
+    ops: bytes
+    keys: bytes
+    key_lengths: bytes
+    values: bytes
+    value_lengths: bytes
+
+
+def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:
+    """Return what a message asks for; None if it is not plain for a table with these limits."""
+    table = _Table(
+        b"t",
+        7,
+        limits.key_bytes_min == limits.key_bytes_max,
+        limits.key_bytes_max,
+        limits.value_bytes_max,
+        limits.request_ops_max,
+        limits.result_bytes_max,
+    )
+    parsed = _Parsed()
+    if not _door.gpkvs_door_parse(method, message, len(message), table, parsed):
+        return None
+    columns = [
+        ctypes.string_at(getattr(parsed, name + "_at"), size) if (size := getattr(parsed, name + "_size")) else b""
+        for name in _COLUMNS
+    ]
+    return Parsed(*(getattr(parsed, name) for name in _NUMBERS), *columns)
+
+
+def response(
+    method: int, request_id: int, status: bytes, versions: bytes, value_lengths: bytes = b"", values: bytes = b""
+) -> bytes:
+    """Return the response to a request with these results."""
+    results = _Results(
+        len(status), len(value_lengths) // 4, len(values), status, versions or None, value_lengths, values
+    )
+    return _written(_door.gpkvs_door_response, method, request_id, results, room=100 + 32 * len(status) + len(values))
+
+
+def failed_response(request_id: int, code: int, text: str, full: str) -> bytes:
+    """Return the response of a stream to a request that failed."""
+    refusal = _Refusal(code, text.encode(), full.encode(), True)
+    return _written(_door.gpkvs_door_failed_response, request_id, refusal, room=100 + 4 * len(text))
+
+
+class _Block(ctypes.Structure):
+    _fields_ = [("at", _Bytes), ("size", _U64)]
+
+
+def headers(blocks: Sequence[bytes]) -> list[dict[str, str]]:
+    """Decode the headers that a connection has sent."""
+    room = 1000 + 5000 * len(blocks)
+    to = ctypes.create_string_buffer(room)
+    rows = (_Block * len(blocks))(*((block, len(block)) for block in blocks))
+    assert _door.gpkvs_door_headers(rows, _U64(len(blocks)), to, _U64(room))
+    return [
+        {name: value for name, _, value in (line.partition(": ") for line in block.split("\n"))}
+        for block in to.value.decode().split("\n\n")[:-1]
+    ]
+
+
+def _written(function: Any, *arguments: Any, room: int) -> bytes:
+    to = ctypes.create_string_buffer(room)
+    size = function(*arguments, to, room)
+    return to.raw[:size]

@@ -1,0 +1,433 @@
+"""Calls over the door's HTTP/2: by gRPC's own clients, and by hand where no such client would go."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.server.door import probes
+from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
+from tests.server.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    PING,
+    PREFACE,
+    PRIORITY,
+    RST,
+    SETTINGS,
+    WINDOW,
+    Frame,
+    call_headers,
+    frame,
+    frames_of,
+    headers,
+    message,
+)
+
+ENHANCE_YOUR_CALM = 11
+BEGIN = PREFACE + frame(SETTINGS, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Echo]:
+    with Echo(message_bytes_max=4 * MIB) as made:
+        yield made
+        wait_until(lambda: made.library.clients_bytes() == 0)  # all that calls and connections held was given back
+
+
+@pytest.fixture(scope="module")
+def channel(echo: Echo) -> Iterator[grpc.Channel]:
+    options = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(echo.target, options=options) as made:
+        yield made
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "waited 10 s in vain"
+        time.sleep(0.01)
+
+
+class Client:
+    """A connection by hand."""
+
+    def __init__(self, echo: Echo, begin: bytes = BEGIN) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", echo.port))
+        self._socket.settimeout(10)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = b""
+        self.send(begin)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def call(self, path: str, data: bytes, stream: int = 1, flags: int = END_STREAM, **options: Any) -> None:
+        block = call_headers(path, **options)
+        self.send(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, flags, stream, data))
+
+    def receive(self) -> bool:
+        """Take in what came; False at the end of the connection."""
+        try:
+            data = self._socket.recv(MIB)
+        except ConnectionResetError:
+            return False
+        self.received += data
+        return bool(data)
+
+    def wait(self, kind: int, stream: int = 0, *, flags: int = 0) -> Frame:
+        """Return the first frame of a kind, as soon as it is there."""
+        while True:
+            for found in frames_of(self.received):
+                if found.kind == kind and found.stream == stream and found.flags & flags == flags:
+                    return found
+            assert self.receive(), "the connection has ended"
+
+    def wait_end(self) -> list[Frame]:
+        """Return all frames when the server has closed the connection."""
+        while self.receive():
+            pass
+        return list(frames_of(self.received))
+
+    def trailers(self, stream: int) -> dict[str, str]:
+        """Return the headers with which a stream has ended, as soon as they are there."""
+        last = self.wait(HEADERS, stream, flags=END_STREAM)
+        blocks = [found for found in frames_of(self.received) if found.kind == HEADERS]
+        return probes.headers([found.payload for found in blocks[: blocks.index(last) + 1]])[-1]
+
+    def messages(self, stream: int) -> bytes:
+        """Return what came of a stream."""
+        return b"".join(found.payload for found in frames_of(self.received) if found[0::2] == (DATA, stream))
+
+
+def goaway(frames: list[Frame]) -> tuple[int, bytes]:
+    """Return the code of the GOAWAY that came, and its text."""
+    (payload,) = [found.payload for found in frames if found.kind == GOAWAY]
+    return int.from_bytes(payload[4:8], "big"), payload[8:]
+
+
+# By a client of gRPC.
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 16_379, 16_380, 16_384, 70_000, 4 * MIB])
+def test_a_message_there_and_back(channel: grpc.Channel, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    assert channel.unary_unary("/echo/Unary")(data) == data
+
+
+def test_what_python_hears_of_a_call(echo: Echo, channel: grpc.Channel) -> None:
+    began = time.monotonic()
+    channel.unary_unary("/echo/Unary")(
+        b"x", timeout=50, metadata=[("authorization", "Bearer a: b"), ("some-bin", b"\0")]
+    )
+    opened = list(echo.opened.values())[-1]
+    assert opened.path == "/echo/Unary"
+    assert opened.peer.startswith("ipv4:127.0.0.1:")
+    assert opened.certificate == ()
+    assert opened.deadline is not None
+    assert began + 49 < opened.deadline < time.monotonic() + 50.1
+    metadata = dict(opened.metadata)
+    assert metadata["authorization"] == "Bearer a: b"
+    assert metadata["some-bin"].rstrip("=") == "AA"
+    assert metadata["user-agent"].startswith("grpc-python/")
+    assert not any(name.startswith((":", "grpc-")) or name in ("te", "content-type") for name in metadata)
+    channel.unary_unary("/echo/Unary")(b"x")
+    assert list(echo.opened.values())[-1].deadline is None
+
+
+def test_many_messages_of_a_stream(channel: grpc.Channel) -> None:
+    dice = random.Random(1)
+    sent = [dice.randbytes(dice.choice((0, 10, 1000, 20_000, 100_000))) for _ in range(300)]
+    assert list(channel.stream_stream("/echo/Stream")(iter(sent))) == sent
+
+
+def test_a_failure_with_its_text_and_trailers(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/echo/Fail")(b"")
+    error: Any = caught.value
+    assert (error.code(), error.details()) == (grpc.StatusCode.FAILED_PRECONDITION, FAILURE)
+    assert list(error.trailing_metadata()) == TRAILERS
+
+
+def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/echo/Unary")(bytes(4 * MIB + 1))
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == "SERVER: Received message larger than max (4194305 vs. 4194304)"
+
+
+def test_a_compressed_message(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/echo/Unary")(bytes(1000), compression=grpc.Compression.Gzip)
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert error.details() == "compressed messages are not accepted: send grpc-encoding identity"
+    assert list(error.trailing_metadata()) == [("gpkvs-executed", "no")]
+
+
+def test_a_call_that_is_given_up(echo: Echo, channel: grpc.Channel) -> None:
+    known = set(echo.opened)
+    call = channel.unary_unary("/echo/Hold").future(b"x")
+    echo.wait(lambda: len(echo.opened) > len(known))
+    (id_,) = set(echo.opened) - known
+    call.cancel()
+    echo.wait(lambda: id_ in echo.over)
+    echo.library.respond(id_, b"too late")
+    echo.library.finish(id_, 0, "", [])
+    assert channel.unary_unary("/echo/Unary")(b"x") == b"x"
+
+
+def test_a_deadline_that_passes(echo: Echo) -> None:
+    """The door ends the call by itself; so no client of gRPC, which would do so too."""
+    with Client(echo) as client:
+        client.call("/echo/Hold", message(b"x"), more=[("grpc-timeout", "200m")])
+        trailers = client.trailers(1)
+        assert (trailers["grpc-status"], trailers["grpc-message"]) == ("4", "Deadline Exceeded")
+        (id_,) = [call for call, opened in echo.opened.items() if opened.path == "/echo/Hold" and opened.deadline]
+        echo.wait(lambda: id_ in echo.over)
+
+
+def test_calls_at_the_same_time(channel: grpc.Channel) -> None:
+    large = [channel.unary_unary("/echo/Unary").future(bytes([i]) * MIB) for i in range(8)]
+    small = [channel.unary_unary("/echo/Unary").future(b"%d" % i) for i in range(300)]
+    assert [call.result() for call in small] == [b"%d" % i for i in range(300)]
+    assert [call.result() for call in large] == [bytes([i]) * MIB for i in range(8)]
+
+
+# By hand.
+
+
+HTTP = [(":method", "POST"), (":scheme", "http"), (":path", "/echo/Unary"), (":authority", "a")]
+
+
+@pytest.mark.parametrize(
+    ("block", "status"),
+    [
+        pytest.param(call_headers("/echo/Unary", method="GET"), "405", id="method"),
+        pytest.param(headers([*HTTP, ("content-type", "text/html")]), "415", id="type"),
+        pytest.param(headers(HTTP), "415", id="no type"),
+    ],
+)
+def test_what_is_not_grpc(echo: Echo, block: bytes, status: str) -> None:
+    with Client(echo) as client:
+        client.send(frame(HEADERS, END_HEADERS, 1, block) + frame(DATA, END_STREAM, 1, message(b"x")))
+        assert client.trailers(1) == {":status": status}
+
+
+def test_two_connections_cut_at_every_byte(echo: Echo) -> None:
+    """Their bytes come in turns; each gets back what it sent."""
+    pad = frame(DATA, END_STREAM | 8, 5, b"\x03" + message(b"padded") + bytes(3))
+    whole = [
+        BEGIN
+        + frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Unary"))
+        + frame(DATA, END_STREAM, 1, message(word))
+        + frame(HEADERS, 0, 3, call_headers("/echo/Stream")[:20])
+        + frame(CONTINUATION, END_HEADERS, 3, call_headers("/echo/Stream")[20:])
+        + frame(DATA, 0, 3, (message(word) + message(word * 2))[:9])
+        + frame(DATA, END_STREAM, 3, (message(word) + message(word * 2))[9:])
+        + frame(HEADERS, END_HEADERS, 5, call_headers("/echo/Unary"))
+        + pad
+        for word in (b"one", b"another")
+    ]
+    for cut in range(1, max(map(len, whole))):
+        with Client(echo, whole[0][:cut]) as first, Client(echo, whole[1][:cut]) as second:
+            first.send(whole[0][cut:])
+            second.send(whole[1][cut:])
+            for client, word in ((first, b"one"), (second, b"another")):
+                for stream in (1, 3, 5):
+                    assert client.trailers(stream) == {"grpc-status": "0"}
+                assert client.messages(1) == message(word)
+                assert client.messages(3) == message(word) + message(word * 2)
+                assert client.messages(5) == message(b"padded")
+
+
+def test_a_half_message_is_none(echo: Echo) -> None:
+    with Client(echo) as client:
+        client.call("/echo/Unary", message(b"half", size=9))
+        assert client.trailers(1)["grpc-message"] == "no message"
+
+
+def test_a_client_that_never_opens_its_window(echo: Echo) -> None:
+    """What it does not read is charged, and given back when it goes."""
+    settings = frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4))
+    with Client(echo, PREFACE + settings) as client:
+        for stream in range(1, 21, 2):
+            client.call("/echo/Large", b"", stream)
+        end = time.monotonic() + 10
+        while echo.library.held_bytes("answers") < 10 * LARGE_BYTES:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        client.send(frame(WINDOW, 0, 1, (LARGE_BYTES + 5).to_bytes(4, "big")))
+        while len(client.messages(1)) < 65_535:  # the connection's window
+            client.receive()
+    wait_until(lambda: echo.library.held_bytes("answers") < LARGE_BYTES)
+
+
+# Floods. Each would be harmless once.
+
+OPEN = frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Ignore"))
+FLOODS = {
+    "settings": [frame(SETTINGS, 0, 0)] * 2_000,
+    "acks": [frame(PING, ACK, 0, bytes(8))] * 20_000,
+    "priorities": [frame(PRIORITY, 0, 1, bytes(5))] * 20_000,
+    "windows": [frame(WINDOW, 0, 0, (1).to_bytes(4, "big"))] * 20_000,
+    "empty data": [OPEN, *[frame(DATA, 0, 1)] * 20_000],
+    "resets": [
+        part
+        for stream in range(1, 4_001, 2)
+        for part in (frame(HEADERS, END_HEADERS, stream, call_headers("/echo/Ignore")), frame(RST, 0, stream, bytes(4)))
+    ],
+    "pings": [frame(PING, 0, 0, bytes(8))] * 5,
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_ends_the_connection(echo: Echo, kind: str) -> None:
+    with Client(echo) as client:
+        with contextlib.suppress(OSError):
+            client.send(b"".join(FLOODS[kind]))
+        code, text = goaway(client.wait_end())
+        assert code == ENHANCE_YOUR_CALM
+        assert text == {"pings": b"too_many_pings", "resets": b"too many resets"}.get(kind, b"too many frames")
+
+
+def test_a_client_may_ping_while_it_is_answered(echo: Echo) -> None:
+    with Client(echo) as client:
+        for stream in range(1, 41, 2):
+            client.send(frame(PING, 0, 0, bytes(8)))
+            client.call("/echo/Unary", message(b"x"), stream)
+            client.wait(HEADERS, stream, flags=END_STREAM)
+        assert not [found for found in frames_of(client.received) if found.kind == GOAWAY]
+
+
+def test_too_many_headers(echo: Echo) -> None:
+    with Client(echo) as client:
+        block = call_headers("/echo/Unary", [(f"a{i}", "b" * 1000) for i in range(17)])
+        client.send(
+            frame(HEADERS, 0, 1, block[:16_000])
+            + frame(CONTINUATION, END_HEADERS, 1, block[16_000:])
+            + frame(DATA, END_STREAM, 1, message(b"x"))
+        )
+        assert client.trailers(1)["grpc-message"].startswith("received metadata size exceeds hard limit (1")
+        # One header that was sent once and is named again and again.
+        bomb = b"\x40\x01a\x7f\x81\x1e" + b"b" * 4000 + b"\xbe" * 12_000
+        client.send(frame(HEADERS, END_HEADERS, 3, call_headers("/echo/Unary") + bomb))
+        client.wait(RST, 3)
+        client.call("/echo/Unary", message(b"y"), 5)
+        client.wait(HEADERS, 5, flags=END_STREAM)
+        assert client.messages(5) == message(b"y")
+
+
+def test_a_block_of_headers_without_an_end(echo: Echo) -> None:
+    with Client(echo) as client:
+        with contextlib.suppress(OSError):
+            client.send(frame(HEADERS, 0, 1, call_headers("/echo/Unary")) + frame(CONTINUATION, 0, 1, b"") * 1000)
+        client.wait_end()
+
+
+def test_more_streams_than_allowed(echo: Echo) -> None:
+    with Client(echo) as client:
+        client.wait(SETTINGS)
+        client.send(frame(SETTINGS, ACK, 0))
+        for stream in range(1, 201, 2):
+            client.send(frame(HEADERS, END_HEADERS, stream, call_headers("/echo/Ignore")))
+        client.send(frame(PING, 0, 0, bytes(8)))
+        client.wait(PING, flags=ACK)
+        client.send(frame(HEADERS, END_HEADERS, 201, call_headers("/echo/Ignore")))
+        assert goaway(client.wait_end())[0]
+
+
+def test_a_message_flows_when_it_is_charged(echo: Echo) -> None:
+    """A client that has not said how long its message is may send a window, then it must wait."""
+    with Client(echo) as client:
+        client.wait(SETTINGS)
+        client.send(frame(SETTINGS, ACK, 0) + frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Ignore")))
+        client.send(frame(DATA, 0, 1, bytes(16_384)))
+        client.send(frame(DATA, 0, 1, b"x"))
+        client.wait(RST, 1)
+        assert not [found for found in frames_of(client.received) if found[0:3:2] == (WINDOW, 1)]
+
+
+def test_a_connection_may_hold_as_much_as_it_leaves_free() -> None:
+    with Echo(memory_bytes_max=64 * MIB) as echo:
+        with Client(echo) as client:
+            for stream in range(1, 201, 2):
+                client.call("/echo/Hold", message(b"", size=900_000), stream, flags=0)
+            refused = client.trailers(199)
+            assert refused["grpc-status"] == "8"
+            assert refused["grpc-message"].startswith("memory full: this connection holds ")
+            assert (refused["gpkvs-executed"], refused["gpkvs-full"]) == ("no", "memory")
+            ended = [found.stream for found in frames_of(client.received) if found.kind == HEADERS]
+            assert min(ended) > 5
+            # The others go on.
+            client.send(frame(DATA, 0, 1, bytes(16_000)))
+            client.call("/echo/Unary", message(b"little"), 201)
+            client.wait(HEADERS, 201, flags=END_STREAM)
+            assert client.messages(201) == message(b"little")
+        wait_until(lambda: echo.library.clients_bytes() == 0)
+
+
+def test_a_drain_lets_calls_end(echo: Echo) -> None:
+    with Echo() as other, Client(other) as client, Client(other) as idle:
+        client.call("/echo/Hold", message(b"x"))
+        other.wait(lambda: bool(other.opened))
+        idle.wait(SETTINGS)
+        other.library.drain()
+        first = client.wait(GOAWAY)
+        assert int.from_bytes(first.payload[:4], "big") == (1 << 31) - 1
+        # A call that was under way.
+        client.call("/echo/Unary", message(b"y"), 3)
+        client.send(frame(PING, ACK, 0, client.wait(PING).payload))
+        client.wait(HEADERS, 3, flags=END_STREAM)
+        assert client.messages(3) == message(b"y")
+        (held,) = [call for call, opened in other.opened.items() if opened.path == "/echo/Hold"]
+        other.library.respond(held, b"z")
+        other.library.finish(held, 0, "", [])
+        frames = client.wait_end()
+        assert client.messages(1) == message(b"z")
+        last = [found for found in frames if found.kind == GOAWAY][-1]
+        assert int.from_bytes(last.payload[:4], "big") == 3
+        idle.send(frame(PING, ACK, 0, idle.wait(PING).payload))
+        idle.wait_end()
+
+
+def test_clients_that_stand_still() -> None:
+    """After 10 s: one that has said nothing, one whose headers have no end, and a message that does not go on."""
+    with Echo(receive_seconds_max=60.0) as echo:
+        began = time.monotonic()
+        clients = {
+            "silent": Client(echo, b""),
+            "preface": Client(echo, PREFACE),
+            "headers": Client(echo, BEGIN + frame(HEADERS, 0, 1, call_headers("/echo/Unary"))),
+        }
+        with Client(echo) as slow:
+            slow._socket.settimeout(20)
+            slow.call("/echo/Unary", message(b"a part", size=100), flags=0)
+            assert slow.trailers(1)["grpc-message"] == "no byte of the message came for 10 s"
+            slow.call("/echo/Unary", message(b"x"), 3)
+            slow.wait(HEADERS, 3, flags=END_STREAM)
+        for client in clients.values():
+            client._socket.settimeout(20)
+            client.wait_end()
+            client._socket.close()
+        assert 9.9 < time.monotonic() - began < 13

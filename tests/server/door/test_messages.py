@@ -1,0 +1,257 @@
+"""The native door reads and writes messages as Python's protobuf does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from google.protobuf.message import DecodeError, Message
+
+from gpkvs.batch import Op
+from gpkvs.config import Limits
+from gpkvs.errors import GpkvsError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server import codec
+from gpkvs.server.options import options_of
+from gpkvs.server.wire import require_message
+from tests.server.door.probes import BATCH, DELETE, GET, METHODS, SET, Parsed, failed_response, parse, response
+from tests.server.wire import u32, u64
+
+BYTES = Limits(key_bytes_max=9, value_bytes_max=12, request_ops_max=5)
+NUMBERS = Limits(8, 8, 8, 8, request_ops_max=5)
+REQUESTS = {
+    GET: kv_pb2.GetRequest,
+    SET: kv_pb2.SetRequest,
+    DELETE: kv_pb2.DeleteRequest,
+    BATCH: kv_pb2.BatchRequest,
+}
+OPS = {GET: Op.GET, SET: Op.SET, DELETE: Op.DELETE}
+
+
+def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
+    """Return what Python's server makes of a message; None if it refuses it, or if it is not plain."""
+    try:
+        message = REQUESTS[method].FromString(require_message(data))
+        request = decoded(method, message, limits)
+    except (DecodeError, GpkvsError):
+        return None
+    if request.options or max(request.ops) > Op.EXISTS or not message.table.isascii():
+        return None
+    return Parsed(
+        message.id if method == BATCH else 0,
+        request.operations,
+        request.returning,
+        request.with_value,
+        request.key_size,
+        request.value_size,
+        message.table.encode(),
+        request.ops,
+        request.keys,
+        request.key_lengths,
+        request.values,
+        request.value_lengths,
+    )
+
+
+def decoded(method: int, message: Message, limits: Limits) -> codec.Request:
+    """Take a message as `gpkvs.server.service` does."""
+    if isinstance(message, kv_pb2.BatchRequest):
+        for name in ("conditions", "expected", "expiries", "ttls", "request_ops", "numbers"):
+            if getattr(message, name):
+                raise GpkvsError(f"{name}: not plain")
+        return codec.decode(message, limits)
+    names = ("condition", "expected", "expiry_ms", "ttl_ms")
+    asked = {name: getattr(message, name) for name in names if hasattr(message, name)}
+    value = message.value if isinstance(message, kv_pb2.SetRequest) else b""
+    return codec.single(OPS[method], message.key, value, limits, options=options_of(lambda: 0, **asked))
+
+
+# Of each method the fields of messages, by wire type: names and columns, then numbers.
+STRINGS = {GET: (1, 2), SET: (1, 2, 3), DELETE: (1, 2), BATCH: (1, 2, 3, 4, 6, 7, 10, 11, 12, 13, 14)}
+VARINTS = {GET: (), SET: (4, 5, 6, 7), DELETE: (3, 4), BATCH: (9, 15)}
+VARINT, FIXED64, STRING, BEGIN, END, FIXED32 = range(6)
+
+
+def varint(number: int, padding: int = 0) -> bytes:
+    """Encode a number; with padding, in more bytes than it needs."""
+    encoded = bytearray()
+    while number >= 0x80 or padding:
+        encoded.append(number & 0x7F | 0x80)
+        padding -= number < 0x80
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def tag(number: int, kind: int, rng: random.Random) -> bytes:
+    size = 1 if number < 16 else 2
+    return varint(number << 3 | kind, rng.randrange(6 - size) if rng.random() < 0.05 else 0)
+
+
+def field(number: int, value: bytes | int, rng: random.Random) -> bytes:
+    """Encode a field: bytes, or a varint."""
+    padding = rng.randrange(4) if rng.random() < 0.05 else 0
+    if isinstance(value, int):
+        return tag(number, VARINT, rng) + varint(value, padding)
+    return tag(number, STRING, rng) + varint(len(value), padding) + value
+
+
+def foreign_field(known: tuple[int, ...], rng: random.Random, depth: int = 0) -> bytes:
+    """Encode a field that the message does not have: of a strange number, or of a strange type."""
+    number, kind = rng.choice((16, 17, 2047, 19_500)), rng.choice((VARINT, FIXED64, STRING, BEGIN, FIXED32))
+    if known and rng.random() < 0.5:
+        number, kind = rng.choice(known), rng.choice((FIXED64, BEGIN))
+    head = tag(number, kind, rng)
+    if kind == VARINT:
+        return head + varint(rng.getrandbits(rng.randrange(65)))
+    if kind == STRING:
+        return head + varint(5) + rng.randbytes(5)
+    if kind == BEGIN:
+        inside = b"".join(foreign_field((), rng, depth + 1) for _ in range(rng.randrange(3 - min(depth, 2))))
+        return head + inside + tag(number, END, rng)
+    return head + rng.randbytes(8 if kind == FIXED64 else 4)
+
+
+def columns(limits: Limits, rng: random.Random) -> list[bytes]:
+    """Encode the columns of some operations."""
+    count = rng.randrange(1, limits.request_ops_max + 1)
+    ops = bytes(rng.choices((1, 2, 3, 4), k=count))
+    fields = [field(2, ops, rng)]
+    for name, of, low, high in (
+        (3, count, limits.key_bytes_min, limits.key_bytes_max),
+        (6, ops.count(2), limits.value_bytes_min, limits.value_bytes_max),
+    ):
+        is_one = rng.random() < 0.4
+        lengths = [rng.randint(low, high)] * of if is_one else [rng.randint(low, high) for _ in range(of)]
+        fields.append(field(name, rng.randbytes(sum(lengths)), rng))
+        if is_one and of:
+            fields.append(tag(name + 2, FIXED32, rng) + u32(lengths[0]))
+        else:
+            fields.append(field(name + 1, u32(*lengths), rng))
+    return fields
+
+
+def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
+    """Return a message that any protobuf library may read; as a rule it is plain."""
+    fields = []
+    if method == BATCH:
+        fields += columns(limits, rng)
+        fields += [field(9, rng.getrandbits(rng.choice((1, 7, 32, 64))), rng)]
+    else:
+        fields += [field(2, rng.randbytes(rng.randint(limits.key_bytes_min, limits.key_bytes_max)), rng)]
+        if method == SET:
+            fields += [field(3, rng.randbytes(rng.randint(limits.value_bytes_min, limits.value_bytes_max)), rng)]
+    if rng.random() < 0.5:
+        fields += [field(1, rng.choice((b"", b"default", b"no.such")), rng)]
+    rng.shuffle(fields)
+    strings, varints = STRINGS[method], VARINTS[method]
+    if rng.random() < 0.3:  # what comes later wins
+        fields.insert(0, field(rng.choice(strings), rng.choice((b"", b"earlier")), rng))
+    if rng.random() < 0.1:  # or spoils it
+        fields.append(field(rng.choice(strings), rng.randbytes(rng.randrange(20)) if method == BATCH else b"", rng))
+    if varints and rng.random() < 0.1:
+        fields.append(field(rng.choice(varints), rng.choice((0, 0, 1, 2**31, 2**64 - 1)), rng))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        fields.insert(rng.randint(0, len(fields)), foreign_field(strings + varints, rng))
+    return b"".join(fields)
+
+
+def damaged(message: bytes, rng: random.Random) -> bytes:
+    """Change some bytes of a message: few of them mean the same then."""
+    changed = bytearray(message)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randint(0, len(changed))
+        match rng.randrange(4):
+            case 0:
+                del changed[at : at + rng.randint(1, 3)]
+            case 1:
+                changed[at:at] = rng.randbytes(rng.randint(1, 3))
+            case 2:
+                changed[at : at + 1] = rng.choice((b"\x00", b"\x7f", b"\x80", b"\xff", b"\x78", b"\x0b", b"\x0c"))
+            case 3:
+                del changed[at:]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("limits", [BYTES, NUMBERS], ids=["bytes", "u64"])
+def test_what_is_plain_is_read_as_python_reads_it(method: int, limits: Limits) -> None:
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng, plain = random.Random(seed), 0
+    for _ in range(800):
+        message = well_formed(method, limits, rng)
+        expected = oracle(method, message, limits)
+        assert parse(method, message, limits) == (None if message.startswith(b"x") else expected), message.hex()
+        plain += expected is not None
+    assert plain > 400
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_damaged_messages_are_left_to_python_unless_it_reads_the_same(method: int) -> None:
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng, plain = random.Random(seed), 0
+    for _ in range(1500):
+        message = damaged(well_formed(method, BYTES, rng), rng)
+        found = parse(method, message, BYTES)
+        plain += found is not None
+        assert found is None or found == oracle(method, message, BYTES), message.hex()
+    assert plain > 10
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(b"\x12\x01k\x0b\x14", id="the end of another group"),
+        pytest.param(b"\x12\x81\x80\x80\x80\x10k", id="a length of more than 32 bits"),
+        pytest.param(b"\x92\x80\x80\x80\x80\x01\x01k", id="a tag of more than 32 bits"),
+        pytest.param(b"\x12\x01k\x0c", id="the end of no group"),
+        pytest.param(b"\x12\x01k\x0b", id="a group without an end"),
+        pytest.param(b"\x0a\x02\xc3\x28\x12\x01k\x0a\x00", id="a name that is no UTF-8, and then one that is"),
+        pytest.param(b"\x12\x01k\x02\x00", id="field 0"),
+        pytest.param(b"\x12\x01k\x16", id="an unknown type"),
+        pytest.param(b"\x78\x9c\x01\x12\x01k", id="what begins as a compressed one"),
+        pytest.param(b"\x12\x01k\x80" + b"\x80" * 10 + b"\x01", id="a tag without an end"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_messages_that_python_refuses_are_left_to_it(message: bytes) -> None:
+    assert parse(GET, b"\x12\x01k", BYTES) is not None
+    assert oracle(GET, message, BYTES) is None
+    assert parse(GET, message, BYTES) is None
+
+
+# Of each kind one number that protobuf leaves out, small ones, and the largest.
+NUMBERS_TO_SEND = (0, 1, 127, 128, 2**32, 2**64 - 1)
+
+
+@pytest.mark.parametrize("version", NUMBERS_TO_SEND)
+@pytest.mark.parametrize("status", [0, 1])
+def test_responses_to_single_operations_are_pythons_bytes(version: int, status: int) -> None:
+    found, versions = status == 0, u64(version)
+    for value in (b"", b"v", bytes(127), bytes(100_000)):
+        expected = kv_pb2.GetResponse(found=found, value=value, version=version).SerializeToString()
+        assert response(GET, 0, bytes([status]), versions, u32(len(value)), value) == expected
+    status_name = kv_pb2.Status.ValueType(status)
+    stored = kv_pb2.SetResponse(version=version, status=status_name)
+    assert response(SET, 0, bytes([status]), versions) == stored.SerializeToString()
+    deleted = kv_pb2.DeleteResponse(found=found, version=version, status=status_name).SerializeToString()
+    assert response(DELETE, 0, bytes([status]), versions) == deleted
+
+
+@pytest.mark.parametrize("request_id", NUMBERS_TO_SEND)
+@pytest.mark.parametrize("has_versions", [True, False])
+@pytest.mark.parametrize("lengths", [(), (0,), (3, 0, 200), (70_000, 1)])
+def test_responses_to_batches_are_pythons_bytes(request_id: int, has_versions: bool, lengths: tuple[int, ...]) -> None:
+    values = random.Random(1).randbytes(sum(lengths))
+    status = bytes(len(lengths) + 2)
+    versions = u64(*range(len(status))) if has_versions else b""
+    expected = codec.encode(request_id, codec.Response(status, versions, u32(*lengths), values))
+    assert response(BATCH, request_id, status, versions, u32(*lengths), values) == expected.SerializeToString()
+
+
+@pytest.mark.parametrize("request_id", NUMBERS_TO_SEND)
+@pytest.mark.parametrize(("text", "full"), [("", ""), ("the heap is full: \u2014", "heap"), ("x" * 3000, "")])
+def test_failures_in_a_stream_are_pythons_bytes(request_id: int, text: str, full: str) -> None:
+    expected = kv_pb2.BatchResponse(id=request_id, code=8, message=text, full=full)
+    assert failed_response(request_id, 8, text, full) == expected.SerializeToString()

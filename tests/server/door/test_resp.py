@@ -1,0 +1,245 @@
+"""The RESP door beside a real Redis: the same bytes go to both, the same bytes come back."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.server.door.left_batch import Results
+from gpkvs.server.door.library import Library, Refusal, Turn
+from tests.conftest import SMALL
+from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("redis-server"), reason="redis is not installed: apt-get install redis-server"
+)
+
+KEYS = [b"a", b"b", b"key:%d" % 7, b"\x00\xff\r\n", b"long" * 100]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[int]:
+    """Return the port of a Redis of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(200):
+            with suppress(OSError), connect(port):
+                break
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Return the port of a door on an embedded store."""
+    path: Path = tmp_path_factory.mktemp("resp") / "store"
+    with gpkvs.open(path, **SMALL) as store, resp_door(store) as (_, port):
+        yield port
+
+
+@pytest.fixture(autouse=True)
+def _same_contents(redis: int, door: int) -> None:
+    for port in (redis, door):
+        with connect(port) as connection:
+            connection.sendall(command(b"DEL", *KEYS))
+            answers(connection, 1)
+
+
+def random_command(pick: random.Random) -> bytes:
+    """Return a command, in one of its spellings; some are wrong."""
+    keys = pick.choices(KEYS, k=pick.randint(1, 4))
+    value = pick.randbytes(pick.choice([0, 1, 20, 3000]))
+    words = pick.choice(
+        [
+            [b"SET", keys[0], value],
+            [b"SET", keys[0], value],
+            [b"get", keys[0]],
+            [b"Get", keys[0]],
+            [b"DEL", *keys],
+            [b"exists", *keys],
+            [b"PING"],
+            [b"ping", value],
+            [b"GET"],
+            [b"SET", keys[0]],
+            [b"PING", b"1", b"2"],
+            [b"NONSENSE", *keys],
+            [b"nonsense" * 40, b"x" * 200],
+        ]
+    )
+    if pick.random() < 0.2:
+        return pick.choice(
+            [b"PING\r\n", b"get a\n", b"  set b 'x y'\r\n", b'SET "\\x61" "\\n\\"z"\r\n', b"EXISTS a b\r\n"]
+        )
+    nothing = pick.choice([b"", b"", b"", b"\r\n", b"*0\r\n", b"*-1\r\n"])
+    return nothing + command(*words)
+
+
+def test_random_commands_are_answered_as_by_redis(redis: int, door: int) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    pick = random.Random(seed)
+    with connect(redis) as expected, connect(door) as found:
+        for _ in range(60):
+            commands = [random_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+            for connection in (expected, found):
+                connection.sendall(b"".join(commands))
+            assert answers(found, len(commands)) == answers(expected, len(commands)), commands
+
+
+def test_commands_may_be_cut_anywhere_on_two_connections(redis: int, door: int) -> None:
+    texts = [
+        command(b"SET", b"a", b"one\r\n") + command(b"GET", b"a") + b"PING\r\n" + command(b"EXISTS", b"a", b"a"),
+        command(b"SET", b"b", b"two") + b"get b\r\n" + command(b"DEL", b"b", b"b") + command(b"PING", b"$3\r\n"),
+    ]
+    with connect(redis) as expected:
+        expected.sendall(texts[0])
+        wanted = [answers(expected, 4)]
+        expected.sendall(texts[1])
+        wanted.append(answers(expected, 4))
+    with connect(door) as first, connect(door) as second, connect(door) as other:
+        for cut in range(1, max(map(len, texts))):
+            for part in (slice(None, cut), slice(cut, None)):
+                first.sendall(texts[0][part])
+                second.sendall(texts[1][part])
+                other.sendall(b"PING\r\n")  # when this is answered, the door's thread has seen the others
+                assert answers(other, 1) == b"+PONG\r\n"
+            assert [answers(first, 4), answers(second, 4)] == wanted, cut
+
+
+def test_a_pipelined_client_gets_all_answers_in_order(redis: int, door: int) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    pick = random.Random(seed)
+    commands = [
+        command(*pick.choice([[b"SET", key, b"%d" % i], [b"GET", key], [b"DEL", key], [b"PING", b"%d" % i]]))
+        for i, key in enumerate(pick.choices(KEYS, k=5000))
+    ]
+    found = []
+    for port in (redis, door):
+        with connect(port) as connection:
+            sender = threading.Thread(target=connection.sendall, args=(b"".join(commands),))
+            sender.start()
+            found.append(answers(connection, len(commands)))
+            sender.join()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"*x\r\n",
+        b"*2147483648\r\n",
+        b"*01\r\n",
+        b"*1\r\nPING\r\n",
+        b"*1\r\n:4\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$x\r\n",
+        b"*1\r\n$99999999999\r\n",
+        b"*" + b"1" * 70_000,
+        b"*1\r\n$" + b"1" * 70_000,
+        b"x" * 70_000,
+        b"set 'a\r\n",
+        b'get "a"b\r\n',
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_broken_bytes_are_refused_as_by_redis(redis: int, door: int, text: bytes) -> None:
+    found = []
+    for port in (redis, door):
+        with connect(port) as connection:
+            connection.sendall(command(b"PING") + text)
+            found.append(answers(connection, 2))
+            with suppress(ConnectionError):  # it did not read all of it
+                assert connection.recv(1) == b""
+    assert found[0] == found[1]
+
+
+def left_commands(library: Library) -> list[bytes]:
+    """Wait for a batch that is left to Python; return its keys."""
+    while library.turn(1.0) is not Turn.LEFT:
+        pass
+    batch = library.left()
+    ends = np.cumsum(batch.key_lengths)
+    return [batch.keys[end - size : end].tobytes() for end, size in zip(ends, batch.key_lengths, strict=True)]
+
+
+def found_nothing(count: int) -> Results:
+    """Return the results of GETs that find nothing, or of SETs."""
+    return Results(np.zeros(count, np.uint8), None, np.zeros(0, np.uint32), np.zeros(0, np.uint8))
+
+
+def test_no_answer_leaves_before_its_gate_is_durable() -> None:
+    with bare_door() as (library, port), connect(port) as connection:
+        connection.sendall(command(b"SET", b"a", b"1"))
+        assert left_commands(library) == [b"a"]
+        library.left_done(1, found_nothing(1), 5)
+        library.durable(4)
+        connection.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        library.durable(5)
+        assert answers(connection, 1) == b"+OK\r\n"
+
+
+def test_requests_that_were_not_covered_come_again_in_their_order() -> None:
+    with bare_door() as (library, port), connect(port) as connection:
+        connection.sendall(b"".join(command(b"SET", b"%d" % i, b"v") for i in range(5)))
+        left = left_commands(library)
+        while len(left) < 5:  # the first ones were a batch of their own
+            library.left_done(0, found_nothing(0), 0)
+            left = left_commands(library)
+        for first in (0, 2, 4):
+            assert left == [b"%d" % i for i in range(first, 5)]
+            library.left_refused(0, Refusal(8, "no\r\nroom", "heap"))
+            covered = min(2, len(left))
+            library.left_done(covered, found_nothing(covered - 1), 0)
+            left = left_commands(library) if first < 4 else []
+        assert answers(connection, 5) == b"-OOM no  room\r\n+OK\r\n" * 2 + b"-OOM no  room\r\n"
+
+
+def test_what_waits_is_refused_when_the_door_is_shut() -> None:
+    with bare_door() as (library, port), connect(port) as connection:
+        connection.sendall(command(b"SET", b"a", b"1"))
+        left_commands(library)
+        connection.sendall(command(b"SET", b"b", b"1") + b"PING\r\n")
+        library.left_failed(Refusal(13, "broken", is_refusal=False))
+        assert answers(connection, 1) == b"-ERR broken\r\n"
+        library.abandon(Refusal(14, "the server stops"))
+        while library.waiting():
+            library.turn(0.01)
+        assert answers(connection, 2) == b"-ERR the server stops\r\n+PONG\r\n"
+        connection.sendall(command(b"SET", b"b", b"1"))
+        assert answers(connection, 1) == b"-LOADING the server does not serve: try again\r\n"
+
+
+def test_a_client_that_is_gone_leaves_nothing_behind() -> None:
+    with bare_door() as (library, port):
+        with connect(port) as connection:
+            connection.sendall(command(b"SET", b"a", b"1" * 10_000))
+            left_commands(library)
+            assert library.held_bytes("requests") > 10_000
+        time.sleep(0.02)
+        assert library.connections() == 1  # it is there until its request is back
+        library.left_done(1, found_nothing(1), 0)
+        while library.connections():
+            time.sleep(0.001)
+        assert library.clients_bytes() == 0

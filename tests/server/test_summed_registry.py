@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpkvs.server.summed_registry import SummedRegistry
+
+
+class More(Collector):
+    def collect(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily("calls", "Calls", labels=["code"])
+        calls.add_metric(["OK"], 3)
+        calls.add_metric(["LATE"], 1)
+        yield calls
+        yield HistogramMetricFamily("seconds", "Time", buckets=[("1.0", 1), ("+Inf", 2)], sum_value=5)
+
+
+def test_samples_of_two_collectors_are_added() -> None:
+    registry = SummedRegistry()
+    calls = Counter("calls", "Calls", ["code"], registry=registry)
+    seconds = Histogram("seconds", "Time", buckets=(1.0,), registry=registry)
+    calls.labels("OK").inc(2)
+    seconds.observe(0.5)
+    registry.register(More())
+    expected = {'calls_total{code="OK"} 5.0', 'calls_total{code="LATE"} 1.0'}
+    histogram = {
+        'seconds_bucket{le="1.0"} 2.0',
+        'seconds_bucket{le="+Inf"} 3.0',
+        "seconds_count 3.0",
+        "seconds_sum 5.5",
+    }
+
+    def samples(text: bytes) -> list[str]:
+        return [line for line in text.decode().splitlines() if not line.startswith("#") and "_created" not in line]
+
+    assert sorted(samples(generate_latest(registry))) == sorted(expected | histogram)
+    assert generate_latest(registry).count(b"# TYPE calls_total ") == 1
+    assert sorted(samples(generate_latest(registry.restricted_registry(["calls_total"])))) == sorted(expected)
