@@ -138,14 +138,6 @@ MUTANTS = (
         (_DISKFAIL,),
     ),
     Mutant(
-        "native-commit-forgets-a-mark",
-        "gpkvs/kernels/write_set.hpp",
-        "for (u64 i = first; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);",
-        "for (u64 i = first + 1; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);",
-        "a checkpoint leaves out a page, and the journal forgets what it had",
-        (_DISKFAIL,),
-    ),
-    Mutant(
         "native-entries-of-tables-overlap",
         _COMMIT_JOURNAL,
         "        entries += run_words(w.slots, w.entry_bytes);\n",
