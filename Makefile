@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz sanitize coverage check proto clean undo wheel
+.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -86,6 +86,15 @@ mutants: install-test  ## put mistakes into copies of the code: a test must see 
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+# The native door's HTTP/2, under sanitizers.
+build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
+		-o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
+
+fuzz-frames: build/sanitize/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
+	$< $(SECONDS) $(or $(SEED),$(shell date +%s))
+
 check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -115,13 +124,35 @@ build/plain/_kernels.so: $(KERNELS)
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
 	tests/engine/test_native_planner.py tests/engine/test_model.py
 
-sanitize: install-test build/sanitize/_kernels.so  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
 		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo tests/engine/test_model.py tests/engine/test_u64.py \
 		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400 \
 		&& $(BIN)/gpkvs bitflip --commit journal --bits 500 --bursts 500 --every 400
+
+# The door with a toy engine (tests/server/door/door_threads.cpp), as sanitizers want it.
+DOOR_PROGRAM := $(wildcard door/*.cpp) tests/server/door/door_threads.cpp
+SANITIZERS_thread := thread
+SANITIZERS_address := address,undefined -fno-sanitize-recover=all
+
+define door_under
+build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
+	@mkdir -p $$(@D)
+	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIE -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
+
+build/sanitize/$(1)/door_threads: $(DOOR_PROGRAM:%.cpp=build/sanitize/$(1)/%.o)
+	$$(CXX) -pthread -fsanitize=$$(SANITIZERS_$(1)) -o $$@ $$^ -lnghttp2 -lssl -lcrypto
+endef
+$(eval $(call door_under,thread))
+$(eval $(call door_under,address))
+
+sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads  ## the native door under ThreadSanitizer and AddressSanitizer
+	build/sanitize/thread/door_threads clients
+	build/sanitize/address/door_threads clients
+	build/sanitize/address/door_threads queue
+	build/sanitize/address/door_threads parser
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)

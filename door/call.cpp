@@ -5,14 +5,14 @@
 
 #include "grpc_text.hpp"
 #include "http2.hpp"
+#include "loop.hpp"
 #include "output.hpp"
 
 namespace door {
 
 namespace {
 
-// A client that has begun a message must go on with it.
-constexpr u64 STALL_NS = 10ull * 1000 * 1000 * 1000;
+constexpr int CODE_CANCELLED = 1;
 
 std::string seconds_text(double seconds) {
     char text[32];
@@ -33,10 +33,15 @@ Call::Call(Http2& connection, int32_t stream)
 
 Call::~Call() {
     drop_input();
-    if (is_admitted_) connection.account.give(CALLS, CALL_BYTES);
+    connection.account.give(CALLS, charged_bytes_);
 }
 
-bool Call::admit() { return is_admitted_ = connection.account.admit(CALLS, CALL_BYTES); }
+bool Call::admit() {
+    const u64 bytes = CALL_BYTES + path.size() + metadata.size();
+    if (!connection.account.admit(CALLS, bytes)) return false;
+    charged_bytes_ = bytes;
+    return true;
+}
 
 ConnectionAccount& Call::account() { return connection.account; }
 
@@ -45,6 +50,7 @@ Connection& Call::responds_over() { return connection; }
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;
+    progress_ns_ = connection.now();
     if (is_delivering_) return;
     if (!unread_.empty() || ends_) deliver(nullptr, 0);
     open_window();
@@ -65,6 +71,7 @@ void Call::respond(Message&& response) {
 void Call::finish(const Status& status) {
     if (is_finished_) return;
     is_finished_ = true;
+    count_end(status.code);
     handler_ = nullptr;
     drop_input();
     code_ = status.code;
@@ -74,14 +81,28 @@ void Call::finish(const Status& status) {
     else connection.submit_only_trailers(*this);
 }
 
+void Call::count_in(MethodStats& stats) {
+    stats_ = &stats;
+    is_counted_ = true;
+    stats.started.add();
+}
+
+void Call::count_end(int code) {
+    MethodStats* const stats = std::exchange(stats_, nullptr);
+    if (!stats) return;
+    stats->handled[(u64)code < CODES ? code : 2].add();
+    stats->ns.observe(now_ns() - begun_ns_);
+}
+
 void Call::forward(Message&& first) {
     handler_ = nullptr;
+    stats_ = nullptr;
     connection.forward(*this, std::move(first));
 }
 
 void Call::receive(const u8* data, u64 size) {
-    progress_ns_ = connection.now();
     if (!handler_) return;
+    progress_ns_ = connection.now();
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
     open_window();
@@ -94,7 +115,8 @@ void Call::half_close() {
 
 void Call::tick(u64 now_ns) {
     if (now_ns >= deadline_ns) {
-        if (is_finished_) connection.reset(*this);
+        deadline_ns = NEVER;
+        if (is_finished_) drop_responses();
         else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
     } else if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
@@ -102,7 +124,7 @@ void Call::tick(u64 now_ns) {
                     "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                         " s (--receive-seconds-max)",
                     NOT_EXECUTED});
-        } else if (prefix_have_ && now_ns > progress_ns_ + STALL_NS) {
+        } else if (prefix_have_ && now_ns > progress_ns_ + connection.patience().message_ns) {
             refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }
@@ -113,12 +135,16 @@ void Call::look_at_caller() {
 }
 
 void Call::refuse(const Status& status) {
+    if (status.trailers == MEMORY_FULL) connection.thread.stats.refused[STATS_MEMORY_FULL].add();
+    else if (status.code == UNIMPLEMENTED) connection.thread.stats.refused[STATS_UNSUPPORTED].add();
+    else if (status.trailers == NOT_EXECUTED) connection.thread.stats.refused[STATS_SLOW].add();
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
 }
 
 void Call::close() {
     is_finished_ = true;
+    count_end(CODE_CANCELLED);
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
 }
 
@@ -168,7 +194,6 @@ void Call::deliver(const u8* data, u64 size) {
         told_half_closed_ = true;
         handler_->half_closed();
     }
-    open_window();
 }
 
 // Takes bytes of one message; when it is whole, the handler gets it.
@@ -233,6 +258,13 @@ void Call::drop_input() {
     connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
     std::string().swap(unread_);
     message_ = Message();
+}
+
+// The client did not take them in time.
+void Call::drop_responses() {
+    connection.reset(*this);
+    responses_.clear();
+    unsent_bytes_ = sent_ = 0;
 }
 
 void Call::wake() {

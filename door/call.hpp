@@ -7,6 +7,7 @@
 
 #include "access.hpp"
 #include "message.hpp"
+#include "stats.hpp"
 
 namespace door {
 
@@ -107,6 +108,9 @@ class Call final : public Responder {
     void respond(Message&& response) override;
     // Ends the call when its responses are sent. The handler hears nothing of it any more.
     void finish(const Status& status) override;
+    // Counts the call as one of this method. Python does that if the call is forwarded, but for its start.
+    void count_in(MethodStats& stats);
+    bool is_counted() const { return is_counted_; }
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.
@@ -153,12 +157,15 @@ class Call final : public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
-    void tell_half_closed();
     void keep_unread(const u8* data, u64 size);
     void drop_input();
+    void drop_responses();
+    void count_end(int code);
     void wake();
 
     Handler* handler_ = nullptr;
+    MethodStats* stats_ = nullptr;  // null: Python counts its end, or it has ended
+    bool is_counted_ = false;
 
     // The message that comes, and what came before anybody asked for it.
     std::string unread_;
@@ -167,7 +174,7 @@ class Call final : public Responder {
     u64 prefix_have_ = 0;
     Message message_;
     u64 message_have_ = 0;
-    bool is_admitted_ = false;
+    u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
 

@@ -57,6 +57,7 @@ enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, E
 typedef struct DoorEvent {
     uint64_t call;  // a number that no other call ever has
     uint32_t kind;
+    uint32_t is_counted;  // of OPEN: the door has counted its start
     // Of OPEN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
     uint64_t connection;
     uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
@@ -69,6 +70,24 @@ typedef struct DoorEvent {
     const uint8_t* data;
     uint64_t bytes;
 } DoorEvent;
+
+// What the door has counted since its start; the buckets of histograms are those of server/exporter.py and one for all above.
+typedef struct DoorHistogram {
+    uint64_t counts[17];  // the first ones count
+    uint64_t sum;
+} DoorHistogram;
+typedef struct DoorMethodStats {
+    uint64_t started;
+    uint64_t handled[17];  // by gRPC's code
+    DoorHistogram ns;
+} DoorMethodStats;
+typedef struct DoorStats {
+    DoorMethodStats methods[4];  // Get, Set, Delete, Batch; those that were forwarded are counted as started only
+    uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
+    uint64_t cancelled, expired;
+    uint64_t operations[5][3];  // by Op and Status of gpkvs/batch.py
+    DoorHistogram batch_operations, batch_requests, batch_ns;
+} DoorStats;
 
 // Null where there is no memory, or the system gives no more threads or files.
 DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
@@ -88,6 +107,7 @@ DOOR_EXPORT uint64_t gpkvs_door_waiting(Door* door);
 DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
 // The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
 DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
+DOOR_EXPORT void gpkvs_door_stats(Door* door, DoorStats* stats);  // any thread
 // No new connections; those that are there end when their clients have their answers. Any thread.
 DOOR_EXPORT void gpkvs_door_drain(Door* door);
 DOOR_EXPORT uint64_t gpkvs_door_connections(Door* door);

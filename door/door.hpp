@@ -11,6 +11,7 @@
 #include "gates.hpp"
 #include "listener.hpp"
 #include "loop.hpp"
+#include "patience.hpp"
 #include "published.hpp"
 #include "queue.hpp"
 #include "service.hpp"
@@ -35,6 +36,7 @@ struct Door {
     void stop();
 
     const DoorConfig config;
+    door::Patience patience;
     door::Account account;
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;  // null: Python serves all calls

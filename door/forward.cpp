@@ -59,7 +59,7 @@ void Forwarded::ask() {
 }
 
 Event::Event(Account& account, u64 id, const Call& call)
-    : account_(account), call_(id), kind_(EVENT_OPEN), connection_(call.connection.id), deadline_ns_(call.deadline_ns),
+    : account_(account), call_(id), kind_(EVENT_OPEN), is_counted_(call.is_counted()), connection_(call.connection.id), deadline_ns_(call.deadline_ns),
       caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(call.connection.peer), metadata_(call.metadata) {
     for (const std::string& name : call.connection.transport->names()) names_ += name + '\n';
     charged_bytes_ = opening_bytes(call);
@@ -82,7 +82,7 @@ u64 Event::opening_bytes(const Call& call) {
 }
 
 DoorEvent Event::view() const {
-    return {call_, kind_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
+    return {call_, kind_, is_counted_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
             names_.c_str(), message_, message_bytes_};
 }
 

@@ -34,6 +34,7 @@ class Event {
     Account& account_;
     const u64 call_;
     const DoorEventKind kind_;
+    bool is_counted_ = false;
     u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
     std::string path_, peer_, metadata_, names_;
     u8* message_ = nullptr;

@@ -9,8 +9,6 @@ namespace door {
 
 namespace {
 
-constexpr u64 SECOND_NS = 1000 * 1000 * 1000;
-
 constexpr u32 STREAMS_MAX = 100;
 constexpr u32 HEADERS_BYTES_MAX = 16 << 10;
 // A client may not know of that; beyond this much it means harm.
@@ -20,18 +18,12 @@ constexpr u64 HEADER_BYTES = 32;  // HTTP/2 counts so many for each beside its t
 // The windows of streams bound what a client may send.
 constexpr i32 CONNECTION_WINDOW_BYTES = 16 << 20;
 
-constexpr u64 PREFACE_NS = 10 * SECOND_NS;
-constexpr u64 HEADERS_NS = 10 * SECOND_NS;
-constexpr u64 KEEPALIVE_NS = 60 * SECOND_NS, KEEPALIVE_ANSWER_NS = 20 * SECOND_NS;
-constexpr u64 LAST_WORD_NS = 2 * SECOND_NS;
-constexpr u64 DRAIN_PING_NS = 5 * SECOND_NS;
-
 // Pings of a client that were not more apart, though nothing was sent to it meanwhile; after so many the next one is too many.
-constexpr u64 PING_NS = 10 * SECOND_NS;
+constexpr u64 PING_NS = 10ull * 1000 * 1000 * 1000;
 constexpr u32 PING_STRIKES_MAX = 2;
 
 // Calls that clients give up: so many at once, and so many a second.
-constexpr u64 RESETS_MAX = 1000, RESETS_PER_SECOND = 100;
+constexpr u64 RESETS_MAX = 1000, RESETS_PER_SECOND = 1000;
 // Frames that bring no call and no message, beyond those that come with calls and messages.
 constexpr u64 FRAMES_MAX = 10 * 1000, FRAMES_PER_SECOND = 1000;
 constexpr u64 FRAMES_PER_CALL = 16, FRAMES_PER_DATA = 8, SETTINGS_FRAMES = 16;
@@ -104,6 +96,7 @@ struct Http2::Callbacks {
         Http2& http2 = of(user);
         return guarded([&] {
             http2.headers_since_ns_ = http2.now();
+            http2.opening_ = {};
             if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) http2.begin_call(frame->hd.stream_id);
         });
     }
@@ -182,6 +175,8 @@ struct Http2::Callbacks {
             if (nghttp2_option_new(&options)) throw std::bad_alloc();
             // A message flows when it is charged.
             nghttp2_option_set_no_auto_window_update(options, 1);
+            // Such as a header "Bearer " without a token: Python says what is wrong with it.
+            nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
             // Ours counts the resets that cost something.
             nghttp2_option_set_stream_reset_rate_limit(options, NEVER, NEVER);
             return options;
@@ -246,23 +241,23 @@ bool Http2::fill(Output& output) {
 
 void Http2::tick(u64 now_ns) {
     if (is_calmed_) {
-        if (now_ns > calmed_ns_ + LAST_WORD_NS) close();
+        if (now_ns > calmed_ns_ + patience().calm_ns) close();
         return;
     }
-    if (!has_settings_ && now_ns > begun_ns_ + PREFACE_NS) return close();
-    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + HEADERS_NS) return close();
+    if (!has_settings_ && now_ns > begun_ns_ + patience().preface_ns) return close();
+    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + patience().headers_ns) return close();
     for (Call *call = calls_, *next; call; call = next) {
         next = call->next;
         call->tick(now_ns);
     }
     if (keepalive_ns_ != NEVER) {
-        if (now_ns > keepalive_ns_ + KEEPALIVE_ANSWER_NS) return close();
-    } else if (now_ns > heard_ns_ + KEEPALIVE_NS) {
+        if (now_ns > keepalive_ns_ + patience().keepalive_answer_ns) return close();
+    } else if (now_ns > heard_ns_ + patience().keepalive_ns) {
         keepalive_ns_ = now_ns;
         require(nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr));
         want_fill();
     }
-    if (drain_ == NOTICED && now_ns > drain_ns_ + DRAIN_PING_NS) end_drain();
+    if (drain_ == NOTICED && now_ns > drain_ns_ + patience().drain_ns) end_drain();
 }
 
 void Http2::drain() {
@@ -293,6 +288,8 @@ void Http2::closed() {
 u64 Http2::now() const { return thread.now(); }
 
 const DoorConfig& Http2::config() const { return thread.door.config; }
+
+const Patience& Http2::patience() const { return thread.door.patience; }
 
 void Http2::open_window(Call& call, u64 bytes) {
     const i32 open = nghttp2_session_get_stream_local_window_size(session_, call.stream);
@@ -356,20 +353,20 @@ void Http2::begin_call(int32_t stream) {
     call->next = calls_;
     if (calls_) calls_->previous = call.get();
     calls_ = call.release();
-    opening_ = {};
 }
 
 void Http2::take_header(Call& call, std::string_view name, std::string_view value) {
     if (name == ":method") opening_.is_post = value == "POST";
     else if (name == ":path") call.path = value;
     else if (name == "content-type") opening_.is_grpc = is_grpc(value);
-    else if (name == "grpc-timeout" && timeout_ns(value) != NEVER) call.deadline_ns = now() + timeout_ns(value);
+    else if (name == "grpc-timeout" && timeout_ns(value) != NEVER) opening_.deadline_ns = now() + timeout_ns(value);
     if (name.front() == ':' || is_of_transport(name)) return;
     call.metadata.append(name).append(": ").append(value) += '\n';
 }
 
 void Http2::headers_end(Call& call) {
     frames_.give(FRAMES_PER_CALL);
+    call.deadline_ns = opening_.deadline_ns;
     if (opening_.bytes > HEADERS_BYTES_MAX) {
         call.refuse({RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit (" + std::to_string(opening_.bytes) +
                                              " vs. " + std::to_string(HEADERS_BYTES_MAX) + ")"});

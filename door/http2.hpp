@@ -5,6 +5,7 @@
 #include "call.hpp"
 #include "connection.hpp"
 #include "door.h"
+#include "patience.hpp"
 #include "service.hpp"
 #include "session_memory.hpp"
 #include "token_bucket.hpp"
@@ -29,6 +30,7 @@ class Http2 final : public Connection {
 
     u64 now() const;
     const DoorConfig& config() const;
+    const Patience& patience() const;
     // The call's client may send so many bytes more, if it may not already.
     void open_window(Call& call, u64 bytes);
     // How many it may.
@@ -69,6 +71,7 @@ class Http2 final : public Connection {
     // The headers of a call that come; those of two never mix.
     struct Opening {
         u64 bytes = 0;  // as HTTP/2 counts them
+        u64 deadline_ns = NEVER;
         bool is_post = false, is_grpc = false;
     } opening_;
 

@@ -90,6 +90,7 @@ Handler* KvService::open(Call& call) {
     if (!method || !knows_caller(call)) return nullptr;
     Handler* const handler = new UnaryCall(call, *method);
     call.set_handler(handler);
+    call.count_in(call.connection.thread.stats.methods[(int)*method]);
     call.expect_one();
     call.ask();
     return handler;

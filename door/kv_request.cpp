@@ -36,10 +36,6 @@ bool may(const Call& call, u32 table, const Request& request) {
     return call.caller->may(table, needed);
 }
 
-Refusal no_room(const ConnectionAccount& account, u64 bytes) {
-    return {RESOURCE_EXHAUSTED, memory_text(account, bytes), "memory", true};
-}
-
 }  // namespace
 
 KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
@@ -63,9 +59,10 @@ bool KvRequest::take(Call& call, Method method, Message& message) {
 
 std::optional<Refusal> KvRequest::lend() {
     const u64 planned_bytes = response_bytes();
-    if (!account_.admit(ANSWERS, planned_bytes)) return no_room(account_, planned_bytes);
+    if (!account_.admit(ANSWERS, planned_bytes)) return no_room(planned_bytes);
     planned_bytes_ = planned_bytes;
     if (connection->submit(this)) return std::nullopt;
+    connection->thread.stats.refused[STATS_QUEUE_FULL].add();
     const u64 most = connection->thread.door.config.queue_requests_max;
     return Refusal{RESOURCE_EXHAUSTED, queue_text(most), "queue", true};
 }
@@ -75,11 +72,16 @@ std::optional<Refusal> KvRequest::why_not_done() const {
         case DONE: break;
         case CANCELLED: break;  // nobody asks
         case EXPIRED: return Refusal{DEADLINE_EXCEEDED, expired_text(), "", true};
-        case NO_ROOM: return no_room(account_, 0);
+        case NO_ROOM: return no_room(0);
         case REFUSED: return *refusal;
         case GONE: return Refusal{NOT_FOUND, "table: there is no table '" + name_of(said_) + "'", "", true};
     }
     return std::nullopt;
+}
+
+Refusal KvRequest::no_room(u64 bytes) const {
+    connection->thread.stats.refused[STATS_MEMORY_FULL].add();
+    return {RESOURCE_EXHAUSTED, memory_text(account_, bytes), "memory", true};
 }
 
 Message KvRequest::make_response() const {

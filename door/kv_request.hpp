@@ -38,6 +38,8 @@ class KvRequest : public Request {
     u64 response_bytes(u64 mean_value_bytes) const;
 
   private:
+    Refusal no_room(u64 bytes) const;
+
     ConnectionAccount& account_;
     Method method_ = Method::BATCH;
     Said said_;

@@ -9,6 +9,7 @@
 #include "connection.hpp"
 #include "mailbox.hpp"
 #include "published.hpp"
+#include "stats.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
 #include "watched.hpp"
@@ -41,6 +42,7 @@ class Thread {
     // This thread only.
 
     Callers callers;
+    ThreadStats stats;  // others read it
     // The time at which this round began.
     u64 now() const { return now_; }
     const Tables& tables() { return *tables_.now(); }

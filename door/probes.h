@@ -40,6 +40,9 @@ DOOR_EXPORT uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* 
 // line after each block, and a zero. False: they are damaged, or there is no room for them.
 DOOR_EXPORT bool gpkvs_door_headers(const DoorBytes* blocks, uint64_t n, char* to, uint64_t room);
 
+// The door waits so many times shorter for clients than it does for those of a server.
+DOOR_EXPORT void gpkvs_door_hurry(Door* door, uint64_t times);
+
 #ifdef __cplusplus
 }
 #endif

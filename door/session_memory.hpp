@@ -15,7 +15,7 @@ class SessionMemory {
     SessionMemory(const SessionMemory&) = delete;
     ~SessionMemory() { account_.give(CALLS, charged_); }
 
-    // nghttp2 copies it. Its allocations fail where the connection may not hold them.
+    // nghttp2 copies it. An allocation that fails ends the connection.
     nghttp2_mem hooks() {
         return {this, [](size_t size, void* memory) { return ((SessionMemory*)memory)->make(size); },
                 [](void* bytes, void* memory) { ((SessionMemory*)memory)->drop(bytes); },
@@ -24,18 +24,20 @@ class SessionMemory {
     }
 
   private:
+    // 100 streams with their headers take a fifth of it. A connection that may not hold more can still refuse calls.
+    static constexpr u64 BYTES_MAX = 512 << 10;
     // Charged in steps: a session allocates and frees several times a call.
     static constexpr u64 STEP_BYTES = 16 << 10;
     // Before each block stands its size, in as many bytes as keep the block aligned.
     static constexpr u64 HEAD_BYTES = 16;
 
-    bool admit(u64 bytes) {
-        if (used_ + bytes > charged_) {
-            const u64 more = used_ + bytes - charged_ + STEP_BYTES;
-            if (!account_.admit(CALLS, more)) return false;
-            charged_ += more;
-        }
+    bool take(u64 bytes) {
+        if (used_ + bytes > BYTES_MAX) return false;
         used_ += bytes;
+        if (used_ > charged_) {
+            account_.charge(CALLS, used_ - charged_ + STEP_BYTES);
+            charged_ = used_ + STEP_BYTES;
+        }
         return true;
     }
 
@@ -50,7 +52,7 @@ class SessionMemory {
 
     void* make(u64 size) {
         const u64 whole = size + HEAD_BYTES;
-        if (whole < size || !admit(whole)) return nullptr;
+        if (whole < size || !take(whole)) return nullptr;
         u8* block = (u8*)malloc(whole);
         if (!block) {
             give(whole);

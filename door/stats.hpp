@@ -55,4 +55,24 @@ struct EngineStats {
     Nanoseconds batch_ns{NANOSECONDS_BOUNDS};
 };
 
+constexpr u64 CODES = 17;  // of gRPC
+
+// Of one method, in one thread of connections: the calls that no handler of Python's has seen end.
+struct MethodStats {
+    Counter started;  // also those that were forwarded later
+    Counter handled[CODES];
+    Nanoseconds ns{NANOSECONDS_BOUNDS};
+};
+
+enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_BATCH, STATS_METHODS };
+
+// Why the door itself refused a request, before it was executed.
+enum StatsRefusal { STATS_MEMORY_FULL, STATS_QUEUE_FULL, STATS_UNSUPPORTED, STATS_SLOW, STATS_REFUSALS };
+
+// Of one thread of connections.
+struct ThreadStats {
+    MethodStats methods[STATS_METHODS];
+    Counter refused[STATS_REFUSALS];
+};
+
 }  // namespace door

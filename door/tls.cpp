@@ -19,6 +19,9 @@ namespace {
 // sends the longest first message that there may be.
 const u64 HELD_BYTES = 48 << 10, SHAKING_BYTES = 256 << 10;
 
+// So much is read of what a client has sent whose handshake failed.
+const u64 INPUT_DROPPED_MAX = 64 << 10;
+
 // A real chain takes 2 to 8 KiB. Whatever a client shows is kept as long as its connection.
 const long CLIENT_CHAIN_BYTES_MAX = 32 << 10;
 
@@ -208,13 +211,23 @@ bool TlsTransport::shake_hands() try {
     wants_write_ = false;
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_);
-    if (result != 1) return outcome(result), false;
+    if (result != 1) {
+        if (outcome(result) < 0) drop_input();
+        return false;
+    }
     if (X509* certificate = SSL_get0_peer_certificate(ssl_)) names_ = names_of(certificate);
     state_ = READY;
     return true;
 } catch (const std::bad_alloc&) {
     state_ = OVER;
     return false;
+}
+
+// Bytes that nobody has read when a socket is closed would keep the client from reading why.
+void TlsTransport::drop_input() {
+    u8 dropped[4096];
+    for (u64 bytes = 0; bytes < INPUT_DROPPED_MAX; bytes += sizeof dropped)
+        if (recv(file(), dropped, sizeof dropped, MSG_DONTWAIT) <= 0) return;
 }
 
 u64 TlsTransport::held_bytes() const { return state_ == SHAKING ? SHAKING_BYTES : HELD_BYTES; }

@@ -49,6 +49,7 @@ class TlsTransport : public Transport {
     enum State { SHAKING, READY, OVER };
 
     bool shake_hands();
+    void drop_input();
     long outcome(int result);
 
     SSL* const ssl_;

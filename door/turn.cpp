@@ -111,6 +111,7 @@ Verdict Turn::judge(Request* request, u64 now) {
     requests_++;
     (first_ ? last_->next : first_) = request;
     last_ = request;
+    request->next = nullptr;
     return Verdict::TAKEN;
 }
 

@@ -32,7 +32,7 @@ from gpkvs.server.summed_registry import SummedRegistry
 from gpkvs.server.tls import Tls
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
+OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576
 
 
 class Metrics:
@@ -55,10 +55,10 @@ class Metrics:
             for status in Status
         }
         self._batch_ops = Histogram(
-            "gpkvs_batch_operations", "Operations in a transaction", buckets=_OPERATIONS, registry=self.registry
+            "gpkvs_batch_operations", "Operations in a transaction", buckets=OPERATIONS, registry=self.registry
         )
         self._batch_requests = Histogram(
-            "gpkvs_batch_requests", "Requests in a transaction", buckets=_OPERATIONS, registry=self.registry
+            "gpkvs_batch_requests", "Requests in a transaction", buckets=OPERATIONS, registry=self.registry
         )
         self._batch_seconds = Histogram(
             "gpkvs_batch_seconds",

@@ -103,7 +103,8 @@ class _Call:
         self._series, self._context = series, context
 
     def __enter__(self) -> None:
-        self._series.started.inc()
+        if not getattr(self._context, "is_counted", False):  # by a door that handed it on
+            self._series.started.inc()
         self._began = time.perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:

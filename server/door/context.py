@@ -31,6 +31,8 @@ class Opened(NamedTuple):
         The names in its client's certificate.
     caller
         Whom the door takes its caller for; 0 if it does not know.
+    is_counted
+        Whether the door has counted the call as started.
     """
 
     id: int
@@ -41,6 +43,7 @@ class Opened(NamedTuple):
     deadline: float | None
     certificate: tuple[str, ...]
     caller: int = 0
+    is_counted: bool = False
 
 
 class Wire(Protocol):
@@ -121,6 +124,11 @@ class Context:
     def connection(self) -> int:
         """The id of the connection; gRPC's own contexts have none."""
         return self._opened.connection
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the call's start is counted; gRPC's own contexts do not say."""
+        return self._opened.is_counted
 
     def invocation_metadata(self) -> Metadata:
         """Return the headers."""

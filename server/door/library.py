@@ -117,10 +117,38 @@ class _Refusal(ctypes.Structure):
     _fields_ = [("code", c_int), ("text", c_char_p), ("full", c_char_p), ("is_refusal", c_bool)]
 
 
+class Histogram(ctypes.Structure):
+    """``struct DoorHistogram``."""
+
+    _fields_ = [("counts", c_uint64 * 17), ("sum", c_uint64)]
+
+
+class MethodStats(ctypes.Structure):
+    """``struct DoorMethodStats``."""
+
+    _fields_ = [("started", c_uint64), ("handled", c_uint64 * 17), ("ns", Histogram)]
+
+
+class Stats(ctypes.Structure):
+    """``struct DoorStats``: what the door has counted since its start."""
+
+    _fields_ = [
+        ("methods", MethodStats * 4),
+        ("refused", c_uint64 * 4),
+        ("cancelled", c_uint64),
+        ("expired", c_uint64),
+        ("operations", c_uint64 * 3 * 5),
+        ("batch_operations", Histogram),
+        ("batch_requests", Histogram),
+        ("batch_ns", Histogram),
+    ]
+
+
 class _Event(ctypes.Structure):
     _fields_ = [
         ("call", c_uint64),
         ("kind", c_uint32),
+        ("is_counted", c_uint32),
         ("connection", c_uint64),
         ("deadline_ns", c_uint64),
         ("caller", c_uint64),
@@ -151,6 +179,7 @@ _QUICK: _Functions = {
     "held": (c_uint64, [c_int]),
     "waiting": (c_uint64, []),
     "requests": (c_uint64, []),
+    "stats": (None, [ctypes.POINTER(Stats)]),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "interrupt": (None, []),
@@ -304,6 +333,12 @@ class Library:
         """Return how many requests are not answered."""
         return int(self._call["requests"](self._door))
 
+    def stats(self) -> Stats:
+        """Return what the door has counted."""
+        stats = Stats()
+        self._call["stats"](self._door, ctypes.byref(stats))
+        return stats
+
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""
         return int(self._call["held"](self._door, KINDS.index(kind)))
@@ -406,6 +441,7 @@ def _event_of(event: _Event) -> Event:
             deadline=None if event.deadline_ns == _NEVER else event.deadline_ns / 1e9,
             certificate=tuple(_text(event.names).split("\n")[:-1]),
             caller=event.caller,
+            is_counted=bool(event.is_counted),
         )
     message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
     return Event(kind, event.call, opened, message)

@@ -26,6 +26,7 @@ from gpkvs.server.door.library import Event, EventKind, Library, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
+from gpkvs.server.door.stats import DoorStats
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
@@ -72,6 +73,8 @@ class NativeDoor:
         if tls:
             tls.give(self._take_tls)
         self._metrics = metrics
+        self._stats = DoorStats(self._library.stats)
+        metrics.registry.register(self._stats)
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives()
         self.engine_thread = EngineThread(self._library.interrupt)
@@ -174,9 +177,9 @@ class NativeDoor:
         if self._tls:
             self._tls.give(lambda _: None)
         self._loop.remove_reader(self._library.events_file())
+        self._metrics.registry.unregister(self._stats)
         self.engine_thread.shutdown()
-        self._flush_thread.shutdown()
-        self._library.delete()
+        self._flush_thread.shutdown()  # the door itself stays: a scrape may still read what it has counted
 
     def _set_tables(self, store: Store) -> None:
         tables = list(store.open_tables())

@@ -428,22 +428,43 @@ def test_a_drain_lets_calls_end(echo: Echo) -> None:
 
 
 def test_clients_that_stand_still() -> None:
-    """After 10 s: one that has said nothing, one whose headers have no end, and a message that does not go on."""
+    """The door waits 10 s for one that says nothing, for headers without an end, and for the rest of a message."""
     with Echo(receive_seconds_max=60.0) as echo:
+        probes.hurry(echo.library._door, 10)
         began = time.monotonic()
-        clients = {
-            "silent": Client(echo, b""),
-            "preface": Client(echo, PREFACE),
-            "headers": Client(echo, BEGIN + frame(HEADERS, 0, 1, call_headers("/echo/Unary"))),
-        }
+        silent = [
+            Client(echo, begin) for begin in (b"", PREFACE, BEGIN + frame(HEADERS, 0, 1, call_headers("/echo/Unary")))
+        ]
         with Client(echo) as slow:
-            slow._socket.settimeout(20)
             slow.call("/echo/Unary", message(b"a part", size=100), flags=0)
             assert slow.trailers(1)["grpc-message"] == "no byte of the message came for 10 s"
             slow.call("/echo/Unary", message(b"x"), 3)
             slow.wait(HEADERS, 3, flags=END_STREAM)
-        for client in clients.values():
-            client._socket.settimeout(20)
-            client.wait_end()
-            client._socket.close()
-        assert 9.9 < time.monotonic() - began < 13
+        for client in silent:
+            with client:
+                client.wait_end()
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_a_message_that_is_late_for_its_call(echo: Echo) -> None:
+    """A stream may take as long as it likes between its messages."""
+    with Client(echo) as client:
+        client.send(frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Stream")))
+        for part in (b"\0", b"\0\0\0", b"\1x"):
+            time.sleep(0.3)
+            client.send(frame(DATA, 0, 1, part))
+        client.wait(DATA, 1)
+
+
+def test_a_client_that_is_silent_is_asked_whether_it_is_there() -> None:
+    with Echo() as echo:
+        probes.hurry(echo.library._door, 100)
+        began = time.monotonic()
+        with Client(echo) as there, Client(echo) as gone:
+            for _ in range(3):
+                there.send(frame(PING, ACK, 0, there.wait(PING).payload))
+                there.received = b""
+            assert PING in {found.kind for found in gone.wait_end()}
+            assert 0.7 < time.monotonic() - began < 8
+            there.call("/echo/Unary", message(b"x"))
+            there.wait(HEADERS, 1, flags=END_STREAM)

@@ -1,0 +1,42 @@
+// What Python reads of the door's counters.
+#include "stats.hpp"
+
+#include "door.hpp"
+
+namespace door {
+
+namespace {
+
+template <u64 BOUNDS>
+void add(DoorHistogram& sums, const Histogram<BOUNDS>& own) {
+    for (u64 place = 0; place <= BOUNDS; place++) sums.counts[place] += own.counts[place].value();
+    sums.sum += own.sum.value();
+}
+
+void add(DoorMethodStats& sums, const MethodStats& own) {
+    sums.started += own.started.value();
+    for (u64 code = 0; code < CODES; code++) sums.handled[code] += own.handled[code].value();
+    add(sums.ns, own.ns);
+}
+
+}  // namespace
+
+}  // namespace door
+
+using namespace door;
+
+void gpkvs_door_stats(Door* door, DoorStats* stats) {
+    *stats = {};
+    for (const auto& thread : door->threads) {
+        for (u64 method = 0; method < STATS_METHODS; method++) add(stats->methods[method], thread->stats.methods[method]);
+        for (u64 why = 0; why < STATS_REFUSALS; why++) stats->refused[why] += thread->stats.refused[why].value();
+    }
+    const EngineStats& engine = door->engine_stats;
+    stats->cancelled = engine.cancelled.value();
+    stats->expired = engine.expired.value();
+    for (u64 op = 0; op < OPS; op++)
+        for (u64 status = 0; status < STATUSES; status++) stats->operations[op][status] = engine.operations[op][status].value();
+    add(stats->batch_operations, engine.batch_operations);
+    add(stats->batch_requests, engine.batch_requests);
+    add(stats->batch_ns, engine.batch_ns);
+}

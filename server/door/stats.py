@@ -1,0 +1,85 @@
+"""What the native door counts, added to the metrics that Python counts of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+import grpc
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpkvs.batch import Op, Status
+from gpkvs.server.door.library import Histogram, Stats
+from gpkvs.server.exporter import OPERATIONS, SECONDS
+
+_METHODS = ("Get", "Set", "Delete", "Batch")
+_REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
+_LABELS = ["grpc_type", "grpc_service", "grpc_method"]
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
+_PLAIN_STATUSES = (Status.OK, Status.NOT_FOUND, Status.CORRUPT)
+_NANO = 1e-9
+
+
+class DoorStats(Collector):
+    """The door's counters at each scrape.
+
+    Parameters
+    ----------
+    stats
+        Returns them.
+    """
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Return families of the names that Python's have (`gpkvs.server.exporter`, `gpkvs.server.interceptor`)."""
+        stats = self._stats()
+        yield from _calls(stats)
+        refused = CounterMetricFamily("gpkvs_requests_refused", "", labels=["reason"])
+        for reason, count in (
+            *zip(_REFUSALS, stats.refused, strict=True),
+            ("cancelled", stats.cancelled),
+            ("deadline", stats.expired),
+        ):
+            if count:
+                refused.add_metric([reason], count)
+        yield refused
+        operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
+        for op in _PLAIN_OPS:
+            for status in _PLAIN_STATUSES:
+                operations.add_metric([op.name.lower(), status.name.lower()], stats.operations[op][status])
+        yield operations
+        for name, histogram, bounds, unit in (
+            ("operations", stats.batch_operations, OPERATIONS, 1),
+            ("requests", stats.batch_requests, OPERATIONS, 1),
+            ("seconds", stats.batch_ns, SECONDS, _NANO),
+        ):
+            family = HistogramMetricFamily(f"gpkvs_batch_{name}", "", labels=[])
+            _add(family, [], histogram, bounds, unit)
+            yield family
+
+
+def _calls(stats: Stats) -> Iterator[Metric]:
+    started = CounterMetricFamily("grpc_server_started", "", labels=_LABELS)
+    handled = CounterMetricFamily("grpc_server_handled", "", labels=[*_LABELS, "grpc_code"])
+    seconds = HistogramMetricFamily("grpc_server_handling_seconds", "", labels=_LABELS)
+    for method, own in zip(_METHODS, stats.methods, strict=True):
+        if own.started:
+            labels = ["unary", "gpkvs.v1.KV", method]
+            started.add_metric(labels, own.started)
+            for code, count in enumerate(own.handled):
+                if count or code == 0:
+                    handled.add_metric([*labels, _CODES[code]], count)
+            _add(seconds, labels, own.ns, SECONDS, _NANO)
+    return iter((started, handled, seconds))
+
+
+def _add(
+    family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram, bounds: Sequence[float], unit: float
+) -> None:
+    sums = accumulate(histogram.counts[: len(bounds) + 1])
+    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    family.add_metric(labels, buckets=list(zip(names, sums, strict=True)), sum_value=histogram.sum * unit)

@@ -1,0 +1,228 @@
+"""Whose calls the native door serves itself, and whose it hands to Python: the test is Python."""
+
+from __future__ import annotations
+
+import queue
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gpkvs.batch import Op
+from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
+from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.server.bounds import bounds_of
+from gpkvs.server.door.context import Opened
+from gpkvs.server.door.library import Library, Protocol, Refusal, Turn
+from gpkvs.store import OpenTable
+from tests.accounts import Header, bearer
+from tests.certificates import HERE, Authority
+from tests.server.wire import batch
+
+SECONDS_MAX = 20
+NEVER_NS = (1 << 64) - 1
+TABLE, OTHER = 3, 7
+READ, WRITE = 1, 2
+ALICE, BOB = 1, 2
+NAMES = (
+    "IP:2001:db8::1",
+    "URI:spiffe://example/a",
+    "DNS:a.example",
+    "EMAIL:a@b.example",
+    "DNS:b.example",
+)
+
+Call = Callable[[Header], Any]
+
+
+class Place:
+    """A door that asks for logins, and a connection to it."""
+
+    def __init__(self, folder: Path) -> None:
+        config = ServerConfig()
+        self.door = Library(config, bounds_of(config, Limits(), 64 << 20, 1 << 30))
+        self.door.ask_for_logins()
+        tables = ((TABLE, DEFAULT_TABLE), (OTHER, "other"))
+        self.door.set_tables(
+            OpenTable(id=number, name=name, layout=BYTES_LAYOUT.name, limits=Limits()) for number, name in tables
+        )
+        self.authority = Authority(folder)
+        server, self.client = self.authority.issue("server", *HERE), self.authority.issue("client", *NAMES)
+        files = [path.read_bytes() for path in (server.cert, server.key, self.authority.path)]
+        self.door.set_tls(*files, SECONDS_MAX)
+        self.door.open()
+        self.target = f"localhost:{self.door.listen('127.0.0.1', 0, Protocol.GRPC)}"
+        self.channel = self.connect()
+        self.kv = kv_pb2_grpc.KVStub(self.channel)
+
+    def connect(self) -> grpc.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        return grpc.secure_channel(self.target, self.authority.credentials(self.client), options)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.door.delete()
+
+    def get(self, header: Header) -> Any:
+        return self.kv.Get.future(kv_pb2.GetRequest(key=b"k"), metadata=header)
+
+    def set(self, header: Header) -> Any:
+        return self.kv.Set.future(kv_pb2.SetRequest(key=b"k"), metadata=header)
+
+    def opened(self) -> Opened:
+        """Return the call that the door hands to Python next."""
+        give_up = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < give_up:
+            select.select([self.door.events_file()], [], [], 0.1)
+            for event in self.door.events():
+                if event.opened:
+                    return event.opened
+        pytest.fail("no call is handed to Python")
+
+    def handed_on(self, call: Call, header: Header) -> Opened:
+        """Make a call that the door hands to Python; it has ended then."""
+        future = call(header)
+        opened = self.opened()
+        self.finish(opened, future)
+        return opened
+
+    def finish(self, opened: Opened, future: Any) -> None:
+        self.door.finish(opened.id, grpc.StatusCode.UNAUTHENTICATED.value[0], "", [])
+        assert future.exception(SECONDS_MAX).code() is grpc.StatusCode.UNAUTHENTICATED
+
+    def is_served(self, call: Call, header: Header) -> bool:
+        """Make a call that the door gives to the engine; it has ended then."""
+        future = call(header)
+        if self.door.turn(SECONDS_MAX) is not Turn.LEFT:
+            return False
+        self.door.left_failed(Refusal(grpc.StatusCode.INTERNAL.value[0], "served"))
+        return bool(future.exception(SECONDS_MAX).details() == "served")
+
+    def log_in(
+        self, header: Header, caller: int, *, tables: tuple[int, ...] = (TABLE,), may: int = READ | WRITE, **how: int
+    ) -> None:
+        """Say who shows a header, as Python does with the first call that shows it."""
+        future = self.get(header)
+        opened = self.opened()
+        self.door.set_rights(caller, tables, bytes([may] * len(tables)))
+        self.door.logged_in(opened.id, caller, how.get("end_ns", NEVER_NS), how.get("idle_ns", NEVER_NS))
+        self.finish(opened, future)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_login_counts_for_what_was_shown_and_nothing_else(place: Place) -> None:
+    header = bearer("gpkvs_token")
+    assert place.handed_on(place.get, header).caller == 0
+    place.log_in(header, ALICE)
+    assert place.is_served(place.get, header)
+    assert place.is_served(place.set, header)
+    for other in (bearer("gpkvs_tokem"), bearer("gpkvs_token1"), bearer("gpkvs_toke"), bearer(""), header * 2, ()):
+        opened = place.handed_on(place.get, other)
+        assert opened.caller == 0
+        assert [pair for pair in opened.metadata if pair[0] == "authorization"] == list(other)
+    assert place.is_served(place.get, header)
+
+
+def test_a_login_counts_for_its_connection(place: Place) -> None:
+    place.log_in(bearer("a"), ALICE)
+    with place.connect() as channel:
+        call = kv_pb2_grpc.KVStub(channel).Get
+        assert place.handed_on(lambda header: call.future(kv_pb2.GetRequest(key=b"k"), metadata=header), bearer("a"))
+
+
+def test_what_a_caller_may_not_do_is_for_python(place: Place) -> None:
+    """Python is told whom the door takes the caller for."""
+    header = bearer("a")
+    place.log_in(header, ALICE, may=READ)
+    assert place.is_served(place.get, header)
+    assert place.handed_on(place.set, header).caller == ALICE
+
+    def batch_of(*ops: Op, table: str = "") -> Call:
+        message = batch([(op, b"k", b"v") if op == Op.SET else (op, b"k") for op in ops], table=table)
+        return lambda header: place.kv.Batch.future(message, metadata=header)
+
+    assert place.is_served(batch_of(Op.GET, Op.EXISTS), header)
+    for call in (batch_of(Op.GET, Op.SET), batch_of(Op.DELETE), batch_of(), batch_of(Op.GET, table="other")):
+        assert place.handed_on(call, header).caller == ALICE
+    place.door.set_rights(ALICE, [TABLE, OTHER], bytes([WRITE, READ]))
+    assert place.is_served(place.set, header)
+    assert place.is_served(batch_of(Op.SET, Op.DELETE), header)
+    assert place.is_served(batch_of(Op.GET, table="other"), header)
+    assert place.handed_on(place.get, header).caller == ALICE
+
+
+def test_a_login_ends(place: Place) -> None:
+    place.log_in(bearer("a"), ALICE, end_ns=time.monotonic_ns() + 300_000_000)
+    place.log_in(bearer("b"), BOB, idle_ns=300_000_000)
+    for _ in range(4):
+        assert place.is_served(place.get, bearer("b"))
+        time.sleep(0.1)
+    assert place.handed_on(place.get, bearer("a")).caller == 0
+    assert place.is_served(place.get, bearer("b")), "it is used"
+    time.sleep(0.4)
+    assert place.handed_on(place.get, bearer("b")).caller == 0
+
+
+def test_callers_who_are_gone(place: Place) -> None:
+    """Their calls that wait for a message are handed on at once, later ones as those of nobody."""
+    place.log_in(bearer("a"), ALICE)
+    place.log_in(bearer("b"), BOB)
+    messages: queue.Queue[bytes] = queue.Queue()
+    waiting = place.channel.stream_unary("/gpkvs.v1.KV/Set").future(iter(messages.get, None), metadata=bearer("a"))
+    assert place.is_served(place.get, bearer("a")), "what waits has come before"
+    place.door.end_caller(ALICE)
+    opened = place.opened()
+    assert (opened.path, opened.caller) == ("/gpkvs.v1.KV/Set", ALICE)
+    place.finish(opened, waiting)
+    messages.put(b"")
+    assert place.handed_on(place.get, bearer("a")).caller == 0
+    assert place.is_served(place.get, bearer("b"))
+
+
+def test_a_certificate_is_a_login(place: Place) -> None:
+    opened = place.handed_on(place.get, ())
+    assert opened.certificate == (NAMES[2], NAMES[4], NAMES[1], NAMES[3], NAMES[0])
+    place.log_in((), ALICE)
+    assert place.is_served(place.get, ())
+    place.log_in(bearer("b"), BOB)
+    place.door.forget_certificates()
+    assert place.handed_on(place.get, ()).caller == 0
+    assert place.is_served(place.get, bearer("b"))
+
+
+def test_the_logins_of_a_connection_are_bounded(place: Place) -> None:
+    """The one that was used longest ago makes room."""
+    for number in range(256):
+        place.log_in(bearer(str(number)), ALICE)
+    assert place.is_served(place.get, bearer("0"))
+    place.log_in(bearer("256"), BOB)
+    assert place.handed_on(place.get, bearer("1"))
+    for known in ("0", "2", "256"):
+        assert place.is_served(place.get, bearer(known))
+
+
+def test_a_connection_is_closed_when_it_has_its_answers(place: Place) -> None:
+    place.log_in(bearer("a"), ALICE)
+    opened = place.handed_on(place.get, ())
+    future = place.get(bearer("a"))
+    assert place.door.turn(SECONDS_MAX) is Turn.LEFT
+    place.door.close_answered([opened.peer])
+    time.sleep(0.3)
+    assert place.door.connections() == 1
+    place.door.left_failed(Refusal(grpc.StatusCode.INTERNAL.value[0], "served"))
+    assert future.exception(SECONDS_MAX).details() == "served"
+    give_up = time.monotonic() + SECONDS_MAX
+    while place.door.connections():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)

@@ -1,0 +1,209 @@
+"""What becomes of requests between the native door, the engine and Python: a test is both of them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from gpkvs.batch import Status
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server.door.library import Refusal
+from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
+from tests.server.wire import EXISTS, GET, batch
+
+CODES = grpc.StatusCode
+FULL = Refusal(CODES.RESOURCE_EXHAUSTED.value[0], "heap full: of records", "heap")
+STOPPING = Refusal(CODES.UNAVAILABLE.value[0], "the server is stopping: try again elsewhere or later")
+
+
+class Stream:
+    """A Pipeline: requests are sent one by one."""
+
+    def __init__(self, kv: Any) -> None:
+        self._requests: queue.SimpleQueue[kv_pb2.BatchRequest | None] = queue.SimpleQueue()
+        self._responses = kv.Pipeline(iter(self._requests.get, None), timeout=20)
+
+    def send(self, *requests: kv_pb2.BatchRequest) -> None:
+        for request in requests:
+            self._requests.put(request)
+
+    def receive(self) -> kv_pb2.BatchResponse:
+        return next(self._responses)
+
+    def end(self) -> tuple[grpc.StatusCode, str]:
+        """Send no more; return the status that the stream ended with."""
+        self._requests.put(None)
+        return self._responses.code(), self._responses.details()
+
+    def cancel(self) -> None:
+        self._responses.cancel()
+        self._requests.put(None)
+
+
+@pytest.fixture
+def door() -> Iterator[HeldDoor]:
+    with HeldDoor(queue_requests_max=3) as made:
+        yield made
+        made.wait(lambda: made.library.clients_bytes() == 0)
+
+
+@pytest.fixture
+def kv(door: HeldDoor) -> Iterator[Any]:
+    with door.client() as made:
+        yield made
+
+
+def get(kv: Any) -> Any:
+    return kv.Get.future(kv_pb2.GetRequest(key=b"k"), timeout=20)
+
+
+def plain(number: int) -> kv_pb2.BatchRequest:
+    return batch([(GET, b"k"), (EXISTS, b"k")], id=number)
+
+
+def other(number: int) -> kv_pb2.BatchRequest:
+    """One that is not plain."""
+    return batch([(GET, b"k")], id=number, conditions=b"\0")
+
+
+def assert_refused(call: Any, code: grpc.StatusCode, text: str, **trailers: str) -> None:
+    assert (call.code(), call.details()) == (code, text)
+    assert {name[6:]: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")} == trailers
+
+
+def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
+    call = get(kv)
+    door.execute()
+    assert call.result() == kv_pb2.GetResponse(found=True, value=VALUE)
+    call = kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"), timeout=20)
+    door.execute(Status.NOT_FOUND)
+    assert call.result() == kv_pb2.DeleteResponse(status=kv_pb2.STATUS_NOT_FOUND)
+    assert door.handed == []
+
+
+def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
+    for method, message in (
+        (kv.Set, kv_pb2.SetRequest(key=b"k", condition=kv_pb2.CONDITION_ABSENT)),
+        (kv.Get, kv_pb2.GetRequest()),
+        (kv.Get, kv_pb2.GetRequest(key=b"k", table="none")),
+    ):
+        assert method.future(message, timeout=20).details() == PYTHON
+        assert door.handed.pop()[1] == message.SerializeToString()
+
+
+def test_a_request_whose_table_is_gone_is_pythons(door: HeldDoor, kv: Any) -> None:
+    call, stream = get(kv), Stream(kv)
+    stream.send(plain(1))
+    door.wait_for_requests(2)
+    door.library.set_tables([])
+    door.library.turn(0)
+    assert call.details() == PYTHON
+    assert door.handed == [("Get", kv_pb2.GetRequest(key=b"k").SerializeToString())]
+    # In a stream it would come behind requests that were sent after it.
+    gone = stream.receive()
+    assert (gone.id, gone.code, gone.message) == (1, CODES.NOT_FOUND.value[0], "table: there is no table 'default'")
+    assert stream.end()[0] is CODES.OK
+
+
+def test_a_damaged_record_is_read_again_by_python(door: HeldDoor, kv: Any) -> None:
+    call = get(kv)
+    door.execute(Status.CORRUPT)
+    assert call.details() == PYTHON
+    call = kv.Batch.future(plain(1))
+    door.execute(Status.CORRUPT)
+    assert call.result().status == bytes([Status.CORRUPT] * 2)
+    assert [method for method, _ in door.handed] == ["Get"]
+
+
+def test_refusals_are_statuses_and_responses_of_a_stream(door: HeldDoor, kv: Any) -> None:
+    call, stream = get(kv), Stream(kv)
+    stream.send(plain(7))
+    door.wait_for_requests(2)
+    door.leave()
+    door.library.left_failed(FULL)
+    assert_refused(call, CODES.RESOURCE_EXHAUSTED, FULL.text, executed="no", full="heap")
+    assert stream.receive() == kv_pb2.BatchResponse(id=7, code=8, message=FULL.text, full="heap")
+    stream.send(plain(8))
+    door.execute()
+    assert stream.receive().values == VALUE
+    assert stream.end()[0] is CODES.OK
+
+
+def test_a_full_queue_refuses(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(*(batch([(EXISTS, b"k")], id=number) for number in range(4)))
+    door.wait_for_requests(3)
+    text = (
+        "queue full: 3 requests wait, as many as queue_requests_max allows: try again later, or send fewer and larger"
+    )
+    assert_refused(get(kv), CODES.RESOURCE_EXHAUSTED, f"{text} batches", executed="no", full="queue")
+    door.execute()
+    assert [stream.receive().id for _ in range(3)] == [0, 1, 2]
+    assert stream.receive() == kv_pb2.BatchResponse(id=3, code=8, message=f"{text} batches", full="queue")
+    assert stream.end()[0] is CODES.OK
+
+
+def test_a_stream_keeps_its_order_between_engine_and_python(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1), other(2), plain(3))
+    door.wait_for_requests(1)
+    assert not door.handed  # not while the engine has one
+    door.execute()
+    assert [stream.receive().id for _ in range(3)] == [1, 2, 3]
+    stream.send(plain(4))
+    door.execute()
+    assert stream.receive().values == VALUE
+    handed = [kv_pb2.BatchRequest.FromString(message).id for _, message in door.handed]
+    assert handed in ([2], [2, 3])  # the third one came while Python had the second, or after it
+    assert stream.end()[0] is CODES.OK
+
+
+def test_a_stream_that_the_client_ends_has_all_its_responses(door: HeldDoor, kv: Any) -> None:
+    for requests in ((), (plain(1),), (other(1),), (plain(1), other(2))):
+        responses = kv.Pipeline(iter(requests), timeout=20)
+        if plain(1) in requests:
+            door.execute()
+        assert [response.id for response in responses] == [request.id for request in requests]
+        assert responses.code() is CODES.OK
+
+
+def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1), plain(2))
+    door.wait_for_requests(2)
+    door.execute()
+    stream.send(plain(3))
+    door.wait_for_requests(1)
+    door.library.abandon(STOPPING)
+    door.library.turn(0)
+    assert [stream.receive().id for _ in range(2)] == [1, 2]
+    assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
+
+
+@pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])
+def test_a_stream_that_is_cancelled_leaves_nothing(
+    door: HeldDoor, kv: Any, requests: list[kv_pb2.BatchRequest]
+) -> None:
+    stream, waiting = Stream(kv), requests.count(plain(1)) + requests.count(plain(2))
+    stream.send(*requests)
+    door.wait(lambda: len(door.opened) == 1)
+    door.wait_for_requests(waiting)
+    stream.cancel()
+    door.wait(lambda: len(door.over) == 1)
+    door.library.turn(0)
+    assert door.library.requests() == 0
+
+
+def test_a_call_that_is_cancelled_while_it_waits_is_dropped(door: HeldDoor, kv: Any) -> None:
+    first, second = get(kv), get(kv)
+    door.wait_for_requests(2)
+    first.cancel()
+    door.wait(lambda: door.library.clients_bytes() < 80 << 10)
+    door.leave()
+    assert len(door.library.left()) == 1
+    door.library.left_failed(FULL)
+    assert second.code() is CODES.RESOURCE_EXHAUSTED
