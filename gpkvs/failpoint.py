@@ -6,6 +6,7 @@ the n-th time. Without the variable a failpoint is one comparison.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -102,8 +103,15 @@ ALL = (
     *(*SCHEMA, *HEAP_GROWTH, *GIVEN_SPACE, *LOG_GROWTH, *JOURNAL_GROWTH, *CREATION, *COPY),
 )
 
+
+class _State(ctypes.Structure):
+    """What native code has as `Failpoint` (``kernels/failpoint.hpp``), and counts too."""
+
+    _fields_ = [("armed", ctypes.c_char_p), ("remaining", ctypes.c_uint64)]
+
+
 _armed = ""
-_remaining = 0
+_state = _State()
 
 
 def arm(specification: str) -> None:
@@ -114,18 +122,24 @@ def arm(specification: str) -> None:
     ValueError
         If there is no failpoint of that name, or `n` is no number above 0.
     """
-    global _armed, _remaining
+    global _armed  # noqa: PLW0603 - there is one for the process
     name, _, count = specification.partition(":")
     if name and name not in ALL:
         raise ValueError(f"{VARIABLE}: no failpoint named {name!r}; there are {', '.join(ALL)}")
     if count and not (count.isascii() and count.isdigit() and 0 < len(count) < 10 and int(count)):
         raise ValueError(f"{VARIABLE}: {count!r} after {name}: is no number above 0")
-    _armed, _remaining = name, int(count or 1)
+    _armed = name
+    _state.armed, _state.remaining = name.encode() or None, int(count or 1)
+
+
+def address() -> int:
+    """Return where native code finds what is armed."""
+    return ctypes.addressof(_state)
 
 
 def armed(name: str) -> bool:
     """Whether the next `hit` of this failpoint kills; the engine then splits the work in two for a ``mid_`` one."""
-    return _armed == name and _remaining == 1
+    return _armed == name and _state.remaining == 1
 
 
 def armed_among(names: Container[str]) -> bool:
@@ -135,10 +149,9 @@ def armed_among(names: Container[str]) -> bool:
 
 def hit(name: str) -> None:
     """Die here, if armed."""
-    global _remaining  # noqa: PLW0603 - as in `arm`
     if _armed == name:
-        _remaining -= 1
-        if _remaining == 0:
+        _state.remaining -= 1
+        if _state.remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

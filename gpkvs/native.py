@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gpkvs.errors import BackendError
 
@@ -96,8 +97,6 @@ library.gpkvs_journal_end.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_end.restype = None
 library.gpkvs_journal_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_delete.restype = None
-library.gpkvs_journal_submit.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 4]
-library.gpkvs_journal_submit.restype = None
 library.gpkvs_journal_set_places.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
 library.gpkvs_journal_set_places.restype = None
 library.gpkvs_journal_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
@@ -106,10 +105,20 @@ library.gpkvs_journal_flushes.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_flushes.restype = ctypes.c_uint64
 library.gpkvs_journal_flush_nanoseconds.argtypes = [ctypes.c_void_p]
 library.gpkvs_journal_flush_nanoseconds.restype = ctypes.c_uint64
-# It keeps Python's lock: it reads one word, and to get the lock back may take as long as a flush.
-journal_durable: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(
-    ("gpkvs_journal_durable", library)
-)
+library.gpkvs_frames_new.argtypes = [ctypes.c_void_p]
+library.gpkvs_frames_new.restype = ctypes.c_void_p
+library.gpkvs_frames_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_frames_delete.restype = None
+library.gpkvs_frames_lock.argtypes = [ctypes.c_void_p]
+library.gpkvs_frames_lock.restype = None
+library.gpkvs_frames_reserve.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+library.gpkvs_frames_reserve.restype = ctypes.c_void_p
+library.gpkvs_prepare_space.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 5]
+library.gpkvs_prepare_space.restype = None
+library.gpkvs_waiting_new.argtypes = []
+library.gpkvs_waiting_new.restype = ctypes.c_void_p
+library.gpkvs_waiting_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_waiting_delete.restype = None
 library.gpkvs_keyed_digest.argtypes = [
     ctypes.c_uint64,
     ctypes.c_uint64,
@@ -120,6 +129,38 @@ library.gpkvs_keyed_digest.argtypes = [
 library.gpkvs_keyed_digest.restype = None
 library.gpkvs_copy_pages.argtypes = [*[ctypes.c_uint64] * 5, ctypes.c_void_p, *[ctypes.c_uint64] * 3]
 library.gpkvs_copy_pages.restype = ctypes.c_uint64
+
+
+def _locked(name: str, *arguments: Any, returns: Any = None) -> Callable[..., Any]:
+    """Return a function that keeps Python's lock: it is done before another thread could give the lock back."""
+    return ctypes.PYFUNCTYPE(returns, ctypes.c_void_p, *arguments)((name, library))
+
+
+_WORD = ctypes.c_uint64
+journal_durable = _locked("gpkvs_journal_durable", returns=_WORD)
+frames_try_lock = _locked("gpkvs_frames_try_lock", returns=_WORD)
+frames_unlock = _locked("gpkvs_frames_unlock", *[ctypes.py_object] * 3)
+frames_begin = _locked("gpkvs_frames_begin", _WORD)
+frames_append = _locked("gpkvs_frames_append", ctypes.c_char_p, _WORD, _WORD)
+frames_end = _locked("gpkvs_frames_end")
+frames_begun = _locked("gpkvs_frames_begun", returns=_WORD)
+frames_ended = _locked("gpkvs_frames_ended", ctypes.c_void_p)
+frames_last = _locked("gpkvs_frames_last", ctypes.c_void_p)
+frames_is_empty = _locked("gpkvs_frames_is_empty", returns=_WORD)
+frames_next_sequence = _locked("gpkvs_frames_next_sequence", returns=_WORD)
+frames_covered_by = _locked("gpkvs_frames_covered_by", _WORD, returns=_WORD)
+frames_stable_sequence = _locked("gpkvs_frames_stable_sequence", _WORD, returns=_WORD)
+frames_used_pages = _locked("gpkvs_frames_used_pages", returns=_WORD)
+frames_free = _locked("gpkvs_frames_free", _WORD)
+frames_grow = _locked("gpkvs_frames_grow", _WORD)
+frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD)
+# Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
+take_time: Callable[[int, int], int] = _locked("gpkvs_take_time", _WORD, returns=_WORD)
+waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)
+waiting_release = _locked("gpkvs_waiting_release", _WORD, ctypes.c_void_p, returns=_WORD)
+waiting_newest = _locked("gpkvs_waiting_newest", returns=_WORD)
+waiting_notes = _locked("gpkvs_waiting_notes", returns=_WORD)
+waiting_units = _locked("gpkvs_waiting_units", returns=_WORD)
 
 
 def kernel_symbol(name: str) -> KernelSymbol:

@@ -34,8 +34,13 @@ _IDLE_SECONDS = 0.1  # then an empty frame covers the last batch
 class Batches(Protocol):
     """What a checkpoint must know of the batches (`JournalCommitter`)."""
 
-    begun: int
-    ended: Written
+    @property
+    def begun(self) -> int:
+        """The newest epoch whose slots are stored, or may be."""
+
+    @property
+    def ended(self) -> Written:
+        """The newest batch whose slots are all stored."""
 
     def cover(self) -> bool:
         """Append an empty frame, if it is of use; return whether one was appended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gpkvs.engine.heap import SegmentCounts
+from gpkvs.engine.native_commit import NativeCommit
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.info import JournalInfo
 from gpkvs.media.index import Index
@@ -42,6 +43,9 @@ class Committer(Protocol):
 
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
+
+    def begin_turn(self) -> NativeCommit | None:
+        """Return the native committer, ready for all batches of a turn; None if it cannot be, or there is none."""
 
     def blocks_at_once(self, index: Index, /) -> int:
         """Return how many blocks of an index one step of its growth may move; at least one."""

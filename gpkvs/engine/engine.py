@@ -25,6 +25,7 @@ from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.journal_growth import JournalGrowth
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import ExpiredKeysError, Planned
@@ -35,6 +36,10 @@ from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.scan import ScanPiece
+
+# How long native code may run batches; less where something goes on beside them.
+_TURN_SECONDS = 1.0
+_SHORT_TURN_SECONDS = 0.05
 
 
 class Engine:
@@ -148,12 +153,7 @@ class Engine:
             Its gate.
         """
         self.meter.begin()
-        self._heap_growth.step()
-        if self._journal_growth:
-            self._journal_growth.step()
-        self.free_space.before_batch()
-        if self.expiry.is_used:
-            self.expiry.beside_batches()
+        self._before_batch()
         if batch.expiries is not None:
             self.expiry.expect(batch)
         if len(batch) > self._log_entries_max and batch.has_writes:
@@ -170,6 +170,43 @@ class Engine:
         if self.free_space.is_due:
             self.free_space.pay(sum(writes.heap_units for writes in planned.write_set.tables))
         return planned.result, gate
+
+    def _before_batch(self) -> None:
+        """Do what is due beside batches."""
+        self._heap_growth.step()
+        if self._journal_growth:
+            self._journal_growth.step()
+        self.free_space.before_batch()
+        if self.expiry.is_used:
+            self.expiry.beside_batches()
+
+    def native(self) -> NativeEngine | None:
+        """Return what runs batches without Python; None where a GPU needs it, or the committer."""
+        if self._backend is not self._backend.host or self.committer.begin_turn() is None:
+            return None
+        return NativeEngine(
+            self._files,
+            self.tables,
+            self.heap,
+            self.committer,
+            self.meter,
+            self.expiry,
+            self._native,
+            self._before_turn,
+            self._after_turn,
+        )
+
+    def _before_turn(self) -> TurnLimits:
+        self._before_batch()
+        helpers = (self._heap_growth, self._journal_growth, self.growth)
+        is_short = self.expiry.is_used or any(helper and helper.wants_batches for helper in helpers)
+        heap_units = min(self._heap_growth.units_until_step, self.free_space.units_until_due)
+        return TurnLimits(_SHORT_TURN_SECONDS if is_short else _TURN_SECONDS, heap_units)
+
+    def _after_turn(self, sums: TurnSums) -> None:
+        self.growth.gained(sums.gained)
+        if self.free_space.is_due:
+            self.free_space.pay(sums.heap_units)
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
@@ -244,7 +281,7 @@ class Engine:
 
     def _remove(self, deletes: Batch) -> None:
         """Run a transaction of DELETEs, which the engine itself asks for."""
-        self.meter.transactions += 1
+        self.meter.begin_within()
         planned = self._plan_plain(deletes)
         for refusal in planned.result.rejected.values():
             raise refusal

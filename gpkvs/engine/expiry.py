@@ -10,8 +10,8 @@ table grows. Of each range it knows when the next key expires at the earliest, s
 
 from __future__ import annotations
 
+import ctypes
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -28,6 +28,7 @@ from gpkvs.engine.write_set import WriteSet
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
+from gpkvs.native import take_time
 
 _log = logging.getLogger("gpkvs")
 
@@ -175,8 +176,7 @@ class Expiry:
         self._tables = tables
         self._meter = meter
         self._execute = execute
-        self._mutex = threading.Lock()  # others ask for the time too
-        self._latest = 0
+        self._latest = ctypes.c_uint64()  # others ask for the time too, native code among them
         self._opened = self.now()  # what expired while the store was closed could not be removed before
         self._turn = 0  # of the tables, whose is swept next
         self._look_at = 0.0
@@ -189,9 +189,12 @@ class Expiry:
 
     def now(self) -> int:
         """Return the time that counts, in milliseconds since 1970; it never goes back while the store is open."""
-        with self._mutex:
-            self._latest = max(self._latest, self.clock())
-            return self._latest
+        return take_time(self.latest_address, self.clock())
+
+    @property
+    def latest_address(self) -> int:
+        """Where native code finds the time that counted last."""
+        return ctypes.addressof(self._latest)
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.

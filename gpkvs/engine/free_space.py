@@ -21,6 +21,7 @@ from gpkvs.engine.recount import DroppedTable
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
+from gpkvs.media.layout import LONGEST_RECORD_UNITS
 
 _log = logging.getLogger("gpkvs")
 
@@ -28,6 +29,7 @@ _ROOM_SEGMENTS = 2  # that are freed at once for a batch of many requests: the r
 # What compaction may move for what it frees, before it is given up: with the fullest victims it is 19 times as much.
 _MOVED_TO_FREE_MAX = 40
 _STALLED_SEGMENTS = 4
+_PAID_AT_ONCE = 8  # parts of a segment, if batches need not wait for each other
 _DROPPED_STEP_BYTES = 1 << 20
 
 
@@ -78,6 +80,11 @@ class FreeSpace:
             self._look_at = given_space.now() + given_space.LOOK_SECONDS
             self._committer.release_covered()
             self._growth.give_back(self._committer.read_gate())
+
+    @property
+    def units_until_due(self) -> int:
+        """So many units may be appended to one segment before the next `pay`."""
+        return self._heap.segment_units // _PAID_AT_ONCE if self._is_paying else LONGEST_RECORD_UNITS
 
     @property
     def is_due(self) -> bool:

@@ -13,7 +13,7 @@ is not doubled for that.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +97,20 @@ class Growing:
 
     def after(self, write_set: WriteSet) -> None:
         """Do what the new keys of a batch, which is committed, ask for."""
+        self.gained([self._tables[writes.index.entry.id] for writes in write_set.tables if writes.new_keys])
+
+    def gained(self, tables: Sequence[Table]) -> None:
+        """Do what the new keys of tables ask for, after one batch or several."""
         if self.table and not self.table.index.unmoved:
             self._look(self.table)
-        for writes in write_set.tables:
-            if writes.new_keys:
-                table = self._tables[writes.index.entry.id]
-                if table.records > table.looks_at:
-                    self._look(table)
+        for table in tables:
+            if table.records > table.looks_at:
+                self._look(table)
+
+    @property
+    def wants_batches(self) -> bool:
+        """Whether something goes on beside the batches that is to be looked at soon."""
+        return self.table is not None or self._reserving is not None
 
     def _look(self, table: Table) -> None:
         """Begin, or go on with, the growth of a table that gained keys."""

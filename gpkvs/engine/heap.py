@@ -8,19 +8,19 @@ An opening recounts it from the index; each committed batch keeps it up.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+import ctypes
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64
+from gpkvs.engine.waiting_space import WaitingSpace
 from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
-_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN = range(7)
-_STATE_WORDS: Final = 7
+_RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
+_STATE_WORDS: Final = 9
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
@@ -37,8 +37,7 @@ _CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
 _ABSENT_UNITS: Final = 1 << 40
 
 
-@dataclass(frozen=True)
-class Tail:
+class Tail(NamedTuple):
     """Where the next record goes."""
 
     segment: int
@@ -154,11 +153,12 @@ class Heap:
     def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
+        self.state = np.zeros(_STATE_WORDS, np.uint64)
+        self._state = (ctypes.c_uint64 * _STATE_WORDS).from_buffer(self.state.data)  # a batch reads it often
         self.tail = tail
         self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""
         self._columns: tuple[U64, ...] = (*counts, np.zeros(len(counts.live), np.uint64))
-        self.state = np.zeros(_STATE_WORDS, np.uint64)
         self.absent = 0
         self._take(self.bytes)
         # Above the tail nothing was appended, whatever of it is live.
@@ -166,7 +166,7 @@ class Heap:
         self.state[_SURVIVORS] = _NO_SEGMENT
         self.state[_CHARGED] = self.charged_units.sum()
         self.moved_units = 0
-        self._freed: deque[tuple[int, U64]] = deque()
+        self._freed = WaitingSpace()
 
     def allow(self, size_max: int, others_max: int = 0) -> None:
         """Have a place for the segments of a larger heap; before native code knows the addresses of the columns.
@@ -303,8 +303,7 @@ class Heap:
     @property
     def live_bytes(self) -> int:
         """Bytes of all live records."""
-        freed = sum(int(units.sum()) for _, units in list(self._freed))
-        return (int(self.live_units.sum()) - self.absent * _ABSENT_UNITS - freed) * UNIT_BYTES
+        return (int(self.live_units.sum()) - self.absent * _ABSENT_UNITS - self._freed.units) * UNIT_BYTES
 
     @property
     def free_segments(self) -> int:
@@ -371,9 +370,19 @@ class Heap:
         return free + self.end_of(start.segment) - start.units
 
     @property
+    def tail(self) -> Tail:
+        """Where the last record ends."""
+        return Tail(self._state[_TAIL_SEGMENT], self._state[_TAIL_UNITS])
+
+    @tail.setter
+    def tail(self, tail: Tail) -> None:
+        self._state[_TAIL_SEGMENT], self._state[_TAIL_UNITS] = tail
+
+    @property
     def start(self) -> Tail:
         """Where the next record goes: a tail segment in which nothing is live begins again."""
-        return self.tail if self.live_units[self.tail.segment] else Tail(self.tail.segment, 0)
+        tail = self.tail
+        return tail if self.live_units[tail.segment] else Tail(tail.segment, 0)
 
     def release(self, counts: SegmentCounts) -> None:
         """Count records of each segment as no longer live; cannot fail."""
@@ -392,23 +401,18 @@ class Heap:
 
     def release_later(self, epoch: int, units: U64) -> None:
         """Note units of each segment that are free once a durable frame covers an epoch (W6)."""
-        if self._freed and self._freed[-1][0] == epoch:
-            noted = self._freed[-1][1]
-            if len(noted) < len(units):  # the heap has grown
-                noted = np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))
-                self._freed[-1] = epoch, noted
-            np.add(noted[: len(units)], units, out=noted[: len(units)])
-        else:
-            self._freed.append((epoch, units))
+        self._freed.add(epoch, units)
 
     def release_covered(self, epoch: int) -> bool:
         """Free what was noted of the epochs up to one; return whether there was something."""
-        before = len(self._freed)
-        while self._freed and self._freed[0][0] <= epoch:
-            self._release_units(self._freed.popleft()[1])
-        return len(self._freed) < before
+        return self._freed.release(epoch, self.live_units)
+
+    @property
+    def waiting_space(self) -> int:
+        """Where native code finds these notes."""
+        return self._freed.address
 
     @property
     def freed_epoch(self) -> int:
         """The newest epoch that space waits for; 0 if none does."""
-        return self._freed[-1][0] if self._freed else 0
+        return self._freed.newest

@@ -121,6 +121,16 @@ class HeapGrowth:
         self._look()
 
     @property
+    def units_until_step(self) -> int:
+        """So many units may be appended to one segment before the next `step`, which has just been done."""
+        return max(self._look_units - self._heap.tail.units, 0)
+
+    @property
+    def wants_batches(self) -> bool:
+        """Whether something goes on beside the batches that is to be looked at soon."""
+        return any(thread is not None and thread.is_alive() for thread in (self._helper, self._giver)) or self._has_more
+
+    @property
     def _size_max(self) -> int:
         """How large the space of heap and journal's extents may become for the heap's sake."""
         root = self._files.root

@@ -1,5 +1,8 @@
 """Makes a write set durable with a journal: a frame of new slot contents, and one flush.
 
+A write set of the host's threads is stored by one native call (``kernels/commit_journal.hpp``). On a GPU its steps are
+launched from here. The order is the same:
+
     room for the frame -> records written -> entries -> frame handed over -> slots stored to the image
                                                           |
                                               written, flushed: durable
@@ -10,18 +13,20 @@ names the invariants W1 to W6.
 
 from __future__ import annotations
 
-import threading
+import ctypes
 from functools import partial
 
 import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
 from gpkvs.engine.checkpoint import Checkpointer
 from gpkvs.engine.growth_steps import Moves, find_moves, growth_after, log_moves, split_image
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.native_commit import NativeCommit
 from gpkvs.engine.stores import ImageStores
 from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
@@ -32,6 +37,7 @@ from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.frame import HEADER_BYTES, frame_pages
+from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.journal import Frame, Journal, Ring, Written
 from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, UNIT_BYTES, Descriptor, Growth, LogRun, RunKind
@@ -57,10 +63,8 @@ class JournalCommitter:
     ----------
     checkpointer
         Writes the images to their files.
-    begun
-        The newest epoch whose slots are stored to the image, or may be.
-    ended
-        The newest batch whose slots are all stored.
+    is_native
+        Whether write sets are stored by one native call.
     """
 
     def __init__(
@@ -79,23 +83,59 @@ class JournalCommitter:
         self._meter = meter
         self.journal = journal
         journal.on_new_memory = backend.attach_memory
-        self.ended: Written = journal.last
-        self.begun = self.ended.epoch
         self._stores = ImageStores(backend, files, heap)
         self._space = ZeroedSpace(files)
-        self._appending = threading.Lock()
-        self._is_empty = True  # the last frame: then nothing is to be covered
+        self._native = NativeCommit(
+            "commit_journal",
+            "gpkvs_journal_committer",
+            heap,
+            meter,
+            frames=journal.address,
+            waiting_space=heap.waiting_space,
+            zeroed_space=ctypes.addressof(self._space),
+            pages=self._stores.pages_address,
+            live_units=address_of(heap.live_units),
+        )
+        self.is_native = backend is backend.host
         self.checkpointer = Checkpointer(files, journal, self)
 
     @property
     def next_sequence(self) -> int:
         """See `Committer.next_sequence`."""
-        return self.ended.descriptor.next_sequence
+        return self.journal.next_sequence
+
+    @property
+    def begun(self) -> int:
+        """The newest epoch whose slots are stored to the image, or may be."""
+        return self.journal.begun
+
+    @property
+    def ended(self) -> Written:
+        """The newest batch whose slots are all stored."""
+        return self.journal.ended
 
     def commit(self, write_set: WriteSet) -> int:
         """See `Committer.commit`."""
+        return self._commit_natively(write_set) if self.is_native else self._commit_in_steps(write_set)
+
+    def _commit_natively(self, write_set: WriteSet) -> int:
+        """Store a write set by one call."""
+        for writes in write_set.tables:
+            image = writes.index.region
+            assert isinstance(image, Image)
+            writes.keep(marks=image.marks)
+            writes.begin_commit(self._tables[writes.index.entry.id], 0)
+        self._begin_native()
+        return self._native.run(write_set, keeps_lock=False)  # it may wait for the disk, and for a thread of Python
+
+    def _begin_native(self) -> None:
+        """Tell the native committer what Python may have changed since the last batch."""
+        self._native.begin(self._files.growth, 0, self.journal.ring.frame_words_max)
+
+    def _commit_in_steps(self, write_set: WriteSet) -> int:
+        """Store a write set by steps of the backend."""
         words = sum(run.words for run in write_set.runs)
-        with self._appending:
+        with self.journal.appending:
             with memory_refused():
                 freed_units = np.zeros_like(self._heap.live_units)
             frame = self.journal.reserve(frame_pages(words))
@@ -103,11 +143,10 @@ class JournalCommitter:
                 self._store(write_set, frame, freed_units)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
                 stop_process("a transaction could not be completed", error)
-            self._is_empty = False
             return self.begun
 
     def _store(self, write_set: WriteSet, frame: Frame, freed_units: U64) -> None:
-        lap, epoch, tables = self._meter.lap, self.ended.epoch + 1, write_set.tables
+        lap, epoch, tables = self._meter.lap, self.begun + 1, write_set.tables
         lap("persist_log")  # waiting for room
         self._space.prepare(self._heap.start, write_set.tail)
         failpoint.hit("before_record")
@@ -122,17 +161,15 @@ class JournalCommitter:
         lap("log")
         descriptor = self._describe(write_set, epoch)
         durable = self.journal.durable
-        self.begun = epoch
+        self.journal.begin(epoch)
         failpoint.hit("before_frame")
-        written = self.journal.append(
-            frame, descriptor, sum(writes.records_digest for writes in tables) % 2**64, durable
-        )
+        self.journal.append(descriptor, sum(writes.records_digest for writes in tables) % 2**64, durable)
         failpoint.hit("before_apply")
         for writes in tables:
             run_in_halves("mid_apply", writes.slots, partial(self._stores.slots, writes))
         lap("apply")
         # Nothing but assignments from here on: the next batch must know of this one.
-        self.ended = written
+        self.journal.end()
         self._count(write_set, epoch, durable, freed_units)
 
     def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
@@ -161,6 +198,13 @@ class JournalCommitter:
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
 
+    def begin_turn(self) -> NativeCommit | None:
+        """See `Committer.begin_turn`."""
+        if not self.is_native:
+            return None
+        self._begin_native()
+        return self._native
+
     def blocks_at_once(self, index: Index) -> int:
         """See `Committer.blocks_at_once`: so many full blocks fit one frame."""
         block_words = index.layout.block_slots * index.layout.entry_bytes // 8
@@ -173,7 +217,7 @@ class JournalCommitter:
         stores them over whatever a checkpoint has copied of the targets.
         """
         assert 0 <= first < last == index.unmoved
-        with self._appending:
+        with self.journal.appending:
             with memory_refused():
                 moves = find_moves(self._backend, index, first, last)
             entry = index.entry
@@ -186,7 +230,6 @@ class JournalCommitter:
                 index.set_unmoved(first)
             except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
                 stop_process("a growing table could not be stored", error)
-            self._is_empty = False
 
     def _store_moved(
         self, index: Index, runs: tuple[LogRun, LogRun], moves: Moves, frame: Frame, growth: Growth
@@ -201,9 +244,9 @@ class JournalCommitter:
             log_digest=log_moves(self._backend, index, moves, epoch, frame.entries),
         )
         durable = self.journal.durable
-        self.begun = epoch
+        self.journal.begin(epoch)
         failpoint.hit("before_growth_frame")
-        written = self.journal.append(frame, descriptor, 0, durable)
+        self.journal.append(descriptor, 0, durable)
         self._files.growth = growth
         failpoint.hit("before_growth_apply")
         middle = (first + last + 1) // 2 if failpoint.armed("mid_growth_apply") else first
@@ -213,7 +256,7 @@ class JournalCommitter:
         if first < middle:
             split_image(self._backend, index, first, middle, epoch)
         self._backend.host_stored_blocks(index, 2 * first, 2 * last)
-        self.ended = written
+        self.journal.end()
 
     def read_gate(self) -> int:
         """See `Committer.read_gate`."""
@@ -243,7 +286,7 @@ class JournalCommitter:
         if not epoch:
             return False
         self.wait(epoch)
-        with self._appending:
+        with self.journal.appending:
             self.wait(self._append_empty())
         return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
@@ -256,22 +299,22 @@ class JournalCommitter:
 
         For a thread that no interrupt reaches: one between lock and release would leave the lock taken.
         """
-        if self._is_empty or not self._appending.acquire(blocking=False):
+        if self.journal.is_empty or not self.journal.try_appending():
             return False
         try:
             return self._cover()
         finally:
-            self._appending.release()
+            self.journal.end_appending()
 
     def _cover(self) -> bool:
-        if self._is_empty or self.journal.durable < self.begun or self.journal.is_nearly_full:
+        if self.journal.is_empty or self.journal.durable < self.begun or self.journal.is_nearly_full:
             return False
         self._append_empty()
         return True
 
     def _append_empty(self) -> int:
         """Append a frame without entries; return its epoch."""
-        frame = self.journal.reserve(frame_pages(0))
+        self.journal.reserve(frame_pages(0))
         before = self.ended.descriptor
         descriptor = before._replace(
             epoch=before.epoch + 1,
@@ -281,9 +324,9 @@ class JournalCommitter:
             log_digest=0,
         )
         try:
-            self.begun = descriptor.epoch
-            self.ended = self.journal.append(frame, descriptor, 0, self.journal.durable)
-            self._is_empty = True
+            self.journal.begin(descriptor.epoch)
+            self.journal.append(descriptor, 0, self.journal.durable)
+            self.journal.end()
         except BaseException as error:  # noqa: BLE001 - half a step would leave a hole in the chain
             stop_process("a transaction could not be completed", error)
         return self.begun
@@ -293,13 +336,13 @@ class JournalCommitter:
         if self.journal.is_nearly_full:
             self.checkpointer.write(paced=False)
         failpoint.hit("before_first_frame")
-        with self._appending:
+        with self.journal.appending:
             self.wait(self._append_empty())
         self.checkpointer.start()
 
     def grow_journal(self) -> None:
         """Put the extents that are not in the ring yet into it; no batch runs meanwhile."""
-        with self._appending:
+        with self.journal.appending:
             serial = self.journal.serial
             extents = tuple(
                 extent._replace(serial=serial) if extent.serial == NO_SERIAL else extent
@@ -332,6 +375,6 @@ class JournalCommitter:
     def close(self) -> None:
         """See `Committer.close`."""
         self.checkpointer.stop()
-        with self._appending:
+        with self.journal.appending:
             self._cover()  # a record that rots from now on is damage of its key, not the end of the journal
             self.journal.close()

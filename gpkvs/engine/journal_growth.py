@@ -98,6 +98,11 @@ class JournalGrowth:
             return
         self._look()
 
+    @property
+    def wants_batches(self) -> bool:
+        """Whether something goes on beside the batches that is to be looked at soon."""
+        return self._helper is not None
+
     def _look(self) -> None:
         if self._helper and self._helper.is_alive():
             return

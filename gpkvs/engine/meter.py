@@ -1,11 +1,13 @@
 """What an engine counts about itself: seconds by phase, and bytes.
 
-Plain numbers that only grow. The engine's thread adds to them; whoever publishes them reads them from any thread.
+Plain numbers that only grow. The engine's thread adds to them, also in native code (``kernels/meter.hpp``); whoever
+publishes them reads them from any thread.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
+import ctypes
+from time import perf_counter_ns
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,9 @@ WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
 # Upper bounds of how late expired keys were removed, in seconds; the last class has none.
 EXPIRY_LAG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
+# Words that native code shares (`MeterWord` in kernels/meter.hpp); behind them, the nanoseconds of each phase.
+_TRANSACTIONS, _COMMITS, _USER_BYTES, _HEAP_BYTES, _LOG_BYTES, _INDEX_BYTES, _ROOT_BYTES, _LAST, _FIRST_PHASE = range(9)
+_AT = {phase: at for at, phase in enumerate(PHASES, _FIRST_PHASE)}
 
 
 class Meter:
@@ -28,17 +33,8 @@ class Meter:
 
     Attributes
     ----------
-    transactions
-        Begun, of all kinds.
-    commits
-        Those that changed something, or gave versions.
-    phase_seconds
-        The time spent in each phase.
-    user_bytes
-        Keys and values of the committed SETs, keys of the committed DELETEs.
-    written_bytes
-        Stored to PM, by file: ``heap`` (records), ``log`` (undo entries, descriptors), ``index`` (slots), ``root``
-        (flags). Over `user_bytes` it is the write amplification.
+    address
+        Where native code finds the words.
     expired_keys
         Removed because they had expired.
     expiry_lags, expiry_lag_seconds
@@ -46,49 +42,73 @@ class Meter:
         them; and the sum of it. What expired while the store was closed counts from its opening.
     """
 
-    __slots__ = (
-        "_last",
-        "commits",
-        "expired_keys",
-        "expiry_lag_seconds",
-        "expiry_lags",
-        "phase_seconds",
-        "transactions",
-        "user_bytes",
-        "written_bytes",
-    )
+    __slots__ = ("_words", "address", "expired_keys", "expiry_lag_seconds", "expiry_lags")
 
     def __init__(self) -> None:
-        self.transactions = 0
-        self.commits = 0
-        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
-        self.user_bytes = 0
-        self.written_bytes = dict.fromkeys(("heap", "log", "index", "root"), 0)
+        self._words = (ctypes.c_uint64 * (_FIRST_PHASE + len(PHASES)))()
+        self.address = ctypes.addressof(self._words)
         self.expired_keys = 0
         self.expiry_lags = [0] * (len(EXPIRY_LAG_SECONDS) + 1)
         self.expiry_lag_seconds = 0.0
-        self._last = 0.0
+
+    @property
+    def transactions(self) -> int:
+        """Begun, of all kinds."""
+        return self._words[_TRANSACTIONS]
+
+    @property
+    def commits(self) -> int:
+        """Those that changed something, or gave versions."""
+        return self._words[_COMMITS]
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """The time spent in each phase."""
+        return {phase: self._words[at] / 1e9 for phase, at in _AT.items()}
+
+    @property
+    def user_bytes(self) -> int:
+        """Keys and values of the committed SETs, keys of the committed DELETEs."""
+        return self._words[_USER_BYTES]
+
+    @property
+    def written_bytes(self) -> dict[str, int]:
+        """Stored to PM, by file; over `user_bytes` it is the write amplification.
+
+        ``heap`` has the records, ``log`` undo entries and descriptors, ``index`` slots, ``root`` flags.
+        """
+        words = self._words
+        return {
+            "heap": words[_HEAP_BYTES],
+            "log": words[_LOG_BYTES],
+            "index": words[_INDEX_BYTES],
+            "root": words[_ROOT_BYTES],
+        }
 
     def begin(self) -> None:
         """Start the clock of a transaction."""
-        self.transactions += 1
-        self._last = perf_counter()
+        self._words[_TRANSACTIONS] += 1
+        self._words[_LAST] = perf_counter_ns()
+
+    def begin_within(self) -> None:
+        """Count a transaction inside of another one, whose clock goes on."""
+        self._words[_TRANSACTIONS] += 1
 
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on a phase."""
-        now = perf_counter()
-        self.phase_seconds[phase] += now - self._last
-        self._last = now
+        words, now = self._words, perf_counter_ns()
+        words[_AT[phase]] += now - words[_LAST]
+        words[_LAST] = now
 
     def committed(self, volumes: Volumes, header_bytes: int, flag_bytes: int) -> None:
         """Book the bytes of a committed transaction: what users asked to write, what was stored to each file."""
-        self.commits += 1
-        self.user_bytes += volumes.user_bytes
-        written = self.written_bytes
-        written["heap"] += volumes.record_bytes
-        written["log"] += header_bytes + volumes.entry_bytes
-        written["index"] += volumes.index_bytes
-        written["root"] += flag_bytes
+        words = self._words
+        words[_COMMITS] += 1
+        words[_USER_BYTES] += volumes.user_bytes
+        words[_HEAP_BYTES] += volumes.record_bytes
+        words[_LOG_BYTES] += header_bytes + volumes.entry_bytes
+        words[_INDEX_BYTES] += volumes.index_bytes
+        words[_ROOT_BYTES] += flag_bytes
 
     def expired(self, late_ms: NDArray[np.int64]) -> None:
         """Book keys that were removed because they had expired; of each, how long after."""

@@ -38,7 +38,7 @@ _OPS_MIN = 256  # for which there are columns from the first
 _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
-    *("first_sequence", "tail_segment", "tail_units", "table_id", "index", "blocks", "unmoved"),
+    *("first_sequence", "table_id", "index", "blocks", "unmoved"),
     *("expiries", "now", "is_located"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
@@ -84,7 +84,7 @@ class NativePlanner:
         self._files = files
         self.take_over_log()
         self._run_kind = files.run_kind
-        self._result_bytes_max = result_bytes_max
+        self.result_bytes_max = result_bytes_max
         self._of_layout = {
             name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
             for name, layout in LAYOUTS.items()
@@ -104,6 +104,16 @@ class NativePlanner:
         """Take note that the heap has grown: where it lies in memory, and its segments."""
         for planner in self._of_layout.values():
             planner.take_over_heap()
+
+    @property
+    def ops_max(self) -> int:
+        """Operations of the largest batch that is planned so now."""
+        return min(self._ops_max, self._backend.host_ops_max)
+
+    def struct_of(self, layout: str) -> tuple[int, int]:
+        """Return the address of what plans batches of a layout, and the operations that it has columns for."""
+        planner = self._of_layout[layout]
+        return planner.address, planner.ops_max
 
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
         """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
@@ -127,15 +137,17 @@ class NativePlanner:
         planner = self._of_layout[table.entry.layout]
         if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
             return None
-        runs = log_runs([planner.writes], self._run_kind)
-        if planner.result_bytes > self._result_bytes_max or runs[0].words > self._log_words_max:
+        if planner.result_bytes > self.result_bytes_max:
             return None
+        write_set = None
+        if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
+            runs, tail = log_runs([planner.writes], self._run_kind), planner.tail
+            if runs[0].words > self._log_words_max:
+                return None
+            write_set = WriteSet([planner.writes], len(batch), runs, tail, (tail.segment,))
         requests = len(batch.request_ops)
         numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
         parts = (BatchPart(numbers, batch, planner.result()),)
-        write_set = None
-        if planner.writes.slots or planner.sets:  # a SET has a version, even if its key is deleted after
-            write_set = WriteSet([planner.writes], len(batch), runs, planner.tail, (planner.tail.segment,))
         return Planned(BatchResult(parts, {}, requests), write_set)
 
     def read_gate(self, table: Table, stable_sequence: int) -> int:
@@ -154,7 +166,7 @@ class NativePlanner:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
         tables = batch.request_tables
         return (
-            len(batch) <= min(self._ops_max, self._backend.host_ops_max)
+            len(batch) <= self.ops_max
             and isinstance(batch.keys, np.ndarray)
             and isinstance(batch.values, np.ndarray)
             and (len(tables) == 1 or bool((tables == tables[0]).all()))
@@ -175,6 +187,7 @@ class _LayoutPlanner:
         self._keeps_lock = not files.heap.is_paged  # else a call may wait for a disk
         self._fields = KernelFields(f"plan_{layout.name}").fields
         self._words = (ctypes.c_uint64 * len(self._fields))()
+        self.address = ctypes.addressof(self._words)
         self._at = {field.name: at for at, field in enumerate(self._fields)}
         assert tuple(self._at)[: len(_OF_BATCH)] == _OF_BATCH
         self.writes = TableWrites(files, backend, heap)
@@ -225,16 +238,16 @@ class _LayoutPlanner:
         addresses = {name: address_of(column) for name, column in columns.items()}
         of_writes = {name: addresses[name] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
-        self._ops_max = 0
+        self.ops_max = 0
         self._set(**addresses)
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self._ops_max = columns, ops_max
+        self._columns, self.ops_max = columns, ops_max
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""
         self._begin(batch, table, 0, 0, is_located=False)
-        self._locate(ctypes.addressof(self._words), 0, 1)
+        self._locate(self.address, 0, 1)
         columns, count = self._columns, len(batch)
         if columns["planned"][0]:
             return None
@@ -252,24 +265,28 @@ class _LayoutPlanner:
         """
         writes = self.writes
         self._begin(batch, table, first_sequence, now, is_located=is_located)
-        self._plan[writes.is_short](ctypes.addressof(self._words), 0, 1)
-        left, self.sets, self._gets, self.result_bytes, tail_segment, tail_units, expired = self._columns["planned"][
+        self._plan[writes.is_short](self.address, 0, 1)
+        left, self.sets, self._gets, self.result_bytes, *self._tail, expired = self._columns["planned"][
             :_PLANNED_COUNT
         ].tolist()
         if expired:
             raise ExpiredKeysError
         writes.read_counters()
-        self.tail = Tail(tail_segment, tail_units)
         return not left
+
+    @property
+    def tail(self) -> Tail:
+        """Of the heap, after the planned batch, which writes."""
+        return Tail(*self._tail)
 
     def _begin(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> None:
         """Give a batch to the next step."""
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
-        if count > self._ops_max:
+        if count > self.ops_max:
             self._make_columns(1 << (count - 1).bit_length())
         writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
-        tail, entry = self._heap.start, table.entry
+        entry = table.entry
         self._words[: len(_OF_BATCH)] = [
             count,
             _address(batch.ops),
@@ -281,8 +298,6 @@ class _LayoutPlanner:
             _address(batch.value_lengths),
             batch.value_lengths.strides[0] // 4,
             first_sequence,
-            tail.segment,
-            tail.units,
             entry.id,
             table.index.address,
             table.index.blocks,
@@ -298,7 +313,7 @@ class _LayoutPlanner:
         values: U8 = np.empty(self.result_bytes, np.uint8)
         if self.result_bytes:
             self._set(out=address_of(values))
-            self._values[self._is_short(self.result_bytes)](ctypes.addressof(self._words), 0, 1)
+            self._values[self._is_short(self.result_bytes)](self.address, 0, 1)
         return RequestResult(
             columns["status"][:count].copy(),
             columns["versions"][:count].copy() if self._has_records else constant(np.uint64(0), count),
@@ -310,7 +325,7 @@ class _LayoutPlanner:
         image = table.index.region
         assert isinstance(image, Image)
         self._set(marks=address_of(image.marks), stable_sequence=stable_sequence)
-        self._gate(ctypes.addressof(self._words), 0, 1)
+        self._gate(self.address, 0, 1)
         return int(self._columns["planned"][_PLANNED_GATE])
 
     def _is_short(self, payload: int) -> bool:

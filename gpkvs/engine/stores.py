@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
@@ -126,7 +127,13 @@ class DeviceStores:
 
 
 class ImageStores:
-    """For a journal: records to the file of the heap, entries to memory, slots to the image."""
+    """For a journal: records to the file of the heap, entries to memory, slots to the image.
+
+    Attributes
+    ----------
+    pages_address
+        Where records are made before they are written.
+    """
 
     def __init__(self, backend: Backend, files: StoreFiles, heap: Heap) -> None:
         assert files.data
@@ -136,6 +143,7 @@ class ImageStores:
         self._heap_offset = files.root.journal_bytes
         # The largest record, and the page that it begins in.
         self._pages = map_memory(LONGEST_RECORD_UNITS * UNIT_BYTES + 2 * PAGE_BYTES)
+        self.pages_address = address_of(self._pages)
         self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:

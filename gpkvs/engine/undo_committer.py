@@ -1,6 +1,7 @@
 """Makes a write set durable, with an undo log and a transaction flag.
 
-The order of a batch's stores and persists is here, and in the steps of `Transaction`, which it calls:
+A write set of the host's threads is stored by one native call (``kernels/commit_undo.hpp``). Where a GPU planned, its
+steps are launched from here, and from the steps of `Transaction`. The order of stores and persists is the same:
 
     records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
     -> slots -> (durable) -> IDLE -> (durable)
@@ -11,6 +12,7 @@ figure 6). docs/design.md names the invariants I1 to I7.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -21,6 +23,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.native_commit import NativeCommit
 from gpkvs.engine.stores import DeviceStores, HostStores, Stores
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
@@ -28,8 +31,9 @@ from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.media.layout import FLAG_OFFSET, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
 from gpkvs.media.transaction import Transaction
+from gpkvs.pm.region import Region
 
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 _BLOCKS_AT_ONCE_ON_GPU = 2048  # where a step costs 0.3 ms besides
@@ -75,13 +79,27 @@ class UndoCommitter:
         self._host = HostStores(backend)
         self._device = DeviceStores(backend, self._host, heap)
         self._backend = backend
+        log, root = files.log, files.root_region
+        self._native = NativeCommit(
+            "commit_undo",
+            "gpkvs_undo_committer",
+            heap,
+            meter,
+            transaction=ctypes.addressof(transaction),
+            flag=root.address + FLAG_OFFSET,
+            is_logged=logged,
+            syncs=root.syncs,
+            heap_file=files.heap.file,
+            log_file=log.file,
+            root_file=root.file,
+        )
         self._prefetched = -1  # the heap's segment that was read from the disk last
         self._prefetch(heap.tail.segment)
 
     @property
     def next_sequence(self) -> int:
         """See `Committer.next_sequence`."""
-        return self.transaction.current.next_sequence
+        return self.transaction.next_sequence
 
     def read_gate(self) -> int:
         """See `Committer.read_gate`: all that can be read is durable."""
@@ -119,10 +137,18 @@ class UndoCommitter:
         for segment in write_set.segments:
             self._prefetch(segment)
         try:
-            self._store(write_set)
+            if any(writes.device for writes in write_set.tables):
+                self._store(write_set)
+            else:
+                self._store_natively(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
             stop_process("a transaction could not be completed", error)
         return 0
+
+    def begin_turn(self) -> NativeCommit:
+        """See `Committer.begin_turn`."""
+        self._begin_native()
+        return self._native
 
     def blocks_at_once(self, index: Index) -> int:
         """See `Committer.blocks_at_once`: the targets need no log."""
@@ -147,7 +173,7 @@ class UndoCommitter:
             index.region.persist_unlogged()
             self._files.growth = growth_after(index, first)
             if leaving and leaving.tables[0].slots:
-                self._store(leaving)
+                self._store_natively(leaving)
             else:
                 self._name_growth()
             if not self._logged:  # nothing else makes it durable before the catalogue of twice the blocks
@@ -201,6 +227,24 @@ class UndoCommitter:
             segment_bytes = self._files.root.segment_bytes
             self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
             self._prefetched = segment
+
+    def _store_natively(self, write_set: WriteSet) -> None:
+        """Store a write set of the host's threads, by one call."""
+        is_short = not self._files.root_region.syncs
+        for writes in write_set.tables:
+            index = writes.index
+            assert isinstance(index.region, Region)
+            writes.begin_commit(self._tables[index.entry.id], index.region.file)
+            is_short = is_short and writes.is_short
+        self._begin_native()
+        self._native.run(write_set, keeps_lock=is_short)
+        for writes in write_set.tables:
+            self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+
+    def _begin_native(self) -> None:
+        """Tell the native committer what Python may have changed since the last batch."""
+        self.transaction.have_epoch()
+        self._native.begin(self._files.growth, self._files.log.address, self._files.log_words_max)
 
     def _store(self, write_set: WriteSet) -> None:
         """Store a write set and make it durable, in the order of I1 to I4."""

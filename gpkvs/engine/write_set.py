@@ -19,6 +19,7 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
+from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
@@ -28,6 +29,8 @@ _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 _COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
 _LOG_DIGEST, _EPOCH, _LOG, _RECORDS_DIGEST = (_AT[name] for name in ("log_digest", "epoch", "log", "records_digest"))
 _CONTENTS = _AT["contents"]
+_OF_TABLE: Final = slice(_AT["table_records"], _AT["index_file"] + 1)
+assert _FIELDS[_OF_TABLE] == ("table_records", "generation", "entry_bytes", "index_file")
 assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 
@@ -114,6 +117,11 @@ class TableWrites:
         self.slots, self.records, self.new_keys, self.removed_keys, self.user_bytes, self.heap_units = self.words[
             : len(_COUNTERS)
         ]
+
+    def begin_commit(self, table: Table, index_file: int) -> None:
+        """Tell a native committer of the table whose part this is, and of the file that its slots are stored to."""
+        generation, entry_bytes = table.entry.generation, self.index.layout.entry_bytes
+        self.words[_OF_TABLE] = [table.records_address, generation, entry_bytes, index_file]
 
     def begin_log(self, epoch: int, address: int) -> None:
         """Say where a run of entries begins, and of which epoch they are."""

@@ -6,18 +6,18 @@ data. A small batch would pay for that with each flush. So zeros are written ahe
 
 from __future__ import annotations
 
-import os
+import ctypes
 
 from gpkvs.engine.heap import Tail
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import PAGE_BYTES, UNIT_BYTES
+from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
 _STRETCH_BYTES = 1 << 20
 
 
-class ZeroedSpace:
-    """Writes zeros ahead of the tail of the heap.
+class ZeroedSpace(ctypes.Structure):
+    """Writes zeros ahead of the tail of the heap; a native committer does too (``kernels/zeroed_space.hpp``).
 
     Parameters
     ----------
@@ -25,34 +25,31 @@ class ZeroedSpace:
         Of a store with a journal.
     """
 
+    _fields_ = [
+        ("_file", ctypes.c_uint64),
+        ("_direct", ctypes.c_uint64),
+        ("_offset", ctypes.c_uint64),
+        ("_segment_bytes", ctypes.c_uint64),
+        ("_zeros_address", ctypes.c_void_p),
+        ("_ready", ctypes.c_uint64),
+        ("_ready_end", ctypes.c_uint64),
+    ]
+
     def __init__(self, files: StoreFiles) -> None:
         assert files.data
         self._files = files
-        self._data = files.data
-        self._offset = files.root.journal_bytes
-        self._segment_bytes = files.root.segment_bytes
         self._zeros = map_memory(_STRETCH_BYTES)
-        self._ready = (0, 0)  # bytes of the heap that were looked at
+        super().__init__(
+            files.data.file,
+            files.data.direct,
+            files.root.journal_bytes,
+            files.root.segment_bytes,
+            self._zeros.ctypes.data,
+        )
 
     def prepare(self, start: Tail, end: Tail) -> None:
         """Prepare space for the records of a batch, which go from one tail to the other, and for those after it.
 
-        Nothing is done for much at once: it carries the cost itself.
-
-        Raises
-        ------
-        OSError
-            If zeros could not be written; the process must not go on.
+        A failure ends the process.
         """
-        first = end.segment * self._segment_bytes + (start.units * UNIT_BYTES if start.segment == end.segment else 0)
-        last = end.segment * self._segment_bytes + end.units * UNIT_BYTES
-        if (self._ready[0] <= first and last <= self._ready[1]) or last - first > _STRETCH_BYTES // 4:
-            return
-        segment_end = min((end.segment + 1) * self._segment_bytes, self._files.root.heap_bytes)
-        until = min(-(-last // PAGE_BYTES) * PAGE_BYTES + _STRETCH_BYTES // 2, segment_end)
-        at = -(-first // PAGE_BYTES) * PAGE_BYTES
-        self._ready = (first, until)
-        hole = os.lseek(self._data.file, self._offset + at, os.SEEK_HOLE) if at < until else self._offset + until
-        at = max(at, (hole - self._offset) // PAGE_BYTES * PAGE_BYTES)
-        if at < until:
-            os.pwrite(self._data.direct, self._zeros[: until - at].data, self._offset + at)
+        library.gpkvs_prepare_space(ctypes.addressof(self), *start, *end, self._files.root.heap_bytes)

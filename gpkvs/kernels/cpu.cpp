@@ -26,9 +26,12 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "commit_journal.hpp"
+#include "commit_undo.hpp"
 #include "compact.hpp"
 #include "expiry.hpp"
 #include "journal.hpp"
+#include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "pack.hpp"
 #include "resolve.hpp"

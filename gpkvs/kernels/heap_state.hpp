@@ -13,6 +13,8 @@ enum HeapState {
     HEAP_CLOCK,          // units that users' records have taken so far
     HEAP_UNITS,          // of the heap, which may end inside its last segment
     HEAP_RUN,            // so many free segments must stay neighbours; 0: none must
+    HEAP_TAIL_SEGMENT,   // where the next record goes
+    HEAP_TAIL_UNITS,
     HEAP_STATE_WORDS
 };
 

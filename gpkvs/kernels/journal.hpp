@@ -18,8 +18,6 @@
 #include "fatal_line.hpp"
 #include "hash.cuh"
 
-namespace {
-
 constexpr u64 PAGE = 4096;
 
 // The head of a segment: what recovery finds it by. The digest is keyed: no bytes of a user pass for a head.
@@ -31,7 +29,8 @@ struct SegmentHead {
     u64 digest[2];
 };
 
-struct Given {
+// What a journal begins with: the words that the host gives.
+struct JournalGiven {
     u64 file, direct, flushes;
     u64 segment_bytes, segments;
     const u64* places;  // where each segment begins in the file; copied
@@ -46,7 +45,7 @@ struct Frame {
 
 class Journal {
 public:
-    explicit Journal(const Given& given)
+    explicit Journal(const JournalGiven& given)
         : given_(given), places_(given.places, given.places + given.segments), durable_(given.durable) {
         void* page = mmap(nullptr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) throw std::bad_alloc();
@@ -148,7 +147,7 @@ private:
         write_whole((int)given_.direct, head_, PAGE, at);
     }
 
-    const Given given_;
+    const JournalGiven given_;
     std::mutex places_mutex_;  // the writer holds it while it writes
     std::vector<u64> places_;
     u8* head_;  // a page that a file without a cache takes
@@ -162,14 +161,12 @@ private:
     std::thread writer_;
 };
 
-}  // namespace
-
 extern "C" {
 
 // Begins a journal's writer; nullptr where there is no thread or memory for it.
 void* gpkvs_journal_new(const u64* given) {
     try {
-        return new Journal(*reinterpret_cast<const Given*>(given));
+        return new Journal(*reinterpret_cast<const JournalGiven*>(given));
     } catch (const std::exception&) {
         return nullptr;
     }
@@ -177,9 +174,6 @@ void* gpkvs_journal_new(const u64* given) {
 void gpkvs_journal_end(void* journal) { static_cast<Journal*>(journal)->end(); }
 // Gives the memory back, after the end, and when no thread waits any more.
 void gpkvs_journal_delete(void* journal) { delete static_cast<Journal*>(journal); }
-void gpkvs_journal_submit(void* journal, u64 epoch, u64 position, u64 pages, const u8* data) {
-    static_cast<Journal*>(journal)->submit({epoch, position, pages, data});
-}
 void gpkvs_journal_set_places(void* journal, const u64* places, u64 segments) {
     static_cast<Journal*>(journal)->set_places(places, segments);
 }

@@ -16,8 +16,7 @@
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
-    F(u64, first_sequence) F(u64, tail_segment) F(u64, tail_units)                          \
-    F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
+    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
 
@@ -230,6 +229,13 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     return is_charge_accepted(a.heap_state, appender.charged(), lost_charge);
 }
 
+// Where the next record goes: a tail segment in which nothing is live begins again (`Heap.start`).
+template <class Args>
+static Tail start_of(const Args& a) {
+    const u64 segment = a.heap_state[HEAP_TAIL_SEGMENT];
+    return tail_at(segment, a.live_units[segment] ? a.heap_state[HEAP_TAIL_UNITS] : 0);
+}
+
 // The new contents of every slot that changes; displaced occupants come last.
 template <class Args>
 static void stage_slots(const Args& a, u64 changes) {
@@ -262,7 +268,7 @@ template <class Args>
 static bool plan_writes(const Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
     if (changes == NO_SLOT) return false;
-    Tail tail = tail_at(a.tail_segment, a.tail_units);
+    Tail tail = start_of(a);
     if constexpr (has_records<typename Args::Slot>)
         if (!allocate_records(a, changes, tail)) return false;
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;

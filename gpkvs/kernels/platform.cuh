@@ -129,6 +129,7 @@ GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
     }                                                                   \
     AT_END;
 #define GPKVS_TRACED(kind, at, word)
+#define GPKVS_TRACED_SYNC(site, file)
 #endif
 
 #define GPKVS_DEFINE(name, LIST, soon, AT_END, LANES, STORES_TO_PM, IS_SERIAL)               \

@@ -3,13 +3,15 @@
 // A kernel runs as on a GPU: its items are dealt to logical threads by a grid's stride, each thread ends with its own
 // fence, and the seed permutes the threads. One real thread only: no locks here, and the CPU backend must have one.
 #pragma once
+#include <sys/stat.h>
 #include <vector>
 
-enum TraceKind : u64 { TRACE_STORE, TRACE_WRITE_BACK, TRACE_FENCE, TRACE_LAUNCH, TRACE_NOTE };
+enum TraceKind : u64 { TRACE_STORE, TRACE_WRITE_BACK, TRACE_FENCE, TRACE_LAUNCH, TRACE_NOTE, TRACE_SYNC };
 
 struct TraceEvent {
     u64 kind, thread;  // thread 0 is the host; a kernel's threads have numbers of their own
-    u64 at, word;      // an address and what was stored there; a launch: the kernel's name; a note: its number
+    u64 at, word;      // an address and what was stored there; a launch: the kernel's name, or that of a store of the host;
+                       // a note: its number; a sync of a mapped file: where in the source, and the file's inode
 };
 
 static std::vector<TraceEvent> trace_events;
@@ -20,6 +22,12 @@ static inline void trace_add(u64 kind, u64 at, u64 word) {
     if (trace_on) trace_events.push_back({kind, trace_thread, at, word});
 }
 #define GPKVS_TRACED(kind, at, word) trace_add(kind, at, word)
+
+static inline void trace_sync(const char* site, u64 file) {
+    struct stat found;
+    if (fstat((int)file, &found) == 0) trace_add(TRACE_SYNC, (u64)site, found.st_ino);
+}
+#define GPKVS_TRACED_SYNC(site, file) trace_sync(site, file)
 
 static inline u64 trace_random() {  // SplitMix64
     u64 z = trace_seed += 0x9E3779B97F4A7C15ull;

@@ -1,5 +1,5 @@
 // A write set: what a planner decided, as columns and counters. A planner fills it and stores nothing to PM; a committer
-// stores it, in the order that durability asks for (gpkvs/engine/undo_committer.py).
+// stores it, in the order that durability asks for (commit_undo.hpp, gpkvs/engine/journal_committer.py).
 //
 // The columns lie on the host. Where a GPU planned, its slots and contents stay there, and the GPU stores them.
 #pragma once
@@ -22,7 +22,8 @@
     F(u64*, freed_reference) F(u64*, filled_segment)                                        \
     F(Pool*, pool) F(u8*, heap) HEAP_ARGS(F)                                                \
     F(u64*, marks) F(u64*, freed_units) F(u64, records_digest) F(u64*, moved_from)          \
-    F(u64, file) F(u64, heap_offset) F(u8*, pages)
+    F(u64, file) F(u64, heap_offset) F(u8*, pages)                                          \
+    F(u64*, table_records) F(u64, generation) F(u64, entry_bytes) F(u64, index_file)
 
 struct TableWrites {
     TABLE_WRITES_FIELDS(GPKVS_FIELD)

@@ -1,4 +1,4 @@
-"""Frames of the journal: one for each batch, a header and the new contents of slots.
+"""Frames of the journal: one for each batch, a header and the new contents of slots (``kernels/frames.hpp``).
 
 A frame begins at a page. Its header names the frame before by its digest, so that frames are a chain. The digest of a
 header is keyed with the store's key: no bytes of a user pass for a frame.
@@ -48,13 +48,6 @@ class FrameHeader(NamedTuple):
     def epoch(self) -> int:
         """Of the batch."""
         return self.descriptor.epoch
-
-    def pack(self, key: tuple[int, int]) -> tuple[bytes, int]:
-        """Return the header's bytes, and its digest, which the next frame names."""
-        fields = _FIELDS.pack(_MAGIC, *self[:5])
-        body = (fields + self.descriptor.pack()).ljust(_DIGEST_AT, b"\0")
-        digest = keyed_digest(key, body)
-        return body + digest, int.from_bytes(digest[:8], "little")
 
     @staticmethod
     def unpack(data: bytes, key: tuple[int, int]) -> tuple[FrameHeader, int]:

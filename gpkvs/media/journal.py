@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import threading
-import time
+import struct
 import weakref
-from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,15 +23,33 @@ from numpy.typing import NDArray
 
 from gpkvs.errors import memory_refused
 from gpkvs.media.data_file import DataFile
-from gpkvs.media.frame import HEADER_BYTES, FrameHeader
-from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, Descriptor, Extent, Root
-from gpkvs.native import journal_durable, library
-from gpkvs.pm.mapping import map_memory
+from gpkvs.media.frame import HEADER_BYTES
+from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, STRUCTURE_BYTES, Descriptor, Extent, Root
+from gpkvs.native import (
+    frames_append,
+    frames_begin,
+    frames_begun,
+    frames_covered_by,
+    frames_end,
+    frames_ended,
+    frames_free,
+    frames_grow,
+    frames_is_empty,
+    frames_last,
+    frames_next_sequence,
+    frames_room_nanoseconds,
+    frames_stable_sequence,
+    frames_try_lock,
+    frames_unlock,
+    frames_used_pages,
+    journal_durable,
+    library,
+)
 
-# Frames that may be on their way to the disk: with more, a batch waits. Each holds a buffer.
-_IN_FLIGHT_MAX = 4
 # A frame takes at most this share of the journal.
 _FRAME_SHARE = 4
+_PLACE = struct.Struct("<QQ")  # of a frame: digest and position
+_WRITTEN_BYTES = STRUCTURE_BYTES + _PLACE.size
 
 
 class Written(NamedTuple):
@@ -56,6 +73,15 @@ class Written(NamedTuple):
     def epoch(self) -> int:
         """Of the batch."""
         return self.descriptor.epoch
+
+    def pack(self) -> bytes:
+        """Return what native code has of it (`Written` in ``kernels/frames.hpp``)."""
+        return self.descriptor.pack() + _PLACE.pack(self.digest, self.position)
+
+    @staticmethod
+    def unpack(data: bytes) -> Written:
+        """Read what native code has of it."""
+        return Written(Descriptor.unpack(data[:STRUCTURE_BYTES]), *_PLACE.unpack_from(data, STRUCTURE_BYTES))
 
 
 class Ring(NamedTuple):
@@ -159,14 +185,15 @@ class Frame:
         The address of the entries.
     """
 
-    def __init__(self, pages: NDArray[np.uint8], count: int) -> None:
-        self.memory = pages
+    def __init__(self, address: int, count: int) -> None:
         self.count = count
-        self.entries = int(pages.ctypes.data) + HEADER_BYTES
+        self.entries = address + HEADER_BYTES
 
 
 class Journal:
-    """The journal of an open store. One thread appends; any may wait.
+    """The journal of an open store: native frames and their writer (``kernels/frames.hpp``, ``kernels/journal.hpp``).
+
+    Who appends holds `appending`; any thread may ask and wait. A native committer appends to the same frames.
 
     Parameters
     ----------
@@ -181,44 +208,71 @@ class Journal:
 
     Attributes
     ----------
+    address
+        Where native code finds the frames.
+    appending
+        The lock, which native code takes too.
     is_direct
         Whether frames are written past the page cache.
-    room_seconds
-        How long batches have waited for room in the journal.
     on_new_memory
         Called with memory that will hold frames, before it is used.
     """
 
     def __init__(self, data: DataFile, root: Root, last: Written, *, flushes: bool) -> None:
         self.ring = Ring.of(root)
-        self._key = root.hash_keys
-        self._incarnation = root.incarnation
-        self.last = last
+        key = root.hash_keys
         self.is_direct = data.is_direct
-        self.room_seconds = 0.0
-        self._freed_to = root.checkpoint.position
-        self._is_freed = threading.Condition()
-        self._in_flight: deque[tuple[int, Frame]] = deque()
-        self._names: deque[tuple[int, int, int]] = deque()  # of each frame: epoch, durable_upto, next_sequence
-        self._covered = 0
-        self._stable_sequence = last.descriptor.next_sequence
-        self._spare: list[NDArray[np.uint8]] = []
         self.on_new_memory: Callable[[NDArray[np.uint8]], None] = lambda memory: None
+        self._memory: dict[int, NDArray[np.uint8]] = {}  # of frames, by address
         words = (
             *(data.file, data.direct, flushes),
             *(self.ring.segment_bytes, self.ring.segments, self.ring.places.ctypes.data),
-            *self._key,
+            *key,
             *(root.incarnation, last.epoch),
         )
         self._writer: int = library.gpkvs_journal_new((ctypes.c_uint64 * len(words))(*words)) or 0
         if not self._writer:
             raise OSError(errno.EAGAIN, "the system gives no thread for the journal")
+        packed = ctypes.create_string_buffer(last.pack(), _WRITTEN_BYTES)
+        freed_to = root.checkpoint.position
+        of_frames = (self._writer, *key, root.incarnation, self.ring.capacity, freed_to, ctypes.addressof(packed))
+        self.address: int = library.gpkvs_frames_new((ctypes.c_uint64 * len(of_frames))(*of_frames)) or 0
+        if not self.address:
+            library.gpkvs_journal_end(self._writer)
+            library.gpkvs_journal_delete(self._writer)
+            raise OSError(errno.ENOMEM, "the system gives no memory for the journal")
+        self.appending = _lock_of(self.address)
         self._is_closed = False
 
     @property
     def durable(self) -> int:
         """The newest durable epoch."""
-        return journal_durable(self._writer)
+        return int(journal_durable(self._writer))
+
+    @property
+    def begun(self) -> int:
+        """The newest epoch whose slots are stored to the image, or may be."""
+        return int(frames_begun(self.address))
+
+    @property
+    def ended(self) -> Written:
+        """The newest batch whose slots are all stored."""
+        return _written(frames_ended, self.address)
+
+    @property
+    def last(self) -> Written:
+        """The newest batch that was appended."""
+        return _written(frames_last, self.address)
+
+    @property
+    def next_sequence(self) -> int:
+        """The version that the next SET may get."""
+        return int(frames_next_sequence(self.address))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the last frame of this opening says nothing: then nothing is to be covered."""
+        return bool(frames_is_empty(self.address))
 
     @property
     def flushes(self) -> int:
@@ -231,9 +285,14 @@ class Journal:
         return int(library.gpkvs_journal_flush_nanoseconds(self._writer)) / 1e9
 
     @property
+    def room_seconds(self) -> float:
+        """How long batches have waited for room in the journal."""
+        return int(frames_room_nanoseconds(self.address)) / 1e9
+
+    @property
     def used_pages(self) -> int:
         """Pages that a replay would read."""
-        return self.last.position - self._freed_to
+        return int(frames_used_pages(self.address))
 
     @property
     def is_nearly_full(self) -> bool:
@@ -242,19 +301,24 @@ class Journal:
 
     def covered_by(self, durable: int) -> int:
         """Return the newest epoch that the frames up to a durable one name as durable (W6)."""
-        while self._names and self._names[0][0] <= durable:
-            _, self._covered, self._stable_sequence = self._names.popleft()
-        return self._covered
+        return int(frames_covered_by(self.address, durable))
 
     def stable_sequence(self, durable: int) -> int:
         """Return the version below which the frames up to a durable one gave all."""
-        self.covered_by(durable)
-        return self._stable_sequence
+        return int(frames_stable_sequence(self.address, durable))
 
     def wait(self, epoch: int) -> None:
         """Return when the frame of an epoch is durable. A failure of the disk ends the process."""
         if self.durable < epoch:
             library.gpkvs_journal_wait(self._writer, epoch)
+
+    def try_appending(self) -> bool:
+        """Take the lock if it is free; for a thread that no interrupt reaches."""
+        return bool(frames_try_lock(self.address))
+
+    def end_appending(self) -> None:
+        """Give the lock back."""
+        frames_unlock(self.address, None, None, None)
 
     def reserve(self, pages: int) -> Frame:
         """Return room for a frame, in memory and in the journal; wait until there is some.
@@ -265,52 +329,35 @@ class Journal:
             If there is no memory for it; nothing has changed.
         """
         assert pages <= self.ring.frame_pages_max
-        while len(self._in_flight) >= _IN_FLIGHT_MAX or (self._in_flight and self._in_flight[0][0] <= self.durable):
-            self.wait(self._in_flight[0][0])
-            self._spare.append(self._in_flight.popleft()[1].memory)
-        memory = self._memory(pages)
-        self._wait_for_room(pages)
-        return Frame(memory, pages)
-
-    def _wait_for_room(self, pages: int) -> None:
-        began = time.perf_counter()
-        with self._is_freed:
-            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)
-        self.room_seconds += time.perf_counter() - began
-
-    def _memory(self, pages: int) -> NDArray[np.uint8]:
-        """Return memory for so many pages: some that was used before, if it is large enough."""
-        for at, memory in enumerate(self._spare):
-            if len(memory) >= pages * PAGE_BYTES:
-                return self._spare.pop(at)
+        size = ctypes.c_uint64()
         with memory_refused():
-            memory = map_memory((1 << (pages - 1).bit_length()) * PAGE_BYTES)
-            self.on_new_memory(memory)
-        return memory
+            address = library.gpkvs_frames_reserve(self.address, pages, ctypes.byref(size))
+            if not address:
+                raise MemoryError(f"{pages * PAGE_BYTES:,} bytes for a frame of the journal")
+            if address not in self._memory:
+                memory = np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(address))
+                self.on_new_memory(memory)
+                self._memory[address] = memory
+        return Frame(address, pages)
 
-    def append(self, frame: Frame, descriptor: Descriptor, records_digest: int, durable_upto: int) -> Written:
-        """Give a frame its header, and have it written behind the last one.
+    def begin(self, epoch: int) -> None:
+        """Say that slots of an epoch may be stored from here on."""
+        frames_begin(self.address, epoch)
+
+    def append(self, descriptor: Descriptor, records_digest: int, durable_upto: int) -> None:
+        """Give the reserved frame its header, and have it written behind the last one.
 
         Its entries are in place, its records written. It is durable after `wait`.
         """
-        header, digest = FrameHeader(
-            self._incarnation, self.last.digest, durable_upto, frame.count, records_digest, descriptor
-        ).pack(self._key)
-        ctypes.memmove(frame.entries - HEADER_BYTES, header, HEADER_BYTES)
-        position = self.last.position
-        self._in_flight.append((descriptor.epoch, frame))
-        self._names.append((descriptor.epoch, durable_upto, descriptor.next_sequence))
-        self.last = Written(descriptor, digest, position + frame.count)
-        library.gpkvs_journal_submit(
-            self._writer, descriptor.epoch, position, frame.count, frame.entries - HEADER_BYTES
-        )
-        return self.last
+        frames_append(self.address, descriptor.pack(), records_digest, durable_upto)
+
+    def end(self) -> None:
+        """Say that all slots of the last batch are stored."""
+        frames_end(self.address)
 
     def free(self, position: int) -> None:
         """Use the pages before a position again: both root copies name a checkpoint there (W3)."""
-        with self._is_freed:
-            self._freed_to = position
-            self._is_freed.notify_all()
+        frames_free(self.address, position)
 
     @property
     def serial(self) -> int:
@@ -321,14 +368,34 @@ class Journal:
         """Go on in a ring with more segments, which both root copies name; nobody appends meanwhile."""
         assert ring.segment_bytes == self.ring.segment_bytes
         library.gpkvs_journal_set_places(self._writer, ring.places.ctypes.data, ring.segments)
-        with self._is_freed:
-            self.ring = ring
-            self._is_freed.notify_all()
+        self.ring = ring
+        frames_grow(self.address, ring.capacity)
 
     def close(self) -> None:
         """Write what was appended, then end the writer. Threads may still wait for what is durable by now."""
         if not self._is_closed:
             self._is_closed = True
             library.gpkvs_journal_end(self._writer)
+            self._memory.clear()
             # Its memory goes with this object, which every thread that waits holds.
-            weakref.finalize(self, library.gpkvs_journal_delete, self._writer).atexit = False
+            weakref.finalize(self, _delete, self.address, self._writer).atexit = False
+
+
+def _written(read: Callable[..., None], frames: int) -> Written:
+    packed = ctypes.create_string_buffer(_WRITTEN_BYTES)
+    read(frames, packed)
+    return Written.unpack(packed.raw)
+
+
+def _lock_of(frames: int) -> AbstractContextManager[None]:
+    """Return the lock of frames. Python runs nothing on its way in and out, so an interrupt cannot leave it taken."""
+    enter, leave = partial(library.gpkvs_frames_lock, frames), partial(frames_unlock, frames)
+    lock: AbstractContextManager[None] = type(
+        "Appending", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)}
+    )()
+    return lock
+
+
+def _delete(frames: int, writer: int) -> None:
+    library.gpkvs_frames_delete(frames)
+    library.gpkvs_journal_delete(writer)

@@ -413,6 +413,7 @@ class LogRun:
 
 _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
 _DESCRIPTOR = struct.Struct("<8sQQQQQQQQIIII")
+NEXT_SEQUENCE_WORD: Final = 5
 
 
 class Descriptor(NamedTuple):

@@ -2,10 +2,13 @@
 
 Invariants (docs/design.md, section 4): I1 log, records and D(e) are durable before ACTIVE(e); I2 no slot is stored
 to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged before IDLE(e) is
-durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this order.
+durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this order;
+a native one has the same steps (``kernels/commit_undo.hpp``).
 """
 
 from __future__ import annotations
+
+import ctypes
 
 from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError
@@ -15,6 +18,7 @@ from gpkvs.media.layout import (
     DESCRIPTOR_OFFSETS,
     FLAG_OFFSET,
     INCARNATION_MAX,
+    NEXT_SEQUENCE_WORD,
     STRUCTURE_BYTES,
     BadBytesError,
     Descriptor,
@@ -117,8 +121,8 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
     return first
 
 
-class Transaction:
-    """The flag, epochs and descriptors of an open store.
+class Transaction(ctypes.Structure):
+    """The flag, epochs and descriptors of an open store. Native code shares it (``kernels/commit_undo.hpp``).
 
     Parameters
     ----------
@@ -128,20 +132,53 @@ class Transaction:
         The descriptor of the last committed batch.
     """
 
+    _fields_ = [
+        ("_incarnation", ctypes.c_uint64),
+        ("_counter", ctypes.c_uint64),
+        ("_current_copy", ctypes.c_uint64),
+        ("_current", ctypes.c_uint64 * (STRUCTURE_BYTES // 8)),
+    ]
+    _incarnation: int
+    _counter: int
+    _current_copy: int
+    _current: ctypes.Array[ctypes.c_uint64]
+
     def __init__(self, files: StoreFiles, current: Descriptor) -> None:
+        super().__init__()
         self._files = files
-        self.current = current
-        self._counter = 0
-        self._current_copy = read_descriptors(files).index(current)
+        self._words = self._current  # the struct's own, as each read of the field would make an object
+        self._take(current)
+
+    def _take(self, current: Descriptor) -> None:
+        """Take the descriptor of the last committed batch, which the undo log has."""
+        self._set_current(current)
+        self._current_copy = read_descriptors(self._files).index(current)
+
+    def _set_current(self, current: Descriptor) -> None:
+        ctypes.memmove(self._words, current.pack(), STRUCTURE_BYTES)
+
+    @property
+    def current(self) -> Descriptor:
+        """The descriptor of the last committed batch."""
+        return Descriptor.unpack(bytes(self._words))
+
+    @property
+    def next_sequence(self) -> int:
+        """The version that the next SET may get."""
+        return self._words[NEXT_SEQUENCE_WORD]
+
+    def have_epoch(self) -> None:
+        """Have an epoch for the next batch that no batch had since epochs were renewed."""
+        if self._counter + 1 >= 1 << COUNTER_BITS:
+            self._take(begin_incarnation(self._files, self.current))
+            self._counter = 0
+        self._incarnation = self._files.root.incarnation
 
     def next_epoch(self) -> int:
-        """Return an epoch that no batch had since epochs were renewed, whatever becomes of this one."""
-        if self._counter + 1 >= 1 << COUNTER_BITS:
-            self.current = begin_incarnation(self._files, self.current)
-            self._current_copy = read_descriptors(self._files).index(self.current)
-            self._counter = 0
+        """Return this epoch; it is not given again, whatever becomes of it."""
+        self.have_epoch()
         self._counter += 1
-        return make_epoch(self._files.root.incarnation, self._counter)
+        return make_epoch(self._incarnation, self._counter)
 
     def describe(self, descriptor: Descriptor) -> None:
         """Store D(e) over the older of the two descriptors and make it durable, with the log (I1)."""
@@ -162,5 +199,5 @@ class Transaction:
         store_flag(self._files, State.IDLE, descriptor.epoch)
         failpoint.hit("before_idle_persist")
         self._files.root_region.persist()
-        self.current = descriptor
+        self._set_current(descriptor)
         self._current_copy = 1 - self._current_copy

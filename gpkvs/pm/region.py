@@ -45,6 +45,13 @@ class Region:
     size
         Bytes of the mapped part; by default all that the file has.
 
+    Attributes
+    ----------
+    file
+        Its descriptor.
+    syncs
+        Whether stores become durable by a call of the system.
+
     Raises
     ------
     OSError
@@ -59,19 +66,20 @@ class Region:
         self._is_cached = domain is None or self.is_paged  # read-only: of whatever file system
         self.is_volatile = domain is not None and domain.is_volatile
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
+        self.syncs = self._domain is DomainName.MSYNC
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
-        self._file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
+        self.file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            self.bytes = os.fstat(self._file).st_size - offset if size is None else size
+            self.bytes = os.fstat(self.file).st_size - offset if size is None else size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
             # Only so is the file's place on the device durable before a store can reach it: the fences rely on it.
             flags = MAP_SHARED_VALIDATE_SYNC if domain and domain.maps_synchronously else mmap.MAP_SHARED
             self._mapped_as = flags, access
-            view = map_file(self._file, self.bytes, flags, access, offset)
+            view = map_file(self.file, self.bytes, flags, access, offset)
         except BaseException:
-            os.close(self._file)
+            os.close(self.file)
             raise
         if self._is_cached:
             self._read_single_pages(view)
@@ -114,7 +122,7 @@ class Region:
             return False
         if size > self._mapped_bytes:
             offset = self._offset + self._mapped_bytes
-            map_into_room(self._view, self._mapped_bytes, size, *self._mapped_as, self._file, offset)
+            map_into_room(self._view, self._mapped_bytes, size, *self._mapped_as, self.file, offset)
             self._mapped_bytes = size
         return True
 
@@ -153,7 +161,7 @@ class Region:
 
         Read-ahead makes it hold large folios, and a store to one byte then writes back up to 2 MiB.
         """
-        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)
         advise(view, mmap.MADV_RANDOM)
 
     def prefetch(self, offset: int, count: int) -> None:
@@ -164,7 +172,7 @@ class Region:
         if self._is_cached:
             for first in range(offset, offset + count, _PREFETCHED_AT_ONCE):
                 length = min(_PREFETCHED_AT_ONCE, offset + count - first)
-                os.posix_fadvise(self._file, self._offset + first, length, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self.file, self._offset + first, length, os.POSIX_FADV_WILLNEED)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""
@@ -196,13 +204,13 @@ class Region:
             If the operating system could not write; it must not be tried again (what was dirty may be lost).
         """
         # In `fence`, `flush` and `process`, the fence that ends each kernel and `store` already persisted them.
-        if self._domain is DomainName.MSYNC:
-            os.fdatasync(self._file)
+        if self.syncs:
+            os.fdatasync(self.file)
 
     def persist_unlogged(self) -> None:
         """Make every earlier store durable as `persist` does, also where the domain is `none`; raises as it does."""
         if self._domain is DomainName.NONE:
-            os.fdatasync(self._file)
+            os.fdatasync(self.file)
         else:
             self.persist()
 
@@ -221,10 +229,10 @@ class Region:
         only: a file system on PM writes both back. In `process` nothing needs to survive a power loss.
         """
         if self._domain is not DomainName.PROCESS:
-            os.fsync(self._file)
+            os.fsync(self.file)
 
     def close(self) -> None:
         """Unmap; if a caller still holds a view, the mapping goes when the view does."""
         self._view = None
         library.gpkvs_unmapped(self.address)
-        os.close(self._file)
+        os.close(self.file)

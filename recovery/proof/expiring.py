@@ -29,12 +29,12 @@ def at_time(store: Store, now: Callable[[], int]) -> None:
 def as_stored(store: Store) -> Iterator[None]:
     """Have nothing expire meanwhile: keys are read as the store has them."""
     expiry = store._engine.expiry
-    before = expiry.clock, expiry._latest
-    expiry.clock, expiry._latest = (lambda: 0), 0
+    before = expiry.clock, expiry._latest.value
+    expiry.clock, expiry._latest.value = (lambda: 0), 0
     try:
         yield
     finally:
-        expiry.clock, expiry._latest = before
+        expiry.clock, expiry._latest.value = before
 
 
 def expiries_of(store: Store, table: str, keys: Sequence[bytes]) -> list[int]:

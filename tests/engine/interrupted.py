@@ -1,9 +1,9 @@
 """The process that a test interrupts: a KeyboardInterrupt at the n-th place of functions that append a frame.
 
-Run as ``python interrupted.py DIRECTORY STEP NAME...``. STEP is `set`, or `close`, which appends an empty frame. Each
-life has a store of its own, ``DIRECTORY/N``, in a forked process. After the interrupt it closes again, or goes on. One
-line for each: the exit status, which says whether the place was reached. It ends after the first life that is not
-interrupted.
+Run as ``python interrupted.py DIRECTORY STEP NAME...``. STEP is `set`, `set-in-steps`, as it is on a GPU, or `close`,
+which appends an empty frame. Each life has a store of its own, ``DIRECTORY/N``, in a forked process. After the
+interrupt it closes again, or goes on. One line for each: the exit status, which says whether the place was reached. It
+ends after the first life that is not interrupted.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def live(path: Path, step: str, names: list[str], nth: int) -> int:
     committer = store._engine.committer
     assert isinstance(committer, JournalCommitter)
     committer.checkpointer.stop()  # this thread alone appends
+    committer.is_native = step != "set-in-steps"
     # Past it frames wait for the one before, which gives its memory back.
     for _ in range(6):
         store.set(b"before", b"value")
@@ -60,7 +61,7 @@ def live(path: Path, step: str, names: list[str], nth: int) -> int:
         pass
     finally:
         sys.setprofile(None)
-    if step == "set":
+    if step != "close":
         store.set(b"after", b"value")
     store.close()
     return INTERRUPTED if interrupter.has_hit else WHOLE

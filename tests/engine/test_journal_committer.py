@@ -13,6 +13,8 @@ import pytest
 
 import gpkvs
 from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import TableWrites
 from gpkvs.errors import NoMemoryError
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
@@ -32,12 +34,13 @@ def memory_path() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("step", "names", "ends"),
     [
-        ("close", ["_append_empty", "append"], True),
-        ("close", ["close", "cover", "_cover", "reserve", "_memory", "_wait_for_room"], False),
-        ("set", ["_store", "_describe", "append", "_count"], True),
-        ("set", ["commit", "reserve", "_memory", "_wait_for_room"], False),
+        ("close", ["_append_empty", "begin", "append", "end"], True),
+        ("close", ["close", "cover", "_cover", "reserve"], False),
+        ("set", ["commit", "_commit_natively"], False),
+        ("set-in-steps", ["_store", "_describe", "begin", "append", "end", "_count"], True),
+        ("set-in-steps", ["commit", "_commit_in_steps", "reserve"], False),
     ],
-    ids=["empty-frame", "close", "batch", "room-for-a-batch"],
+    ids=["empty-frame", "close", "batch", "batch-in-steps", "room-for-a-batch-in-steps"],
 )
 def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
     memory_path: Path, step: str, names: list[str], *, ends: bool
@@ -55,27 +58,38 @@ def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
         with gpkvs.open(path, create=False) as store:
             assert store.get(b"before") == b"value"
             assert store.get(b"during") in (None, b"value")
-            if step == "set":
+            if step != "close":
                 assert store.get(b"after") == (None if status == EXIT_FATAL else b"value")
         assert_clean(path)
 
 
-def test_a_batch_that_gets_no_memory_has_begun_nothing(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "in-steps"])
+def test_a_batch_that_gets_no_memory_has_begun_nothing(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
+) -> None:
     with gpkvs.open(store_path, commit="journal", **SMALL) as store:
         committer = store._engine.committer
         assert isinstance(committer, JournalCommitter)
+        committer.is_native = is_native
         store.set(b"key", b"value")
 
         def refuse(*_: object) -> None:
             raise MemoryError
 
+        def begin_commit(writes: TableWrites, table: Table, file: int) -> None:
+            real(writes, table, file)
+            writes.set(entry_bytes=1 << 50)  # no frame is so large
+
+        real = TableWrites.begin_commit
         committer.checkpointer.stop()
         begun, used = committer.begun, committer.journal.used_pages
         with monkeypatch.context() as patch:
+            patch.setattr(TableWrites, "begin_commit", begin_commit)
             patch.setattr(np, "zeros_like", refuse)
             with pytest.raises(NoMemoryError):
                 store.set(b"key", b"other")
         assert (committer.begun, committer.journal.used_pages) == (begun, used)
+        assert not store._engine.heap.freed_epoch
         assert store.get(b"key") == b"value"
         store.set(b"key", b"third")
     with gpkvs.open(store_path) as store:

@@ -171,6 +171,6 @@ def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytes
             with pytest.raises(NoMemoryError):
                 store.execute(batch)
         small = store._engine._native._of_layout["bytes"]
-        assert len(small._columns["ops"]) == len(small._columns["status"]) == small._ops_max
+        assert len(small._columns["ops"]) == len(small._columns["status"]) == small.ops_max
     store.execute(batch)
     assert store.get(b"4999") == b"4999"

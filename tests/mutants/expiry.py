@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "a-time-that-goes-back",
         _EXPIRY,
-        "self._latest = max(self._latest, self.clock())",
-        "self._latest = self.clock()",
+        "return take_time(self.latest_address, self.clock())",
+        "return self.clock()",
         "a clock that jumps back has keys live again that a transaction took for expired",
         _tests("test_nothing_revives_when_the_clock_goes_back"),
     ),

@@ -19,9 +19,9 @@ MUTANTS = (
     ),
     Mutant(
         "geometry-missing-from-a-descriptor",
-        _UNDO,
-        "            log_digest=digest,\n            growth=self._files.growth,\n",
-        "            log_digest=digest,\n",
+        "gpkvs/kernels/commit.hpp",
+        "    d.growth_unmoved = (u32)c.growth_unmoved;\n",
+        "",
         "after a batch and a restart, keys are looked for where they were before the table grew",
         (_STEPS,),
     ),

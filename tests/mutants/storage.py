@@ -10,6 +10,9 @@ _GROWTH_TESTS = "engine/test_heap_growth.py::"
 _JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
 _GIVEN, _GIVEN_TESTS = "gpkvs/engine/given_space.py", "engine/test_given_space.py::"
 _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
+_COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit_journal.hpp", "gpkvs/kernels/frames.hpp"
+_DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
+_NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -103,11 +106,52 @@ MUTANTS = (
     ),
     Mutant(
         "notes-of-freed-space-end-with-the-old-heap",
-        _HEAP,
-        "np.concatenate((noted, np.zeros(len(units) - len(noted), np.uint64)))",
-        "noted",
+        "gpkvs/kernels/waiting_space.hpp",
+        "        if (units.size() < segments) units.resize(segments);  // the heap has grown\n",
+        "",
         "space that a batch frees while the heap grows is an error, or stays in use",
         (f"{_GROWTH_TESTS}test_space_that_waits_while_the_heap_grows",),
+    ),
+    # The same mistakes in Python's steps are the explorer's of disks.
+    Mutant(
+        "native-frame-names-too-much",
+        _COMMIT_JOURNAL,
+        "frames.append(next, records_digest, durable);",
+        "frames.append(next, records_digest, epoch - 1);",
+        "a frame says that one is durable which is not: after a crash the store is refused",
+        (_DISKFAIL,),
+    ),
+    Mutant(
+        "native-commit-frees-space-when-durable",
+        _COMMIT_JOURNAL,
+        "release(frames.covered_by(durable), c.live_units)",
+        "release(durable, c.live_units)",
+        "space is used again that a frame names which is not covered (W6)",
+        (_DISKFAIL,),
+    ),
+    Mutant(
+        "native-frames-need-no-room",
+        _FRAMES,
+        "        if (used_pages() + pages <= capacity_) return;\n",
+        "        if (pages) return;\n",
+        "frames that a replay needs are overwritten (W3)",
+        (_DISKFAIL,),
+    ),
+    Mutant(
+        "native-commit-forgets-a-mark",
+        "gpkvs/kernels/write_set.hpp",
+        "for (u64 i = first; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);",
+        "for (u64 i = first + 1; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);",
+        "a checkpoint leaves out a page, and the journal forgets what it had",
+        (_DISKFAIL,),
+    ),
+    Mutant(
+        "native-entries-of-tables-overlap",
+        _COMMIT_JOURNAL,
+        "        entries += run_words(w.slots, w.entry_bytes);\n",
+        "",
+        "the entries of a batch's tables lie over each other",
+        (f"{_NATIVE_JOURNAL}test_frames_images_and_counts_are_those_of_steps",),
     ),
     Mutant(
         "root-learns-nothing-of-a-longer-log",
@@ -339,8 +383,8 @@ MUTANTS = (
     ),
     Mutant(
         "descriptor-stored-over",
-        _TRANSACTION,
-        "        self._current_copy = 1 - self._current_copy\n",
+        "gpkvs/kernels/commit_undo.hpp",
+        "    transaction.copy = 1 - transaction.copy;\n",
         "",
         "a crash in a batch takes the descriptor that recovery needs",
         ("recovery/startup/test_failpoints.py::test_kill_between_phases",),

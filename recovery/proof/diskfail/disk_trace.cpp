@@ -288,12 +288,11 @@ u64 disk_trace_held() {
     Held held;
     return held_count;
 }
-// Calls a function of five words twice. A thread that the first call is to wake up sleeps until the second one.
-void disk_trace_call_twice(void (*function)(u64, u64, u64, u64, u64), const u64* first, const u64* second) {
-    for (const u64* words : {first, second}) {
-        wakes_nobody = words == first;
-        function(words[0], words[1], words[2], words[3], words[4]);
-    }
+// Calls a function of four words. A thread that it is to wake up sleeps on.
+void disk_trace_call_unheard(void (*function)(u64, u64, u64, u64), const u64* words) {
+    wakes_nobody = true;
+    function(words[0], words[1], words[2], words[3]);
+    wakes_nobody = false;
 }
 int pthread_cond_signal(pthread_cond_t* condition) {
     using Signal = int (*)(pthread_cond_t*);

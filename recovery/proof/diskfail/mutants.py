@@ -30,8 +30,7 @@ class Mutant:
     """A mistake."""
 
     name: str
-    module: str
-    changes: tuple[tuple[str, str], ...]  # a text that is there once, and what replaces it
+    changes: tuple[tuple[str, str, str], ...]  # a module, a text that is there once, and what replaces it
     harm: str
 
     @property
@@ -41,7 +40,19 @@ class Mutant:
 
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
-    return Mutant(name, module, ((old, new),), harm)
+    return Mutant(name, ((module, old, new),), harm)
+
+
+def _several(name: str, module: str, changes: tuple[tuple[str, str], ...], harm: str) -> Mutant:
+    return Mutant(name, tuple((module, old, new) for old, new in changes), harm)
+
+
+# What one native call does is done by Python's steps, which have the mistake: `gpkvs crash` needs no compiler.
+_IN_STEPS = (_COMMITTER, "self.is_native = backend is backend.host\n", "self.is_native = False\n")
+
+
+def _in_steps(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
+    return Mutant(name, (_IN_STEPS, (module, old, new)), harm)
 
 
 MUTANTS = (
@@ -53,7 +64,7 @@ MUTANTS = (
         "        if result.parts:",
         "W1: a result is seen before its batch is durable",
     ),
-    Mutant(
+    _several(
         "removal-not-awaited",
         _ENGINE,
         (
@@ -88,7 +99,7 @@ MUTANTS = (
         "image.copy_pages(first, self._batches.begun,",
         "the same, where the batch has begun but not ended",
     ),
-    _one(
+    _in_steps(
         "growth-not-in-frames",
         _COMMITTER,
         "            growth=self._files.growth,\n            runs=write_set.runs,\n",
@@ -124,7 +135,7 @@ MUTANTS = (
         "        self._end(self._batches.ended)\n",
         "c is a batch that ended after pages were looked at",
     ),
-    Mutant(
+    _several(
         "one-root-copy",
         _ROOTS,
         (
@@ -168,17 +179,14 @@ MUTANTS = (
     ),
     Mutant(
         "late-reservation",
-        _JOURNAL,
         (
+            _IN_STEPS,
+            (_JOURNAL, "self.ring.capacity, freed_to, ctypes", "1 << 62, freed_to, ctypes"),
             (
-                "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
-                "            pass\n",
-            ),
-            (
-                "        position = self.last.position\n",
-                "        with self._is_freed:\n"
-                "            self._is_freed.wait_for(lambda: self.used_pages + frame.count <= self.ring.capacity)\n"
-                "        position = self.last.position\n",
+                _COMMITTER,
+                '        failpoint.hit("before_frame")\n',
+                "        while self.journal.used_pages + frame.count > self.journal.ring.capacity:\n"
+                "            __import__('time').sleep(0.001)\n",
             ),
         ),
         "a full journal locks up: the checkpoint waits for the batch that waits for it",
@@ -186,11 +194,11 @@ MUTANTS = (
     _one(
         "no-reservation",
         _JOURNAL,
-        "            self._is_freed.wait_for(lambda: self.used_pages + pages <= self.ring.capacity)\n",
-        "            pass\n",
+        "self.ring.capacity, freed_to, ctypes",
+        "1 << 62, freed_to, ctypes",
         "W3: frames that a replay needs are overwritten",
     ),
-    Mutant(
+    _several(
         "freed-before-roots",
         _CHECKPOINT,
         (
@@ -226,22 +234,18 @@ MUTANTS = (
         "",
         "the root names a batch that is lost",
     ),
-    Mutant(
+    _in_steps(
         "space-when-durable",
         _JOURNAL,
-        (
-            (
-                "            _, self._covered, self._stable_sequence = self._names.popleft()",
-                "            self._covered, _, self._stable_sequence = self._names.popleft()",
-            ),
-        ),
+        "        return int(frames_covered_by(self.address, durable))\n",
+        "        return durable\n",
         "W6: space of e is used when e is durable but not covered",
     ),
-    _one(
+    _in_steps(
         "space-at-once",
         _COMMITTER,
         "            self._heap.release_later(epoch, freed_units)",
-        "            self._heap.release(freed_units)",
+        "            self._heap._release_units(freed_units)",
         "W6: space of e is used before e is durable",
     ),
     _one(
@@ -254,15 +258,17 @@ MUTANTS = (
     _one(
         "no-first-frame",
         _COMMITTER,
-        "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
+        "        with self.journal.appending:\n            self.wait(self._append_empty())\n"
+        "        self.checkpointer.start()",
         "        self.checkpointer.start()",
         "W4",
     ),
     _one(
         "first-frame-not-awaited",
         _COMMITTER,
-        "        with self._appending:\n            self.wait(self._append_empty())\n        self.checkpointer.start()",
-        "        with self._appending:\n            self._append_empty()\n        self.checkpointer.start()",
+        "        with self.journal.appending:\n            self.wait(self._append_empty())\n"
+        "        self.checkpointer.start()",
+        "        with self.journal.appending:\n            self._append_empty()\n        self.checkpointer.start()",
         "W4: free space is used before the first frame is durable",
     ),
     _one("incarnation-kept", _RECOVER, "incarnation=files.root.incarnation + 1, checkpoint", "checkpoint", "W4"),
@@ -274,26 +280,22 @@ MUTANTS = (
         "W4",
     ),
     _one("stale-frames-count", _REPLAY, "if not follows or is_stale or not fits:", "if not follows or not fits:", "W4"),
-    Mutant(
+    _in_steps(
         "durable-ahead",
         _COMMITTER,
-        (
-            (
-                'durable = self.journal.durable\n        self.begun = epoch\n        failpoint.hit("before_frame',
-                'durable = epoch - 1\n        self.begun = epoch\n        failpoint.hit("before_frame',
-            ),
-        ),
+        'durable = self.journal.durable\n        self.journal.begin(epoch)\n        failpoint.hit("before_frame',
+        'durable = epoch - 1\n        self.journal.begin(epoch)\n        failpoint.hit("before_frame',
         "a frame says that one is durable which is not",
     ),
     _one(
         "durable-ahead-of-empty",
         _COMMITTER,
-        "self.journal.append(frame, descriptor, 0, self.journal.durable)",
-        "self.journal.append(frame, descriptor, 0, before.epoch)",
+        "self.journal.append(descriptor, 0, self.journal.durable)",
+        "self.journal.append(descriptor, 0, before.epoch)",
         "an empty frame says that one is durable which is not",
     ),
     _one("no-chain", _REPLAY, " and header.previous == before.digest", "", "a frame of an earlier life is replayed"),
-    Mutant(
+    _several(
         "neither-chain-nor-stale",
         _REPLAY,
         (
@@ -320,8 +322,8 @@ MUTANTS = (
     _one(
         "freed-at-opening",
         _JOURNAL,
-        "        self._freed_to = root.checkpoint.position\n",
-        "        self._freed_to = last.position\n",
+        "        freed_to = root.checkpoint.position\n",
+        "        freed_to = last.position\n",
         "W3: frames that were replayed and are in no checkpoint are overwritten",
     ),
     _one(
@@ -506,13 +508,14 @@ EQUIVALENT = {
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads the module of a mutant."""
+    """Loads a module of a mutant."""
 
     mutant: Mutant
+    changes: Sequence[tuple[str, str]]
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
-        for old, new in self.mutant.changes:
+        for old, new in self.changes:
             if source.count(old) != 1:
                 sys.exit(f"{self.mutant.name}: {self.path} has the text {source.count(old)} times: {old!r}")
             source = source.replace(old, new)
@@ -520,19 +523,20 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module of a mutant."""
+    """Finds the modules of a mutant."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if fullname != self._mutant.module:
+        changes = [(old, new) for module, old, new in self._mutant.changes if module == fullname]
+        if not changes:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         assert spec
         assert spec.origin
         spec.loader = _Loader(fullname, spec.origin)
-        spec.loader.mutant = self._mutant
+        spec.loader.mutant, spec.loader.changes = self._mutant, changes
         return spec
 
 

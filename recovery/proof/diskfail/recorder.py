@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,10 +106,9 @@ class Recorder:
         """How many flushes have been held since `hold`."""
         return int(self._library.disk_trace_held())
 
-    def call_twice(self, function: Any, first: Sequence[int], second: Sequence[int]) -> None:
-        """Call a native function of five words twice; the first call wakes up no thread."""
-        words = [(ctypes.c_uint64 * 5)(*each) for each in (first, second)]
-        self._library.disk_trace_call_twice(ctypes.cast(function, ctypes.c_void_p), *words)
+    def call_unheard(self, function: Any, *words: int) -> None:
+        """Call a native function of four words, which wakes up no thread."""
+        self._library.disk_trace_call_unheard(ctypes.cast(function, ctypes.c_void_p), (ctypes.c_uint64 * 4)(*words))
 
     def stop(self) -> list[Event]:
         """End the recording, and return it."""

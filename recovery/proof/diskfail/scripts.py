@@ -6,15 +6,16 @@ next record goes: into the next segment in which nothing is live.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
 
 from gpkvs.batch import Op
+from gpkvs.media import journal
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import BYTES_LAYOUT, PAGE_BYTES, U64_LAYOUT
-from gpkvs.native import library
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
 from gpkvs.recovery.proof.diskfail.expected import TableName
 from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, Request, Shape
@@ -467,22 +468,20 @@ def empty_and_next_in_one_flush(stage: Stage) -> None:
     """Give the writer an empty frame and the next one at once: what it does if it is slow to wake up."""
     stage.open()
     stage.run(stage.sets(1))
-    submit = library.gpkvs_journal_submit
-    waiting: list[tuple[int, ...]] = []
+    append = getattr(journal, "frames_append")  # noqa: B009 - a function that it imports
 
-    def both(*frame: int) -> None:
-        waiting.append(frame)
-        if len(waiting) == 2:
-            stage.call_twice(submit, *waiting)
+    def unheard(frames: int, descriptor: bytes, records_digest: int, durable_upto: int) -> None:
+        packed = ctypes.create_string_buffer(descriptor, len(descriptor))
+        stage.call_unheard(append, frames, ctypes.addressof(packed), records_digest, durable_upto)
 
     stage.hold()
-    setattr(library, "gpkvs_journal_submit", both)  # noqa: B010 - a function of a library
+    setattr(journal, "frames_append", unheard)  # noqa: B010 - a function of a module
     try:
         if not stage.committer.cover():
             raise LifeError("there was no need for an empty frame")
-        stage.execute(stage.sets(2))
     finally:
-        setattr(library, "gpkvs_journal_submit", submit)  # noqa: B010
+        setattr(journal, "frames_append", append)  # noqa: B010
+    stage.execute(stage.sets(2))
     stage.wait_held()
     stage.crash()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
@@ -161,9 +161,9 @@ class Stage:
         """Return when so many flushes have come since `hold`: what they are to flush is written."""
         self._wait_until(lambda: self._recorder.held >= count)
 
-    def call_twice(self, function: Any, first: Sequence[int], second: Sequence[int]) -> None:
-        """Call a native function twice; a thread that the first call is to wake up sleeps until the second one."""
-        self._recorder.call_twice(function, first, second)
+    def call_unheard(self, function: Any, *words: int) -> None:
+        """Call a native function that is to wake up a thread, which sleeps on until it hears of something else."""
+        self._recorder.call_unheard(function, *words)
 
     @staticmethod
     def _wait_until(is_so: Callable[[], bool]) -> None:

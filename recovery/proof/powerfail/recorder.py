@@ -37,7 +37,7 @@ from gpkvs.recovery.proof.powerfail.trace import (
 IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
 # The numbers of `enum TraceKind` in kernels/trace.h.
-_STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE = range(5)
+_STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC = range(6)
 # The site of a persist is its caller, not one of the functions that all callers share.
 _SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
 _SHARED_FUNCTIONS = ("store_flag", "sync_path")
@@ -131,6 +131,9 @@ class TraceRecorder:
             if kind == _LAUNCH:
                 end_group()
                 site = ctypes.string_at(at).decode()
+            elif kind == _SYNC:
+                end_group()
+                events.append(Event(Kind.SYNC, ctypes.string_at(at).decode(), file=self._number(word)))
             elif kind == _NOTE:
                 end_group()
                 for event in self._notes[word]:

@@ -179,7 +179,7 @@ class WorkloadRunner:
         trace = self.run(workload).trace
         image = trace.before.copy()
         for event in trace.events:
-            if event.kind in CHANGES and event.site.startswith(f"{HOST_STORE} in transaction.commit"):
+            if event.kind in CHANGES and event.site.startswith(f"{HOST_STORE} of IDLE"):
                 break
             if event.kind in CHANGES:
                 image.apply(event)

@@ -22,7 +22,6 @@ from gpkvs.config import DurabilityName
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
 from gpkvs.media.root_copies import RootCopies, Roots
-from gpkvs.media.transaction import Transaction
 from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
@@ -95,7 +94,7 @@ def line_of(function: object, text: str) -> int:
     [
         ({Kind.FENCE}, "log_undo_bytes", Model.GPU),
         ({Kind.WRITE_BACK}, "apply_bytes", Model.ADR),
-        ({Kind.SYNC}, f"sync in transaction.activate:{line_of(Transaction.activate, '.persist()')}", Model.PAGE),
+        ({Kind.SYNC}, "sync of ACTIVE in commit_undo", Model.PAGE),
     ],
 )
 def test_a_persist_that_is_missing_is_seen_and_its_state_can_be_visited_again(

@@ -1,0 +1,196 @@
+"""The native engine: batch after batch without Python, for a door (``kernels/native_engine.hpp``).
+
+It runs in turns. Before each, and after it, Python does what runs beside batches; the turn ends when Python is wanted
+again. A batch that the native engine leaves is the engine's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.backends.fields import KernelFields
+from gpkvs.batch import U64
+from gpkvs.engine.committer import Committer
+from gpkvs.engine.expiry import Expiry
+from gpkvs.engine.heap import Heap
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.native_planner import NativePlanner
+from gpkvs.engine.table import Table
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.image import Image
+from gpkvs.media.layout import NO_GROWTH
+from gpkvs.native import library, native_step
+
+# `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
+_TABLE_WORDS: Final = 11
+_LOOKS_AT, _GAINED = 9, 10
+# While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
+_LOOKS_SHARE: Final = 64
+
+# What changes between turns. The sums of a turn come last.
+_OF_TURN = ("tables", "table_count", "ops_max_bytes", "ops_max_u64", "clock_ms", "ends_at_ns", "heap_units_max")
+_SUMS = ("commits", "heap_units")
+
+
+class TurnLimits(NamedTuple):
+    """How long batches may run before Python is wanted: seconds, and units of the heap."""
+
+    seconds: float
+    heap_units: int
+
+
+class TurnSums(NamedTuple):
+    """What the batches of a turn did: transactions that changed something, units of the heap, tables with new keys."""
+
+    commits: int
+    heap_units: int
+    gained: Sequence[Table]
+
+
+class _Calls(ctypes.Structure):
+    """`Engine` in kernels/engine_batch.h."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait")]
+
+
+class NativeEngine:
+    """Runs batches of a door.
+
+    Parameters
+    ----------
+    files, tables, heap, committer, meter, expiry
+        Of the store, whose steps are all the host's.
+    planner
+        Plans the batches.
+    before_turn, after_turn
+        Do what runs beside batches.
+
+    Attributes
+    ----------
+    address
+        Of the calls that a door is given.
+    """
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        tables: dict[int, Table],
+        heap: Heap,
+        committer: Committer,
+        meter: Meter,
+        expiry: Expiry,
+        planner: NativePlanner,
+        before_turn: Callable[[], TurnLimits],
+        after_turn: Callable[[TurnSums], None],
+    ) -> None:
+        self._files = files
+        self._tables = tables
+        self._committer = committer
+        self._expiry = expiry
+        self._planner = planner
+        self._before_turn, self._after_turn = before_turn, after_turn
+        names = [field.name for field in KernelFields("begin_turn").fields]
+        self._words = (ctypes.c_uint64 * len(names))()
+        at = {name: number for number, name in enumerate(names)}
+        self._of_turn = slice(0, len(_OF_TURN))
+        self._sums = slice(len(_OF_TURN), len(_OF_TURN) + len(_SUMS))
+        assert (*names[self._of_turn], *names[self._sums]) == (*_OF_TURN, *_SUMS)
+        commit = committer.begin_turn()
+        assert commit
+        words = {
+            "committer": commit.calls,
+            "commit": commit.address,
+            "meter": meter.address,
+            "failpoint": failpoint.address(),
+            "heap_state": address_of(heap.state),
+            "planner_bytes": planner.struct_of("bytes")[0],
+            "planner_u64": planner.struct_of("u64")[0],
+            "result_bytes_max": planner.result_bytes_max,
+            # A segment of a disk is read ahead before records go there, by Python.
+            "keeps_segment": files.heap.is_paged and files.undo_log is not None,
+        }
+        for name, word in words.items():
+            self._words[at[name]] = word
+        self._begin_turn = native_step("begin_turn", keeps_lock=True)
+        engine = ctypes.addressof(self._words)
+        calls = (library.gpkvs_engine_run, library.gpkvs_engine_durable, library.gpkvs_engine_wait)
+        self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
+        self.address = ctypes.addressof(self._calls)
+        self._generation, self._growth = -1, NO_GROWTH  # when the tables were described
+        self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
+        self._row_of: dict[int, int] = {}
+
+    def begin_turn(self) -> bool:
+        """Do what is due beside batches, and let native code run them; return whether it may.
+
+        Where it may not, it leaves every batch: a committer or a test wants Python.
+        """
+        limits = self._before_turn()
+        may_run = self._committer.begin_turn() is not None and not failpoint.armed_among(failpoint.PLANNING)
+        self._describe_tables()
+        planner, expiry = self._planner, self._expiry
+        self._words[self._of_turn] = [
+            address_of(self._rows),
+            len(self._rows) if may_run else 0,
+            min(planner.ops_max, planner.struct_of("bytes")[1]),
+            min(planner.ops_max, planner.struct_of("u64")[1]),
+            expiry.latest_address if expiry.is_used else 0,
+            time.monotonic_ns() + int(limits.seconds * 1e9),
+            limits.heap_units,
+        ]
+        self._begin_turn(ctypes.addressof(self._words), 0, 1)
+        return may_run
+
+    def end_turn(self) -> None:
+        """Do what the batches of the turn ask for."""
+        commits, heap_units = self._words[self._sums]
+        if not commits:
+            return
+        rows = np.flatnonzero(self._rows[:, _GAINED])
+        gained = [self._tables[number] for number in self._rows[rows, 0].tolist()]
+        self._after_turn(TurnSums(commits, heap_units, gained))
+        for table in gained:
+            self._describe(table)
+
+    def _describe_tables(self) -> None:
+        """Describe the tables that have changed since the last turn."""
+        generation, growth = self._files.root.catalog_generation, self._files.growth
+        if generation != self._generation:
+            self._rows = np.zeros((len(self._tables), _TABLE_WORDS), np.uint64)
+            self._row_of = {number: row for row, number in enumerate(sorted(self._tables))}
+            changed = set(self._tables)
+        elif growth != self._growth:
+            changed = {growth.table_id, self._growth.table_id} & set(self._row_of)
+        else:
+            return
+        for number in changed:
+            self._describe(self._tables[number])
+        self._generation, self._growth = generation, growth
+
+    def _describe(self, table: Table) -> None:
+        index, entry = table.index, table.entry
+        region = index.region
+        records, looks_at = table.records, table.looks_at
+        if records > looks_at:
+            looks_at = records + min(index.slots // _LOOKS_SHARE, index.layout.block_slots)
+        file, marks = (0, address_of(region.marks)) if isinstance(region, Image) else (region.file, 0)
+        self._rows[self._row_of[entry.id]] = [
+            entry.id,
+            entry.generation,
+            index.layout.entry_bytes,
+            index.address,
+            file,
+            index.blocks,
+            index.unmoved,
+            marks,
+            table.records_address,
+            looks_at,
+            0,
+        ]

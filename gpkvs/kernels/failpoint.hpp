@@ -1,0 +1,19 @@
+// Named places where a test can kill the process, one at each durability boundary (gpkvs/failpoint.py).
+#pragma once
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <unistd.h>
+
+// Python arms it, and counts the places that it gets to itself.
+struct Failpoint {
+    const char* armed;  // or nullptr
+    uint64_t remaining;
+
+    // Whether the next `hit` of a place kills: then the work around a `mid_` one is split in two.
+    bool is_next(const char* name) const { return armed && remaining == 1 && !strcmp(armed, name); }
+
+    void hit(const char* name) {
+        if (armed && !strcmp(armed, name) && --remaining == 0) kill(getpid(), SIGKILL);
+    }
+};

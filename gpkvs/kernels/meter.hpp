@@ -1,0 +1,59 @@
+// What the engine counts about itself: an array of words, which the host makes and native code adds to
+// (gpkvs/engine/meter.py).
+#pragma once
+#include <time.h>
+
+#include "platform.cuh"
+
+enum MeterWord {
+    METER_TRANSACTIONS,
+    METER_COMMITS,
+    METER_USER_BYTES,
+    METER_HEAP_BYTES,
+    METER_LOG_BYTES,
+    METER_INDEX_BYTES,
+    METER_ROOT_BYTES,
+    METER_LAST,  // when the last phase ended, in nanoseconds
+    METER_PHASES
+};
+
+// Behind them, the nanoseconds of each phase.
+enum Phase {
+    PHASE_RESOLVE,
+    PHASE_PLAN,
+    PHASE_ROUTE,
+    PHASE_ORDER,
+    PHASE_FIND,
+    PHASE_FOLD,
+    PHASE_MEASURE,
+    PHASE_PLACE,
+    PHASE_STAGE,
+    PHASE_RECORD,
+    PHASE_LOG,
+    PHASE_PERSIST_HEAP,
+    PHASE_PERSIST_LOG,
+    PHASE_ACTIVE,
+    PHASE_APPLY,
+    PHASE_PERSIST_INDEX,
+    PHASE_IDLE,
+    PHASE_REPLY
+};
+
+static inline u64 monotonic_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
+}
+
+// Starts the clock of a transaction.
+static inline void begin_transaction(u64* meter) {
+    meter[METER_TRANSACTIONS]++;
+    meter[METER_LAST] = monotonic_ns();
+}
+
+// Books the time since the last phase ended on a phase.
+static inline void end_phase(u64* meter, Phase phase) {
+    const u64 now = monotonic_ns();
+    meter[METER_PHASES + phase] += now - meter[METER_LAST];
+    meter[METER_LAST] = now;
+}

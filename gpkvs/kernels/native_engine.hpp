@@ -1,0 +1,203 @@
+// The native engine: one call plans a batch, hands its results over and commits it, without Python (gpkvs/engine/engine.py
+// does the same). Python gives it turns, and between them does what runs beside batches. What the native planner leaves is
+// Python's, and so is a batch for which the committer has something to be done before.
+#pragma once
+#include <algorithm>
+
+#include "commit.hpp"
+#include "engine_batch.h"
+#include "native_planner.hpp"
+
+// A table, as it is for a turn.
+#define ENGINE_TABLE_FIELDS(F)                                                              \
+    F(u64, id) F(u64, generation) F(u64, entry_bytes) F(void*, index) F(u64, index_file) GEOMETRY_ARGS(F) \
+    F(u64*, marks) F(u64*, records) F(u64, looks_at) F(u64, gained)
+
+struct EngineTable {
+    ENGINE_TABLE_FIELDS(GPKVS_FIELD)
+};
+
+// `tables`: by id. A turn ends at `ends_at_ns`, when the records of a table are more than its `looks_at`, or when so many
+// units of the heap were taken, or another segment. `clock_ms`: the time that counted last, where some key may expire.
+#define NATIVE_ENGINE_FIELDS(F)                                                             \
+    F(EngineTable*, tables) F(u64, table_count) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
+    F(u64*, clock_ms) F(u64, ends_at_ns) F(u64, heap_units_max)                             \
+    F(u64, commits) F(u64, heap_units)                                                      \
+    F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
+    F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) F(u64, keeps_segment)
+
+struct NativeEngine {
+    NATIVE_ENGINE_FIELDS(GPKVS_FIELD)
+};
+
+// The time that counts, in milliseconds since 1970: it never goes back, whatever a clock says.
+static u64 take_time(u64* latest_ms, u64 now_ms) {
+    atomic_max(latest_ms, now_ms);
+    return __atomic_load_n(latest_ms, __ATOMIC_RELAXED);
+}
+
+static u64 wall_clock_ms() {
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000;
+}
+
+static EngineTable* find_table(const NativeEngine& e, u64 id) {
+    EngineTable* end = e.tables + e.table_count;
+    EngineTable* found =
+        std::lower_bound(e.tables, end, id, [](const EngineTable& table, u64 wanted) { return table.id < wanted; });
+    return found != end && found->id == id ? found : nullptr;
+}
+
+// Gives a batch to a planner.
+template <class Planner>
+static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& table) {
+    a.n = batch.n;
+    a.given_ops = batch.ops;
+    a.op_step = 1;
+    a.keys = batch.keys;
+    a.values = batch.values;
+    a.given_key_lengths = batch.key_lengths;
+    a.key_length_step = batch.key_length_step;
+    a.given_value_lengths = batch.value_lengths;
+    a.value_length_step = batch.value_length_step;
+    a.table_id = table.id;
+    a.index = (decltype(a.index))table.index;
+    a.blocks = table.blocks;
+    a.unmoved = table.unmoved;
+    a.expiries = nullptr;
+    a.is_located = 0;
+}
+
+// Whether no request reads more than one may.
+template <class Planner>
+static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch& batch) {
+    if (a.planned[PLANNED_RESULT_BYTES] <= e.result_bytes_max) return true;
+    u64 op = 0, get = 0;
+    for (u64 request = 0; request < batch.requests; request++) {
+        u64 bytes = 0;
+        for (const u64 end = op + batch.request_ops[request]; op < end; op++)
+            if (batch.ops[op] == OP_GET) bytes += a.length[get++];
+        if (bytes > e.result_bytes_max) return false;
+    }
+    return true;
+}
+
+// The gate of a planned batch that changes nothing.
+template <class Planner>
+static u64 read_gate(const NativeEngine& e, Planner& a, const EngineTable& table) {
+    u64 stable_sequence;
+    const u64 newest = e.committer->read_gate(*e.commit, stable_sequence);
+    if (stable_sequence == ALL_STABLE) return newest;
+    a.marks = table.marks;
+    a.stable_sequence = stable_sequence;
+    gate_run<Planner>(&a, 0, 1);
+    return std::min(newest, a.planned[PLANNED_GATE]);
+}
+
+template <class Planner>
+static void give_results(Planner& a, const EngineRoom& room) {
+    memcpy(room.status, a.status, a.n);
+    if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
+    else memset(room.versions, 0, a.n * sizeof *room.versions);
+    memcpy(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+    if (!a.planned[PLANNED_RESULT_BYTES]) return;
+    a.out = room.values;
+    values_run<Planner>(&a, 0, 1);
+}
+
+// Commits a planned batch that changes something, or gives versions; returns its gate, or NO_GATE.
+template <class Planner>
+static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
+    TableWrites& w = *a.writes;
+    w.table_records = table.records;
+    w.generation = table.generation;
+    w.entry_bytes = table.entry_bytes;
+    w.index_file = table.index_file;
+    w.marks = table.marks;
+    Commit& c = *e.commit;
+    c.tables[0] = &w;
+    c.table_count = 1;
+    c.operations = a.n;
+    c.tail_segment = a.planned[PLANNED_TAIL_SEGMENT];
+    c.tail_units = a.planned[PLANNED_TAIL_UNITS];
+    e.committer->commit(c);
+    if (c.gate == NO_GATE) return NO_GATE;
+    e.commits++;
+    e.heap_units += w.heap_units;
+    table.gained += w.new_keys;
+    return c.gate;
+}
+
+template <class Planner>
+static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, const EngineBatch& batch, EngineGivesRoom give_room,
+                        void* sink, u64& gate) {
+    const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
+    give_batch(a, batch, table);
+    a.first_sequence = e.committer->next_sequence(*e.commit);
+    a.now = e.clock_ms ? take_time(e.clock_ms, wall_clock_ms()) : 0;
+    plan_run<Planner>(&a, 0, 1);
+    if (a.planned[PLANNED_LEFT] || !may_read(e, a, batch)) return ENGINE_LEFT;
+    const bool writes = a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
+    if (writes) {
+        if (e.keeps_segment && a.planned[PLANNED_TAIL_SEGMENT] != segment) return ENGINE_LEFT;
+        if (!e.committer->may_commit(*e.commit, run_words(a.writes->slots, table.entry_bytes))) return ENGINE_LEFT;
+    }
+    EngineRoom room;
+    if (!give_room(sink, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return ENGINE_LEFT;
+    give_results(a, room);
+    end_phase(e.meter, PHASE_PLAN);
+    gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
+    if (gate == NO_GATE) return ENGINE_LEFT;
+    e.meter[METER_TRANSACTIONS]++;
+    if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;
+    const bool is_due = e.meter[METER_LAST] >= e.ends_at_ns || e.heap_units >= e.heap_units_max ||
+                        e.heap_state[HEAP_TAIL_SEGMENT] != segment ||
+                        (a.writes->new_keys && *table.records > table.looks_at);
+    return is_due ? ENGINE_DUE : ENGINE_DONE;
+}
+
+// The calls of `Engine` (engine_batch.h).
+extern "C" {
+
+int gpkvs_engine_run(void* self, const EngineBatch* batch, EngineGivesRoom give_room, void* sink, uint64_t* gate,
+                     uint64_t* has_versions) {
+    NativeEngine& e = *(NativeEngine*)self;
+    EngineTable* table = find_table(e, batch->table_id);
+    if (!table) return ENGINE_LEFT;
+    const bool is_bytes = table->entry_bytes == sizeof(Entry<BytesSlot>);
+    if (batch->n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return ENGINE_LEFT;
+    e.meter[METER_LAST] = monotonic_ns();
+    u64 found_gate = 0;
+    const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, *batch, give_room, sink, found_gate)
+                                   : run_on(e, *e.planner_u64, *table, *batch, give_room, sink, found_gate);
+    if (ran == ENGINE_LEFT) return ran;
+    *gate = found_gate;
+    *has_versions = is_bytes;
+    if (found_gate <= e.committer->durable(*e.commit)) e.failpoint->hit("before_reply");
+    return ran;
+}
+
+uint64_t gpkvs_engine_durable(void* self) {
+    const NativeEngine& e = *(const NativeEngine*)self;
+    return e.committer->durable(*e.commit);
+}
+
+void gpkvs_engine_wait(void* self, uint64_t gate) {
+    const NativeEngine& e = *(const NativeEngine*)self;
+    e.committer->wait(*e.commit, gate);
+    e.failpoint->hit("before_reply");
+}
+
+u64 gpkvs_take_time(u64* latest_ms, u64 now_ms) { return take_time(latest_ms, now_ms); }
+
+}  // extern "C"
+
+// Begins to sum up a turn.
+static void begin_turn_run(const void* args, u64, u64) {
+    NativeEngine& e = *(NativeEngine*)args;
+    e.commits = e.heap_units = 0;
+    for (u64 t = 0; t < e.table_count; t++) e.tables[t].gained = 0;
+}
+
+GPKVS_STEP(begin_turn, NativeEngine, NATIVE_ENGINE_FIELDS, begin_turn_run, 0);

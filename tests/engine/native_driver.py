@@ -1,0 +1,148 @@
+"""Drives a native engine as a door does, with whole requests of one table."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gpkvs
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.batch import Batch, Op
+
+_U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
+
+
+class Ran(IntEnum):
+    """`EngineRan` in kernels/engine_batch.h."""
+
+    DONE = 0
+    LEFT = 1
+    DUE = 2
+
+
+class _EngineBatch(ctypes.Structure):
+    _fields_ = [
+        ("n", _U64),
+        ("ops", _POINTER),
+        ("keys", _POINTER),
+        ("key_lengths", _POINTER),
+        ("key_length_step", _U64),
+        ("values", _POINTER),
+        ("value_lengths", _POINTER),
+        ("value_length_step", _U64),
+        ("request_ops", _POINTER),
+        ("requests", _U64),
+        ("table_id", ctypes.c_uint32),
+    ]
+
+
+class _EngineRoom(ctypes.Structure):
+    _fields_ = [("status", _POINTER), ("versions", _POINTER), ("value_lengths", _POINTER), ("values", _POINTER)]
+
+
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, ctypes.POINTER(_EngineRoom))
+_Run = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    _POINTER,
+    ctypes.POINTER(_EngineBatch),
+    _GivesRoom,
+    _POINTER,
+    ctypes.POINTER(_U64),
+    ctypes.POINTER(_U64),
+)
+_Durable = ctypes.CFUNCTYPE(_U64, _POINTER)
+_Wait = ctypes.CFUNCTYPE(None, _POINTER, _U64)
+
+
+class _Engine(ctypes.Structure):
+    _fields_ = [("engine", _POINTER), ("run", _Run), ("durable", _Durable), ("wait", _Wait)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a native engine said to a batch."""
+
+    ran: Ran
+    gate: int
+    status: list[int]
+    versions: list[int]
+    values: list[bytes]  # of the GETs
+
+
+class NativeDriver:
+    """A door without a network.
+
+    Attributes
+    ----------
+    has_room
+        Whether results find room.
+    counts
+        How often each answer came.
+    """
+
+    def __init__(self, store: gpkvs.Store) -> None:
+        native = store._engine.native()
+        assert native
+        self.native = native
+        self._engine = _Engine.from_address(native.address)
+        self.has_room = True
+        self.counts = dict.fromkeys(Ran, 0)
+
+    def run(self, batch: Batch) -> Answer:
+        """Run a batch in a turn."""
+        n, gets = len(batch), int(np.count_nonzero(batch.ops == Op.GET))
+        columns: list[NDArray[Any]] = []
+
+        def take(column: NDArray[Any]) -> int:
+            columns.append(np.ascontiguousarray(column))
+            return address_of(columns[-1])
+
+        given = _EngineBatch(
+            n,
+            take(batch.ops),
+            take(batch.keys),
+            take(batch.key_lengths),
+            1,
+            take(batch.values),
+            take(batch.value_lengths),
+            1,
+            take(batch.request_ops),
+            len(batch.request_ops),
+            int(batch.request_tables[0]),
+        )
+        status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
+        lengths, rooms = np.empty(gets, np.uint32), []
+
+        def give_room(_: int | None, count: int, value_bytes: int, out: Any) -> bool:
+            assert count == gets
+            rooms.append(np.empty(value_bytes, np.uint8))
+            addresses = [address_of(column) for column in (status, versions, lengths, rooms[0])]
+            out[0] = _EngineRoom(*addresses)
+            return self.has_room
+
+        gate, has_versions = _U64(), _U64()
+        ran = Ran(
+            self._engine.run(
+                self._engine.engine, given, _GivesRoom(give_room), None, ctypes.byref(gate), ctypes.byref(has_versions)
+            )
+        )
+        self.counts[ran] += 1
+        if ran is Ran.LEFT:
+            return Answer(ran, 0, [], [], [])
+        if self.durable() < gate.value:
+            self._engine.wait(self._engine.engine, gate.value)
+            assert self.durable() >= gate.value
+        assert bool(has_versions.value) or not versions.any()
+        ends = np.cumsum(lengths).tolist()
+        data = rooms[0].tobytes()
+        values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+        return Answer(ran, gate.value, status.tolist(), versions.tolist(), values)
+
+    def durable(self) -> int:
+        """Return the newest durable gate."""
+        return int(self._engine.durable(self._engine.engine))
