@@ -299,9 +299,11 @@ const DoorConfig& Http2::config() const { return thread.door.config; }
 const Patience& Http2::patience() const { return thread.door.patience; }
 
 void Http2::open_window(Call& call, u64 bytes) {
-    const i32 open = nghttp2_session_get_stream_local_window_size(session_, call.stream);
-    if (open < 0 || (u64)open >= bytes) return;
-    require(nghttp2_submit_window_update(session_, NGHTTP2_FLAG_NONE, call.stream, (i32)(bytes - (u64)open)));
+    // Below zero where the client had sent more than the settings leave; nghttp2 has a function that would say zero.
+    const i64 open = (i64)nghttp2_session_get_stream_effective_local_window_size(session_, call.stream) -
+                     nghttp2_session_get_stream_effective_recv_data_length(session_, call.stream);
+    if (open >= (i64)bytes) return;
+    require(nghttp2_submit_window_update(session_, NGHTTP2_FLAG_NONE, call.stream, (i32)((i64)bytes - open)));
     want_fill();
 }
 

@@ -377,19 +377,22 @@ def test_a_message_flows_when_it_is_charged(echo: Echo) -> None:
         assert not [found for found in frames_of(client.received) if found[0:3:2] == (WINDOW, 1)]
 
 
-def test_a_message_goes_on_when_the_client_knows_of_the_windows(echo: Echo) -> None:
+@pytest.mark.parametrize("early", [16_384, 40_000])
+def test_a_message_goes_on_when_the_client_knows_of_the_windows(echo: Echo, early: int) -> None:
     """The first streams begin with the windows of the standard; the acknowledged settings take most of them away."""
     whole = message(bytes(60_000))
+
+    def data(begin: int, end: int) -> bytes:
+        return b"".join(frame(DATA, 0, 1, whole[at : min(at + 16_384, end)]) for at in range(begin, end, 16_384))
+
     with Client(echo) as client:
         client.wait(SETTINGS)
-        client.call("/echo/Unary", whole[:16_384], flags=0)  # all that the settings leave
+        client.send(frame(HEADERS, END_HEADERS, 1, call_headers("/echo/Unary")) + data(0, early))
         time.sleep(0.2)  # it is asked for meanwhile
         client.send(frame(SETTINGS, ACK, 0))
         opened = client.wait(WINDOW, 1)
         assert int.from_bytes(opened.payload, "big") >= len(whole) - 16_384
-        for at in range(16_384, len(whole), 16_384):
-            rest = whole[at : at + 16_384]
-            client.send(frame(DATA, END_STREAM if at + len(rest) == len(whole) else 0, 1, rest))
+        client.send(data(early, len(whole)) + frame(DATA, END_STREAM, 1, b""))
         assert client.trailers(1)["grpc-status"] == "0"
 
 
