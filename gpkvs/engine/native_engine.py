@@ -148,6 +148,11 @@ class NativeEngine:
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         return may_run
 
+    def leave_all(self) -> None:
+        """Leave every batch of the next turn."""
+        self._words[_OF_TURN.index("table_count")] = 0
+        self._begin_turn(ctypes.addressof(self._words), 0, 1)
+
     def end_turn(self) -> None:
         """Do what the batches of the turn ask for."""
         commits, heap_units = self._words[self._sums]

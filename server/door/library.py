@@ -363,6 +363,10 @@ class Library:
         """Run batches until there is something to do for Python; in the engine's thread."""
         return Turn(self._call["turn"](self._door, int(1e9 * timeout_seconds)))
 
+    def set_engine(self, address: int) -> None:
+        """Have turns run batches by the native engine at an address (`gpkvs.engine.native_engine`)."""
+        self._call["set_engine"](self._door, address)
+
     def interrupt(self) -> None:
         """End the turn soon, or the next one at once."""
         self._call["interrupt"](self._door)

@@ -36,6 +36,11 @@ class Turns:
     def __init__(self, library: Library, store: Store, flush_thread: ThreadPoolExecutor, metrics: Metrics) -> None:
         self._library = library
         self._store = store
+        store.begin_turns(library.interrupt)
+        with store.turn() as engine:
+            self._native = engine.native()
+        if self._native:
+            library.set_engine(self._native.address)
         self._flush_thread = flush_thread
         self._metrics = metrics
         self._idle_seconds = _IDLE_SECONDS
@@ -43,7 +48,8 @@ class Turns:
 
     def turn(self) -> bool:
         """Run one turn; return whether there may be another one."""
-        ended = self._library.turn(self._idle_seconds)
+        with self._store.turn():
+            ended = self._run()
         self._idle_seconds = _IDLE_SECONDS
         match ended:
             case Turn.STOPPED:
@@ -53,6 +59,20 @@ class Turns:
             case Turn.LEFT:
                 self._run_left()
         return True
+
+    def _run(self) -> Turn:
+        """Let the door run batches, by the native engine if there is one."""
+        if self._native is None:
+            return self._library.turn(self._idle_seconds)
+        try:
+            self._native.begin_turn()
+        except Exception as error:  # noqa: BLE001 - whoever sends the next batch hears of it
+            _log.warning("batches are left to Python: what is due beside them failed: %r", error)
+            self._native.leave_all()
+        try:
+            return self._library.turn(self._idle_seconds)
+        finally:
+            self._native.end_turn()
 
     def _maintain(self) -> bool:
         try:
@@ -71,7 +91,9 @@ class Turns:
         result = begun.result
         for number, reason in result.rejected.items():
             self._library.left_refused(number, self._refusal(reason))
-        if begun.is_durable:
+        if self._native:  # the door waits for the gate
+            self._library.left_done(result.requests, results_of(result), begun.gate)
+        elif begun.is_durable:
             begun.finish()
             self._library.left_done(result.requests, results_of(result), 0)
         else:
