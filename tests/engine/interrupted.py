@@ -45,7 +45,7 @@ class Interrupter:
 def live(path: Path, step: str, names: list[str], nth: int) -> int:
     """Open a store and do the step; return the exit status."""
     signal.alarm(HUNG_SECONDS)
-    store = gpkvs.open(path, commit="journal", threads=1, **SIZES)
+    store = gpkvs.open(path, backend="cpu", commit="journal", threads=1, **SIZES)
     committer = store._engine.committer
     assert isinstance(committer, JournalCommitter)
     committer.checkpointer.stop()  # this thread alone appends

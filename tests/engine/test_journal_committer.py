@@ -67,7 +67,7 @@ def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
 def test_a_batch_that_gets_no_memory_has_begun_nothing(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
 ) -> None:
-    with gpkvs.open(store_path, commit="journal", **SMALL) as store:
+    with gpkvs.open(store_path, backend="cpu", commit="journal", **SMALL) as store:
         committer = store._engine.committer
         assert isinstance(committer, JournalCommitter)
         committer.is_native = is_native

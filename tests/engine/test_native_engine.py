@@ -14,6 +14,7 @@ import pytest
 
 import gpkvs
 from gpkvs import failpoint
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
@@ -26,6 +27,12 @@ pytestmark = pytest.mark.undo
 _TINY = {"index_bytes": 64 << 10, "heap_bytes": 512 << 10, "heap_bytes_max": 1 << 20, "log_bytes": 256 << 10}
 _Request = list[tuple[Op, bytes, bytes]]
 _Held = dict[bytes, tuple[bytes, int]]  # value and version, by key
+
+
+@pytest.fixture(autouse=True)
+def natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the native planner plan, whatever --backend says."""
+    monkeypatch.setenv(HOST_OPS_MAX, "")
 
 
 @pytest.fixture
