@@ -237,7 +237,8 @@ def told(answer: Answer) -> dict[str, object]:
     """Return of an answer what a client of gRPC can tell."""
     blocks = dict(answer.headers), dict(answer.trailers)
     ends = {**blocks[0], **blocks[1]}
-    names = sorted(name for name in ends if name.startswith(("grpc-status", "grpc-message", "gpkvs-", "x-")))
+    shown = ("grpc-status", "grpc-message", "gpkvs-", "x-")
+    names = sorted(name for name, text in ends.items() if name.startswith(shown) and text)  # no message is an empty one
     return {
         "http": blocks[0].get(":status"),
         "type": blocks[0].get("content-type"),
@@ -274,7 +275,7 @@ class _Door:
     def __init__(self, name: str, folder: Path, options: Sequence[str]) -> None:
         folder.mkdir()
         self.name, self.data = name, folder / "store"
-        self.server = Server(self.data, folder, *options)
+        self.server = Server(self.data, folder, "--door", name, *options)
         with Client(self.server.target) as client:
             client.create_table("numbers", layout="u64")
         self._client = Http2Client(self.server.target)
