@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-import gpkvs
 from gpkvs.config import Limits
+from gpkvs.native import installed_library
+from gpkvs.server.door.versions import NAME
 
 METHODS = GET, SET, DELETE, BATCH = range(4)
 
-_LIBRARY = Path(gpkvs.__file__).parent / "_door.so"
-if not _LIBRARY.exists():
-    pytest.skip("the native door is not built", allow_module_level=True)
-_door = ctypes.CDLL(str(_LIBRARY))
+_door = ctypes.CDLL(str(installed_library(NAME)))
 
 _Bytes, _Address, _U64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
 
