@@ -258,7 +258,7 @@ bool RespConnection::fill(Output& output) {
 // Answers that the client does not read yet must not hold the results of whole batches.
 void RespConnection::leave_results() {
     for (Call* call = first_; call; call = call->next) {
-        if (!call->request.results) continue;
+        if (!call->is_done || !call->request.results) continue;  // the engine may be writing it
         append_answer(call->request, call->command->form, call->answer);
         call->request.release_results();
     }
