@@ -21,16 +21,20 @@ Turn::Turn(Door& door)
 
 int Turn::run(u64 timeout_ns) {
     u64 until = later(now_ns(), timeout_ns);
+    bool has_run = false;
     while (!first_) {
         queue_.take_in();
         if (is_stopped_) {
             abandon();
             return TURN_STOPPED;
         }
-        if (is_interrupted_.exchange(false)) return TURN_INTERRUPTED;
-        if (!queue_.is_empty() && may_start()) {
+        const bool is_ready = !queue_.is_empty() && may_start();
+        // One batch runs before: whoever interrupts every turn must not keep the door from its own.
+        if ((has_run || !is_ready) && is_interrupted_.exchange(false)) return TURN_INTERRUPTED;
+        if (is_ready) {
             form();
             if (!first_) continue;
+            has_run = true;
             const int ran = run_batch();
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
             until = later(now_ns(), timeout_ns);

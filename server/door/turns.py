@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.engine.begun_batch import BegunBatch
+from gpkvs.errors import StoreClosedError
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn
 from gpkvs.server.exporter import Metrics
@@ -48,8 +49,11 @@ class Turns:
 
     def turn(self) -> bool:
         """Run one turn; return whether there may be another one."""
-        with self._store.turn():
-            ended = self._run()
+        try:
+            with self._store.turn():
+                ended = self._run()
+        except StoreClosedError:
+            return False
         self._idle_seconds = _IDLE_SECONDS
         match ended:
             case Turn.STOPPED:
@@ -69,10 +73,12 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - whoever sends the next batch hears of it
             _log.warning("batches are left to Python: what is due beside them failed: %r", error)
             self._native.leave_all()
+        ended = self._library.turn(self._idle_seconds)
         try:
-            return self._library.turn(self._idle_seconds)
-        finally:
             self._native.end_turn()
+        except Exception as error:  # noqa: BLE001 - the next turn tries again
+            _log.warning("what batches leave behind could not be done: %r", error)
+        return ended
 
     def _maintain(self) -> bool:
         try:
@@ -88,6 +94,13 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
             self._library.left_failed(self._refusal(error))
             return
+        try:
+            self._tell(begun)
+        except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
+            self._library.left_failed(self._refusal(error))
+
+    def _tell(self, begun: BegunBatch) -> None:
+        """Tell the door the results of a batch that it left."""
         result = begun.result
         for number, reason in result.rejected.items():
             self._library.left_refused(number, self._refusal(reason))
