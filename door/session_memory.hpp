@@ -2,8 +2,10 @@
 #pragma once
 #include <nghttp2/nghttp2.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "account.hpp"
 
@@ -13,9 +15,13 @@ class SessionMemory {
   public:
     explicit SessionMemory(ConnectionAccount& account) : account_(account) {}
     SessionMemory(const SessionMemory&) = delete;
-    ~SessionMemory() { account_.give(CALLS, charged_); }
+    ~SessionMemory() {
+        while (blocks_) free(std::exchange(blocks_, blocks_->next));
+        account_.give(CALLS, charged_);
+    }
 
-    // nghttp2 copies it. An allocation that fails ends the connection.
+    // nghttp2 copies it. An allocation that fails ends the connection. nghttp2 may free a block twice then (1.52, where a
+    // stream finds no place in its queue), so none is freed from then on before the session is gone.
     nghttp2_mem hooks() {
         return {this, [](size_t size, void* memory) { return ((SessionMemory*)memory)->make(size); },
                 [](void* bytes, void* memory) { ((SessionMemory*)memory)->drop(bytes); },
@@ -28,8 +34,13 @@ class SessionMemory {
     static constexpr u64 BYTES_MAX = 512 << 10;
     // Charged in steps: a session allocates and frees several times a call.
     static constexpr u64 STEP_BYTES = 16 << 10;
-    // Before each block stands its size, in as many bytes as keep the block aligned.
-    static constexpr u64 HEAD_BYTES = 16;
+
+    // Stands before each block, and keeps it aligned.
+    struct alignas(16) Head {
+        Head* previous;
+        Head* next;
+        u64 bytes;  // with this
+    };
 
     bool take(u64 bytes) {
         if (used_ + bytes > BYTES_MAX) return false;
@@ -51,48 +62,47 @@ class SessionMemory {
     }
 
     void* make(u64 size) {
-        const u64 whole = size + HEAD_BYTES;
-        if (whole < size || !take(whole)) return nullptr;
-        u8* block = (u8*)malloc(whole);
-        if (!block) {
-            give(whole);
+        const u64 bytes = size + sizeof(Head);
+        Head* const head = bytes > size && take(bytes) ? (Head*)malloc(bytes) : nullptr;
+        if (!head) {
+            has_failed_ = true;
             return nullptr;
         }
-        memcpy(block, &whole, sizeof whole);
-        return block + HEAD_BYTES;
+        *head = {nullptr, blocks_, bytes};
+        if (blocks_) blocks_->previous = head;
+        blocks_ = head;
+        return head + 1;
     }
 
-    void drop(void* bytes) {
-        if (!bytes) return;
-        give(whole_of(bytes));
-        free((u8*)bytes - HEAD_BYTES);
+    void drop(void* block) {
+        if (!block || has_failed_) return;
+        Head* const head = (Head*)block - 1;
+        (head->previous ? head->previous->next : blocks_) = head->next;
+        if (head->next) head->next->previous = head->previous;
+        give(head->bytes);
+        free(head);
     }
 
     void* zeroed(u64 count, u64 size) {
         if (size && count > ~0ull / size) return nullptr;
-        void* bytes = make(count * size);
-        if (bytes) memset(bytes, 0, count * size);
-        return bytes;
+        void* const block = make(count * size);
+        if (block) memset(block, 0, count * size);
+        return block;
     }
 
-    void* moved(void* bytes, u64 size) {
-        void* to = make(size);
-        if (to && bytes) {
-            const u64 had = whole_of(bytes) - HEAD_BYTES;
-            memcpy(to, bytes, had < size ? had : size);
-            drop(bytes);
+    void* moved(void* block, u64 size) {
+        void* const to = make(size);
+        if (to && block) {
+            memcpy(to, block, std::min(((Head*)block - 1)->bytes - sizeof(Head), size));
+            drop(block);
         }
         return to;
     }
 
-    static u64 whole_of(void* bytes) {
-        u64 whole;
-        memcpy(&whole, (u8*)bytes - HEAD_BYTES, sizeof whole);
-        return whole;
-    }
-
     ConnectionAccount& account_;
     u64 used_ = 0, charged_ = 0;
+    Head* blocks_ = nullptr;  // a list
+    bool has_failed_ = false;
 };
 
 }  // namespace door

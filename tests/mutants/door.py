@@ -146,7 +146,7 @@ MUTANTS = (
         "memcpy(prefix_ + prefix_have_, data, taken);",
         "memcpy(prefix_, data, taken);",
         "a message whose length comes in two pieces is read with another length",
-        (f"{_HTTP2_TESTS}test_two_connections_cut_at_every_byte",),
+        (f"{_HTTP2_TESTS}test_a_message_that_is_late_for_its_call",),
     ),
     Mutant(
         "door-counts-a-connection-once",

@@ -82,6 +82,7 @@ def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
     call = kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"), timeout=20)
     door.execute(Status.NOT_FOUND)
     assert call.result() == kv_pb2.DeleteResponse(status=kv_pb2.STATUS_NOT_FOUND)
+    door.wait(lambda: door.library.held_bytes("answers") == 0)
     assert door.handed == []
 
 
