@@ -119,9 +119,9 @@ void Door::stop_listening() {
 }
 
 void Door::stop() {
-    turn.stop();
     stop_listening();
     in_all_threads([](Thread& thread) { thread.close_all(); });
+    turn.stop();  // it drops what waits, without a word for those who wait
 }
 
 Door* gpkvs_door_new(const DoorConfig* config) try {
