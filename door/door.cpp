@@ -115,6 +115,7 @@ void Door::stop_listening() {
         if (&thread != threads.front().get()) return;
         for (const auto& listener : listeners) thread.forget(listener->file());
     });
+    in_all_threads([](Thread&) {});  // in the round of the first, one of them may still have its turn
     listeners.clear();
 }
 
