@@ -90,7 +90,7 @@ fuzz: install-test  ## throw broken messages at the server's decoding and a real
 build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
-		-o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
+		-Wl,--wrap=malloc -o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
 
 fuzz-frames: build/sanitize/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	$< $(SECONDS) $(or $(SEED),$(shell date +%s))

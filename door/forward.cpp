@@ -93,8 +93,9 @@ Forward::~Forward() { ::close(file_); }
 Forwarded* Forward::open(Call& call, Responder& responder) {
     knows_caller(call);
     if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
-    Calls& calls = calls_[call.connection.thread.number];
-    const u64 id = ++calls.opened * THREADS_MAX + call.connection.thread.number;
+    const u32 thread = call.connection.thread.number;
+    Calls& calls = calls_[thread];
+    const u64 id = id_of(++calls.opened, thread);
     const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
     try {
         tell(id, std::as_const(call));
@@ -127,7 +128,8 @@ void Forward::finish(u64 call, const Status& status) {
 }
 
 void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
-    if (Forwarded* forwarded = find(call)) door::note_login(forwarded->call_, caller, end_ns, idle_ns);
+    if (Forwarded* forwarded = find(call))
+        guard(forwarded->responder_, [&] { door::note_login(forwarded->call_, caller, end_ns, idle_ns); });
 }
 
 u64 Forward::take(DoorEvent* events, u64 room) {
@@ -227,16 +229,17 @@ int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {
-    for (u64 thread = 0; thread < door->threads.size(); thread++) {
-        const int outcome = in_thread(door, thread, [door, thread, connection, kind, bytes] {
-            Connection* found = door->threads[thread]->find(connection);
-            if (!found) return;
-            if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
-            else found->account.give((Kind)kind, (u64)-bytes);
-        });
-        if (outcome) return outcome;
+    if (!connection) {
+        door->account.change((Kind)kind, bytes);
+        return 0;
     }
-    return 0;
+    const u64 thread = Forward::thread_of(connection);
+    return in_thread(door, thread, [=] {
+        Connection* found = door->threads[thread]->find(connection);
+        if (!found) return;
+        if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
+        else found->account.give((Kind)kind, (u64)-bytes);
+    });
 }
 
 }  // extern "C"

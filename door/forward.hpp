@@ -96,8 +96,9 @@ class Forward {
     // Takes events; those that it took before are gone then.
     u64 take(DoorEvent* events, u64 room);
 
-    // The number of the thread of a call.
-    static u32 thread_of(u64 call) { return (u32)(call % THREADS_MAX); }
+    // Ids of calls and of connections say which thread they are of.
+    static u64 id_of(u64 number, u32 thread) { return number * THREADS_MAX + thread; }
+    static u32 thread_of(u64 id) { return (u32)(id % THREADS_MAX); }
 
   private:
     friend class Forwarded;

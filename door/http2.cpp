@@ -199,14 +199,18 @@ Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string p
         require(nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, std::size(settings)));
         require(nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW_BYTES));
     } catch (...) {
-        nghttp2_session_del(session_);
+        end_session();
         throw;
     }
 }
 
 Http2::~Http2() {
     closed();
-    nghttp2_session_del(session_);
+    end_session();
+}
+
+void Http2::end_session() {
+    if (!memory_.has_failed()) nghttp2_session_del(session_);
 }
 
 bool Http2::received(const u8* data, u64 size) {

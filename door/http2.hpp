@@ -62,6 +62,7 @@ class Http2 final : public Connection {
     void ping_came();
     void calm(std::string_view why);
     void end_drain();
+    void end_session();
     static void require(int outcome);
 
     SessionMemory memory_;

@@ -58,8 +58,9 @@ class UnaryCall final : public Handler {
     }
 
     void refuse(const Refusal& refusal) {
+        const std::string trailers = trailers_of(refusal);
         const std::unique_ptr<UnaryCall> self(this);
-        finish_refused(*call_, refusal);
+        call_->finish({refusal.code, refusal.text, trailers});
     }
 
     void hand_on(Message&& message) {

@@ -108,10 +108,10 @@ u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
     return response_bytes() + std::min(gets * value_bytes, table_.result_bytes_max);
 }
 
-void finish_refused(Call& call, const Refusal& refusal) {
+std::string trailers_of(const Refusal& refusal) {
     std::string trailers = refusal.is_refusal ? NOT_EXECUTED : "";
     if (!refusal.full.empty()) trailers += "gpkvs-full: " + refusal.full + "\n";
-    call.finish({refusal.code, refusal.text, trailers});
+    return trailers;
 }
 
 }  // namespace door

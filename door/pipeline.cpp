@@ -23,9 +23,10 @@ Handler* Pipeline::open(Call& call) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
-    call.set_handler(pipeline.get());
-    pipeline->advance();
-    return pipeline.release();
+    Pipeline* const opened = pipeline.release();  // the call's from now on
+    call.set_handler(opened);
+    opened->advance();
+    return opened;
 }
 
 void Pipeline::message(Message&& message) {
@@ -167,10 +168,11 @@ void Pipeline::leave_call() {
 }
 
 void Pipeline::end(const Refusal& refusal) {
+    const std::string trailers = trailers_of(refusal);
     Call& call = *call_;
     leave_call();
     const std::unique_ptr<Pipeline> self(lent_ ? nullptr : this);
-    finish_refused(call, refusal);
+    call.finish({refusal.code, refusal.text, trailers});
 }
 
 void Pipeline::end_as_python() {

@@ -13,9 +13,16 @@ class SessionMemory {
   public:
     explicit SessionMemory(ConnectionAccount& account) : account_(account) {}
     SessionMemory(const SessionMemory&) = delete;
-    ~SessionMemory() { account_.give(CALLS, charged_); }
+    ~SessionMemory() {
+        while (blocks_) drop(blocks_ + 1);
+        account_.give(CALLS, charged_);
+    }
 
-    // nghttp2 copies it. An allocation that fails ends the connection.
+    // Whether an allocation has failed. nghttp2 may have kept what it freed then: the connection ends, and the session is not
+    // touched any more, nor deleted.
+    bool has_failed() const { return has_failed_; }
+
+    // nghttp2 copies it.
     nghttp2_mem hooks() {
         return {this, [](size_t size, void* memory) { return ((SessionMemory*)memory)->make(size); },
                 [](void* bytes, void* memory) { ((SessionMemory*)memory)->drop(bytes); },
@@ -28,8 +35,12 @@ class SessionMemory {
     static constexpr u64 BYTES_MAX = 512 << 10;
     // Charged in steps: a session allocates and frees several times a call.
     static constexpr u64 STEP_BYTES = 16 << 10;
-    // Before each block stands its size, in as many bytes as keep the block aligned.
-    static constexpr u64 HEAD_BYTES = 16;
+
+    // Stands before each block, and keeps it aligned.
+    struct alignas(16) Head {
+        u64 whole;  // bytes, with the head
+        Head *previous, *next;
+    };
 
     bool take(u64 bytes) {
         if (used_ + bytes > BYTES_MAX) return false;
@@ -51,26 +62,29 @@ class SessionMemory {
     }
 
     void* make(u64 size) {
-        const u64 whole = size + HEAD_BYTES;
-        if (whole < size || !take(whole)) return nullptr;
-        u8* block = (u8*)malloc(whole);
-        if (!block) {
-            give(whole);
+        const u64 whole = size + sizeof(Head);
+        Head* const head = whole > size && take(whole) ? (Head*)malloc(whole) : nullptr;
+        if (!head) {
+            has_failed_ = true;
             return nullptr;
         }
-        memcpy(block, &whole, sizeof whole);
-        return block + HEAD_BYTES;
+        *head = {whole, nullptr, blocks_};
+        if (blocks_) blocks_->previous = head;
+        blocks_ = head;
+        return head + 1;
     }
 
     void drop(void* bytes) {
         if (!bytes) return;
-        give(whole_of(bytes));
-        free((u8*)bytes - HEAD_BYTES);
+        Head* const head = (Head*)bytes - 1;
+        (head->previous ? head->previous->next : blocks_) = head->next;
+        if (head->next) head->next->previous = head->previous;
+        give(head->whole);
+        free(head);
     }
 
     void* zeroed(u64 count, u64 size) {
-        if (size && count > ~0ull / size) return nullptr;
-        void* bytes = make(count * size);
+        void* bytes = make(size && count > ~0ull / size ? ~0ull : count * size);
         if (bytes) memset(bytes, 0, count * size);
         return bytes;
     }
@@ -78,21 +92,17 @@ class SessionMemory {
     void* moved(void* bytes, u64 size) {
         void* to = make(size);
         if (to && bytes) {
-            const u64 had = whole_of(bytes) - HEAD_BYTES;
+            const u64 had = ((Head*)bytes - 1)->whole - sizeof(Head);
             memcpy(to, bytes, had < size ? had : size);
             drop(bytes);
         }
         return to;
     }
 
-    static u64 whole_of(void* bytes) {
-        u64 whole;
-        memcpy(&whole, (u8*)bytes - HEAD_BYTES, sizeof whole);
-        return whole;
-    }
-
     ConnectionAccount& account_;
     u64 used_ = 0, charged_ = 0;
+    Head* blocks_ = nullptr;  // a list of all
+    bool has_failed_ = false;
 };
 
 }  // namespace door

@@ -431,6 +431,24 @@ def test_a_connection_may_hold_as_much_as_it_leaves_free() -> None:
         wait_until(lambda: echo.library.clients_bytes() == 0)
 
 
+def test_what_python_holds_is_counted_too() -> None:
+    with Echo() as echo:
+        library = echo.library
+        with Client(echo) as client:
+            client.call("/echo/Hold", message(b"x"))
+            echo.wait(lambda: len(echo.opened) == 1)
+            (opened,) = echo.opened.values()
+            library.charge(opened.connection, "requests", 1000)
+            library.charge(opened.connection, "requests", -100)
+            wait_until(lambda: library.held_bytes("requests") == 900)
+            library.charge(0, "batch", 70)
+            assert library.held_bytes("batch") == 70
+        wait_until(lambda: library.clients_bytes() == 0)  # the connection has ended
+        library.charge(opened.connection, "requests", -900)
+        library.charge(0, "batch", -70)
+        assert (library.held_bytes("requests"), library.held_bytes("batch")) == (0, 0)
+
+
 def test_a_drain_lets_calls_end(echo: Echo) -> None:
     with Echo() as other, Client(other) as client, Client(other) as idle:
         client.call("/echo/Hold", message(b"x"))
