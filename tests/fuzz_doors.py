@@ -244,7 +244,7 @@ def told(answer: Answer) -> dict[str, object]:
         "type": blocks[0].get("content-type"),
         "end": {name: ends[name] for name in names},
         "data": answer.data,
-        "reset": answer.reset,
+        "reset": answer.reset or None,  # 0 only says that the rest of the request is not needed
         "closed": answer.is_closed,
     }
 
