@@ -49,7 +49,7 @@ bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
     const Table* const table = thread.tables().find(name_of(said_));
-    if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
+    if (!table || !may(call, table->id, *this) || !keeps_limits(said_, *this, *table)) return false;
     table_id = table->id;
     table_ = *table;
     method_ = method;

@@ -135,7 +135,7 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
 
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
     std::string_view ops, keys, key_lengths, values, value_lengths, conditions, expected, expiries, ttls, request_ops;
-    u64 key_size = 0, value_size = 0, numbers = 0;
+    u64 key_size = 0, value_size = 0;
     MessageReader reader(message, size);
     while (reader.next()) switch (reader.tag) {
             case field(1, BYTES):
@@ -154,18 +154,19 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
             case field(12, BYTES): expiries = reader.bytes; break;
             case field(13, BYTES): ttls = reader.bytes; break;
             case field(14, BYTES): request_ops = reader.bytes; break;
-            case field(15, VARINT): numbers = reader.number; break;
+            case field(15, VARINT): said->numbers = reader.number; break;
         }
     take_keys(keys, request);
     take_values(values, request);
     return is_sound(reader, message, size) && conditions.empty() && expected.empty() && expiries.empty() &&
-           ttls.empty() && request_ops.empty() && !numbers && take_ops(ops, request) &&
+           ttls.empty() && request_ops.empty() && take_ops(ops, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
            take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
 }
 
-bool keeps_limits(const Request& request, const Table& table) {
+bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     const bool numbers = table.holds_numbers;
+    if (said.numbers && !numbers) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
                        numbers ? NUMBER_BYTES : table.key_bytes_max) &&

@@ -98,7 +98,7 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
         message.expiries = u64(*(random.choice((0, FAR)) for _ in ops))
     if random.random() < 0.1:
         message.request_ops = u32(*([1] * len(ops)) if random.random() < 0.7 else (1, 2))
-    if random.random() < 0.1:
+    if random.random() < (0.5 if message.table == "numbers" else 0.1):
         message.numbers = True
     return bytes(message.SerializeToString())
 

@@ -56,9 +56,11 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
 def decoded(method: int, message: Message, limits: Limits) -> codec.Request:
     """Take a message as `gpkvs.server.service` does."""
     if isinstance(message, kv_pb2.BatchRequest):
-        for name in ("conditions", "expected", "expiries", "ttls", "request_ops", "numbers"):
+        for name in ("conditions", "expected", "expiries", "ttls", "request_ops"):
             if getattr(message, name):
                 raise GpkvsError(f"{name}: not plain")
+        if message.numbers and limits is not NUMBERS:
+            raise GpkvsError("the table's layout is not u64")
         return codec.decode(message, limits)
     names = ("condition", "expected", "expiry_ms", "ttl_ms")
     asked = {name: getattr(message, name) for name in names if hasattr(message, name)}
@@ -136,6 +138,8 @@ def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
     if method == BATCH:
         fields += columns(limits, rng)
         fields += [field(9, rng.getrandbits(rng.choice((1, 7, 32, 64))), rng)]
+        if rng.random() < (0.3 if limits is NUMBERS else 0.05):
+            fields += [field(15, rng.choice((0, 1)), rng)]
     else:
         fields += [field(2, rng.randbytes(rng.randint(limits.key_bytes_min, limits.key_bytes_max)), rng)]
         if method == SET:
