@@ -70,6 +70,22 @@ bool take_lengths(std::string_view lengths, u64 common_size, u64 count, const u8
     return lengths.empty() || (!common_size && lengths.size() == 4 * count);
 }
 
+// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET.
+bool take_requests(std::string_view request_ops, Request* request) {
+    if (request_ops.empty()) return true;
+    request->request_ops = (const u8*)request_ops.data();
+    request->requests = request_ops.size() / 4;
+    u64 sum = 0;
+    bool has_none = false;
+    for (u64 i = 0; i < request->requests; i++) {
+        u32 count;
+        memcpy(&count, request->request_ops + 4 * i, sizeof count);
+        sum += count;
+        has_none |= !count;
+    }
+    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !request->gets;
+}
+
 // Whether so many lengths are within bounds, and add up to the bytes that there are.
 bool lengths_fit(const u8* column, u32 size, u64 count, u64 bytes, u64 bytes_min, u64 bytes_max) {
     if (!column) return size * count == bytes && (!count || (size >= bytes_min && size <= bytes_max));
@@ -159,7 +175,7 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
     take_keys(keys, request);
     take_values(values, request);
     return is_sound(reader, message, size) && conditions.empty() && expected.empty() && expiries.empty() &&
-           ttls.empty() && request_ops.empty() && take_ops(ops, request) &&
+           ttls.empty() && take_ops(ops, request) && take_requests(request_ops, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
            take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
 }

@@ -37,7 +37,8 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                {request.keys, request.key_bytes},
                lengths_of(request.key_lengths, request.n),
                {request.values, request.value_bytes},
-               lengths_of(request.value_lengths, request.sets)};
+               lengths_of(request.value_lengths, request.sets),
+               lengths_of(request.request_ops, request.requests)};
     return true;
 }
 
