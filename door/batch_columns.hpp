@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "../gpkvs/kernels/engine_batch.h"
@@ -38,7 +39,7 @@ class BatchColumns {
         request_ops_.clear();
         for (const Request* request = first; request; request = request->next) {
             check(*request);
-            request_ops_.push_back((u32)request->n);
+            append_requests(*request);
             batch_.n += request->n;
             sets += request->sets;
             key_bytes += request->key_bytes;
@@ -62,6 +63,15 @@ class BatchColumns {
         const u8* Request::*column;
         u32 Request::*size;
     };
+
+    void append_requests(const Request& request) {
+        if (!request.request_ops) return request_ops_.push_back((u32)request.n);
+        const u64 first = request_ops_.size();
+        request_ops_.resize(first + request.requests);
+        memcpy(request_ops_.data() + first, request.request_ops, 4 * request.requests);
+        require_equal("operations of requests", request.n,
+                      std::accumulate(request_ops_.begin() + (i64)first, request_ops_.end(), (u64)0));
+    }
 
     static void check(const Request& request) {
         u64 counts[256] = {};

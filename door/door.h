@@ -13,12 +13,13 @@ extern "C" {
 
 typedef struct Door Door;
 
-// Bounds of server/bounds.py and server/config.py.
+// Bounds of server/bounds.py, server/config.py and server/several.py.
 typedef struct DoorConfig {
     uint64_t threads;  // of connections; 0: as many as suit the machine
     uint64_t connections_max;
     uint64_t clients_bytes_max;
     uint64_t message_bytes_max;
+    uint64_t message_requests_max;
     uint64_t stream_requests_max;
     uint64_t stream_bytes_max;
     uint64_t receive_bytes_max;

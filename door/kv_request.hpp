@@ -7,7 +7,7 @@
 
 namespace door {
 
-enum class Method { GET, SET, DELETE, BATCH };
+enum class Method { GET, SET, DELETE, BATCH, PIPELINE };
 
 class KvRequest : public Request {
   public:

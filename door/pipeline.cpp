@@ -33,7 +33,7 @@ void Pipeline::message(Message&& message) {
     is_asked_ = false;
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
-    if (pythons_.empty() && request.take(*call_, Method::BATCH, message)) {
+    if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message)) {
         submit(request);
     } else {
         held_ = std::move(message);

@@ -36,6 +36,7 @@ int Turn::run(u64 timeout_ns) {
             if (!first_) continue;
             has_run = true;
             const int ran = run_batch();
+            if (ran == ENGINE_LEFT && hand_on_several()) continue;
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
             until = later(now_ns(), timeout_ns);
         } else if (queue_.is_empty() && !gates_.waiting()) {
@@ -110,7 +111,7 @@ Verdict Turn::judge(Request* request, u64 now) {
     }
     operations_ = operations;
     payload_bytes_ = bytes;
-    requests_++;
+    requests_ += request->requests;
     (first_ ? last_->next : first_) = request;
     last_ = request;
     request->next = nullptr;
@@ -202,8 +203,9 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 void Turn::share_out(u64 covered, u64 gate) {
     u64 op = 0, get = 0, value = 0, operations = 0;
     Request** end = &first_;
-    for (u64 number = 0; number < covered; number++, end = &(*end)->next) {
+    for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
+        number += request.requests;
         operations += request.n;
         if (!request.refusal && !results_) request.refusal = door_.no_memory;
         request.outcome = request.refusal ? REFUSED : DONE;
@@ -240,6 +242,24 @@ void Turn::share_out(u64 covered, u64 gate) {
 void Turn::count_operations(const Request& request) {
     for (u64 op = 0; op < request.n; op++)
         door_.engine_stats.operations[request.ops[op]][std::min<u64>(request.status()[op], STATUSES - 1)].add();
+}
+
+// Of several requests the engine may do some, refuse some, and leave the rest to a later batch: Python keeps account of that.
+// Returns whether there are any; all others of the batch are the next of the queue again.
+bool Turn::hand_on_several() {
+    for (Request** end = &first_; Request* const request = *end;) {
+        if (request->request_ops) {
+            *end = request->next;
+            drop(request, LEFT);
+        } else {
+            end = &request->next;
+        }
+    }
+    if (!dropped_) return false;
+    put_back();
+    end_batch();
+    give_back_dropped();
+    return true;
 }
 
 // All requests of the batch are the next of the queue again.

@@ -49,6 +49,7 @@ class Turn {
     static bool give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
+    bool hand_on_several();
     void put_back();
     void give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal);
     void end_batch();
@@ -64,7 +65,7 @@ class Turn {
     Published<Refusal> waiting_refusal_;
     Reader<Refusal> refusal_{waiting_refusal_};  // null: none
 
-    // The batch: a list of requests, with their columns joined.
+    // The batch: a list of requests, with their columns joined. Several requests of one message are one of the list.
     Request* first_ = nullptr;
     Request* last_ = nullptr;
     u64 requests_ = 0, operations_ = 0, payload_bytes_ = 0;

@@ -19,6 +19,7 @@ from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
 from gpkvs.server.door.versions import NAME
 from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.several import requests_max
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
@@ -89,6 +90,7 @@ class _Config(ctypes.Structure):
             "connections_max",
             "clients_bytes_max",
             "message_bytes_max",
+            "message_requests_max",
             "stream_requests_max",
             "stream_bytes_max",
             "receive_bytes_max",
@@ -226,6 +228,7 @@ class Library:
                 connections_max=bounds.connections_max,
                 clients_bytes_max=bounds.clients_bytes_max,
                 message_bytes_max=bounds.config.message_bytes_max,
+                message_requests_max=requests_max(bounds.config.message_bytes_max),
                 stream_requests_max=bounds.config.stream_requests_max,
                 stream_bytes_max=bounds.config.stream_bytes_max,
                 receive_bytes_max=bounds.receive_bytes_max,

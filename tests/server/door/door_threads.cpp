@@ -43,6 +43,7 @@ DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     config.connections_max = 1000;
     config.clients_bytes_max = 256 * MIB;
     config.message_bytes_max = 4 * MIB;
+    config.message_requests_max = 1024;
     config.stream_requests_max = 1024;
     config.stream_bytes_max = 16 * MIB;
     config.receive_bytes_max = 64 * MIB;

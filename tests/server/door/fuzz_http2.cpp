@@ -250,6 +250,7 @@ int main(int, char** arguments) {
     config.connections_max = 100;
     config.message_bytes_max = 1 << 20;
     config.stream_bytes_max = 1 << 20;
+    config.message_requests_max = 16;
     config.stream_requests_max = 16;
     config.queue_requests_max = 100;
     config.batch_ops_max = 1000;

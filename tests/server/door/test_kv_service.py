@@ -14,7 +14,8 @@ from gpkvs.batch import Status
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
-from tests.server.wire import EXISTS, GET, batch
+from tests.server.door.toy_engine import ToyEngine
+from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
 
 CODES = grpc.StatusCode
 FULL = Refusal(CODES.RESOURCE_EXHAUSTED.value[0], "heap full: of records", "heap")
@@ -71,6 +72,10 @@ def other(number: int) -> kv_pb2.BatchRequest:
     return batch([(GET, b"k")], id=number, conditions=b"\0")
 
 
+def several(number: int) -> kv_pb2.BatchRequest:
+    return batch([(SET, b"k", b"value"), (EXISTS, b"k"), (DELETE, b"k")], id=number, request_ops=u32(2, 1))
+
+
 def assert_refused(call: Any, code: grpc.StatusCode, text: str, **trailers: str) -> None:
     assert (call.code(), call.details()) == (code, text)
     assert {name[6:]: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")} == trailers
@@ -91,9 +96,41 @@ def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
         (kv.Set, kv_pb2.SetRequest(key=b"k", condition=kv_pb2.CONDITION_ABSENT)),
         (kv.Get, kv_pb2.GetRequest()),
         (kv.Get, kv_pb2.GetRequest(key=b"k", table="none")),
+        (kv.Batch, batch([(EXISTS, b"k")] * 1025, request_ops=u32(*[1] * 1025))),
     ):
         assert method.future(message, timeout=20).details() == PYTHON
         assert door.handed.pop()[1] == message.SerializeToString()
+
+
+def test_several_requests_of_a_message_stay_several_for_the_engine(door: HeldDoor, kv: Any) -> None:
+    engine = ToyEngine(door.library)
+    calls = [kv.Batch.future(several(5)), kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"))]
+    door.wait_for_requests(2)
+    door.drop_all()
+    assert calls[0].result() == kv_pb2.BatchResponse(id=5, status=bytes(3))
+    assert calls[1].result() == kv_pb2.DeleteResponse(found=True)
+    assert engine.request_ops in ([[2, 1, 1]], [[1, 2, 1]])
+    assert door.handed == []
+
+
+def test_several_requests_that_the_engine_leaves_are_pythons(door: HeldDoor, kv: Any) -> None:
+    calls = [get(kv), kv.Batch.future(several(5), timeout=20), get(kv)]
+    door.wait_for_requests(3)
+    door.execute()
+    assert [call.result().value for call in (calls[0], calls[2])] == [VALUE] * 2
+    assert calls[1].details() == PYTHON
+    assert door.handed == [("Batch", several(5).SerializeToString())]
+    calls = [kv.Batch.future(several(6), timeout=20)]
+    door.wait_for_requests(1)
+    door.drop_all()
+    assert calls[0].details() == PYTHON
+
+
+def test_several_requests_in_a_stream_are_pythons(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(several(1))
+    assert stream.receive().message == PYTHON
+    assert stream.end()[0] is CODES.OK
 
 
 def test_a_request_whose_table_is_gone_is_pythons(door: HeldDoor, kv: Any) -> None:
