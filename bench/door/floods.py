@@ -321,6 +321,11 @@ def _attack(flood: Flood, address: tuple[str, int], done: Done, stop: threading.
         connection.socket.close()
 
 
+def _wait_for_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
 def main() -> None:
     """Attack a server, and print what was done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -330,7 +335,7 @@ def main() -> None:
     host, port = options.target.rsplit(":", 1)
     os.nice(_NICE)
     stop, done = threading.Event(), Done()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
+    threading.Thread(target=_wait_for_end, args=(stop,)).start()
     began = time.monotonic()
     if options.flood == CHANGES_OF_KEYS:
         change_keys((host, int(port)), done, stop)
