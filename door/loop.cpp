@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <system_error>
 #include <unistd.h>
@@ -98,10 +97,8 @@ void Thread::push_waiting(Connection& connection) {
 bool Thread::used_more(const Connection* one, const Connection* other) { return one->used_ns_ > other->used_ns_; }
 
 void Thread::append_submitted() {
-    if (!submitted_first_) return;
-    door.queue.append(submitted_first_, submitted_last_);
+    if (submitted_first_) door.queue.append(submitted_first_, submitted_last_);
     submitted_first_ = submitted_last_ = nullptr;
-    if (!waiting_.empty()) sched_yield();
 }
 
 void Thread::give_back(Request* request) {
