@@ -31,9 +31,10 @@ class BatchColumns {
     const EngineBatch& batch() const { return batch_; }
 
     // std::bad_alloc where there is no memory.
-    void join(const Request* first, u64 requests) {
+    void join(const Request* first, u64 requests, u64 value_bytes_max) {
         batch_ = {};
         batch_.requests = requests;
+        batch_.value_bytes_max = value_bytes_max;
         batch_.table_id = first->table_id;
         u64 key_bytes = 0, value_bytes = 0, sets = 0;
         request_ops_.clear();

@@ -82,9 +82,13 @@ void Call::finish(const Status& status) {
 }
 
 void Call::count_in(MethodStats& stats) {
-    stats_ = &stats;
-    is_counted_ = true;
+    stats_ = counted_in_ = &stats;
     stats.started.add();
+}
+
+void Call::count_unheard() {
+    stats_ = counted_in_;
+    count_end(CODE_CANCELLED);
 }
 
 void Call::count_end(int code) {

@@ -111,7 +111,9 @@ class Call final : public Responder {
     void finish(const Status& status) override;
     // Counts the call as one of this method. Python does that if the call is forwarded, but for its start.
     void count_in(MethodStats& stats);
-    bool is_counted() const { return is_counted_; }
+    bool is_counted() const { return counted_in_; }
+    // Python has not heard of it, and never will: its end is counted here.
+    void count_unheard();
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.
@@ -169,7 +171,7 @@ class Call final : public Responder {
 
     Handler* handler_ = nullptr;
     MethodStats* stats_ = nullptr;  // null: Python counts its end, or it has ended
-    bool is_counted_ = false;
+    MethodStats* counted_in_ = nullptr;
 
     // The message that comes, and what came before anybody asked for it.
     std::string unread_;

@@ -42,8 +42,10 @@ void Forwarded::half_closed() {
 
 void Forwarded::sent() { forward_.tell(id, EVENT_SENT); }
 
+// Of a call that ends at once Python hears nothing: a flood of them is no work for it.
 void Forwarded::over() {
-    forward_.tell(std::move(over_));
+    if (forward_.take_back(id)) call_.count_unheard();
+    else forward_.tell(std::move(over_));
     forward_.forget(id);
 }
 
@@ -98,7 +100,13 @@ Forwarded* Forward::open(Call& call, Responder& responder) {
     const u64 id = id_of(++calls.opened, thread);
     const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
     try {
-        tell(id, std::as_const(call));
+        std::list<Event> opening;
+        opening.emplace_back(account_, id, std::as_const(call));
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            unheard_.emplace(id, opening.begin());
+        }
+        tell(std::move(opening));
     } catch (...) {
         calls.open.erase(made.first);
         throw;
@@ -139,6 +147,7 @@ u64 Forward::take(DoorEvent* events, u64 room) {
         auto end = events_.begin();
         for (u64 i = 0; i < room && end != events_.end(); i++) ++end;
         taken_.splice(taken_.begin(), events_, events_.begin(), end);
+        for (const Event& event : taken_) unheard_.erase(event.call());
         u64 count;
         if (events_.empty()) (void)!read(file_, &count, sizeof count);
     }
@@ -158,6 +167,16 @@ void Forward::tell(std::list<Event>&& event) {
     const u64 one = 1;
     if (events_.empty()) (void)!write(file_, &one, sizeof one);
     events_.splice(events_.end(), event);
+}
+
+bool Forward::take_back(u64 call) {
+    std::list<Event> opening;
+    std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = unheard_.find(call);
+    if (found == unheard_.end()) return false;
+    opening.splice(opening.end(), events_, found->second);
+    unheard_.erase(found);
+    return true;
 }
 
 template <class Function>

@@ -29,6 +29,7 @@ class Event {
     static u64 opening_bytes(const Call& call);
     // As Python sees it, while this is there.
     DoorEvent view() const;
+    u64 call() const { return call_; }
 
   private:
     Account& account_;
@@ -114,6 +115,8 @@ class Forward {
     template <class... Arguments>
     void tell(u64 call, Arguments&&... arguments);
     void tell(std::list<Event>&& event);
+    // Takes back that a call has begun. False: Python has heard of it.
+    bool take_back(u64 call);
     void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
     template <class Function>
     static void guard(Responder& responder, Function function);
@@ -122,8 +125,9 @@ class Forward {
     Account& account_;
     Calls calls_[THREADS_MAX];
     const int file_;
-    std::mutex mutex_;  // for `events_`
+    std::mutex mutex_;  // for `events_` and `unheard_`
     std::list<Event> events_, taken_;
+    std::unordered_map<u64, std::list<Event>::iterator> unheard_;  // calls of which Python has not heard, by their beginnings
 };
 
 }  // namespace door

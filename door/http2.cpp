@@ -24,6 +24,7 @@ constexpr u32 PING_STRIKES_MAX = 2;
 
 // Calls that clients give up: so many at once, and so many a second.
 constexpr u64 RESETS_MAX = 1000, RESETS_PER_SECOND = 1000;
+constexpr u64 FLOOD_RESETS = 100;  // a call with far too many headers takes as long to unpack as so many
 // Frames that bring no call and no message, beyond those that come with calls and messages.
 constexpr u64 FRAMES_MAX = 10 * 1000, FRAMES_PER_SECOND = 1000;
 constexpr u64 FRAMES_PER_CALL = 16, FRAMES_PER_DATA = 8, SETTINGS_FRAMES = 16;
@@ -105,8 +106,11 @@ struct Http2::Callbacks {
                            size_t value_bytes, u8, void* user) {
         Http2& http2 = of(user);
         http2.opening_.bytes += name_bytes + value_bytes + HEADER_BYTES;
-        // nghttp2 resets the stream, and gives no further header of this block.
-        if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) {
+            if (!http2.resets_.take(http2.now(), FLOOD_RESETS)) http2.calm("too many headers");
+            // nghttp2 resets the stream, and gives no further header of this block.
+            return http2.is_calmed_ ? NGHTTP2_ERR_CALLBACK_FAILURE : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        }
         if (frame->headers.cat != NGHTTP2_HCAT_REQUEST || http2.opening_.bytes > HEADERS_BYTES_MAX) return 0;
         return guarded([&] {
             Call* call = http2.call_of(frame->hd.stream_id);

@@ -20,7 +20,7 @@ namespace door {
 namespace {
 
 constexpr int BACKLOG = 4096;
-constexpr int PIECE = 64;  // connections that are accepted before those that are there have their turn
+constexpr int PIECE = 8;  // connections that are accepted before those that are there have their turn
 
 // As gRPC writes it: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5.
 std::string name_of(const sockaddr_storage& address) {

@@ -48,6 +48,8 @@ class Thread {
     const Tables& tables() { return *tables_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
+    // The connection has a turn soon.
+    void wait(Connection& connection);
     // Takes over a connection that was expected.
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.
@@ -65,12 +67,14 @@ class Thread {
   private:
     friend class Connection;
 
-    static constexpr u64 TICK_NS = 100000000;
+    static constexpr u64 TICK_NS = 100000000, ROUND_NS = 200000;
 
     void run();
     void round();
     void tick();
-    void fill_connections();
+    void serve_waiting();
+    void push_waiting(Connection& connection);
+    static bool used_more(const Connection* one, const Connection* other);
     void append_submitted();
     void give_back(Request* request);
     void remove_closed();
@@ -84,8 +88,10 @@ class Thread {
     Reader<Tables> tables_;
     Reader<TlsContext> tls_;
     std::vector<u8> input_;  // what was read last, of any connection
+    // A heap: in front is who used least. A connection that is served waits for its next turn outside.
+    std::vector<Connection*> waiting_;
+    Connection* served_ = nullptr;
     // Lists.
-    Connection* to_fill_ = nullptr;
     Connection* closed_ = nullptr;
     Request* submitted_first_ = nullptr;
     Request* submitted_last_ = nullptr;

@@ -12,6 +12,10 @@ constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 // The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.
 u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operations; }
 
+// A batch brings no more values than this, or is one request: what others have asked for must not wait for a copy of much
+// more.
+constexpr u64 VALUE_BYTES_MAX = 1 << 20;
+
 u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
 
 }  // namespace
@@ -107,10 +111,12 @@ Verdict Turn::judge(Request* request, u64 now) {
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
+        if (gets_ + request->gets > gets_max_) return Verdict::END;
         if (operations > door_.config.batch_ops_max || bytes > door_.config.batch_bytes_max) return Verdict::END;
     }
     operations_ = operations;
     payload_bytes_ = bytes;
+    gets_ += request->gets;
     requests_ += request->requests;
     (first_ ? last_->next : first_) = request;
     last_ = request;
@@ -142,7 +148,7 @@ bool Turn::count_working() {
 }
 
 bool Turn::join_columns() try {
-    columns_.join(first_, requests_);
+    columns_.join(first_, requests_, VALUE_BYTES_MAX);
     return true;
 } catch (const std::bad_alloc&) {
     return false;
@@ -151,21 +157,28 @@ bool Turn::join_columns() try {
 int Turn::run_batch() {
     began_ns_ = now_ns();
     if (!engine_) return ENGINE_LEFT;
-    u64 gate = 0, has_versions = 0;
-    const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &gate, &has_versions);
+    u64 covered = 0, gate = 0, has_versions = 0;
+    const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &covered, &gate, &has_versions);
     if (ran == ENGINE_LEFT) {
         release_results();
     } else {
         results_->has_versions = has_versions;
-        share_out(requests_, gate);
+        learn(covered);
+        share_out(covered, gate);
     }
     return ran;
 }
 
-bool Turn::give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room) {
+// So many GETs as the engine ran of a batch that brought too many values are enough for the next one, until they are not.
+void Turn::learn(u64 covered) {
+    if (covered < requests_) gets_max_ = std::max<u64>(results_->gets, 1);
+    else gets_max_ += std::min(gets_max_ / 8 + 1, NEVER - gets_max_);
+}
+
+bool Turn::give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(turn.operations_, gets, value_bytes);
+    Results* const results = turn.results_ = Results::make(operations, gets, value_bytes);
     if (!results) return false;
     *room = {results->status, results->versions, results->value_lengths, results->values};
     return true;
@@ -235,6 +248,7 @@ void Turn::share_out(u64 covered, u64 gate) {
     counted_bytes_ = 0;  // the gates give it back
     first_ = rest;
     if (rest) put_back();
+    for (Request* request = answered; rest && request; request = request->next) queue_.end_turn(request->connection);
     end_batch();
     gates_.add(stored);
 }
@@ -292,7 +306,7 @@ void Turn::end_batch() {
     release_results();
     change_counted(0);
     first_ = last_ = nullptr;
-    requests_ = operations_ = payload_bytes_ = 0;
+    requests_ = operations_ = gets_ = payload_bytes_ = 0;
 }
 
 void Turn::change_counted(u64 bytes) {

@@ -64,7 +64,9 @@ class ToyEngine {
     Engine engine() { return {this, run, newest_durable, wait}; }
 
   private:
-    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* gate, u64* has_versions) {
+    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
+                   u64* has_versions) {
+        *requests = batch->requests;
         return ((ToyEngine*)self)->run(*batch, room, sink, gate, has_versions);
     }
 
@@ -94,7 +96,7 @@ class ToyEngine {
             }
         }
         EngineRoom out;
-        if (!room(sink, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
+        if (!room(sink, batch.n, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
         memcpy(out.status, status_.data(), batch.n);
         memset(out.versions, 0, 8 * batch.n);
         if (!lengths_.empty()) memcpy(out.value_lengths, lengths_.data(), 4 * lengths_.size());

@@ -12,9 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.server.door import probes
-from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
-from tests.server.frames import (
+from gpkvs.bench.door.frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -36,6 +34,8 @@ from tests.server.frames import (
     headers,
     message,
 )
+from tests.server.door import probes
+from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
 
 ENHANCE_YOUR_CALM = 11
 BEGIN = PREFACE + frame(SETTINGS, 0, 0)
