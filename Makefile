@@ -115,10 +115,17 @@ build/sanitize/_kernels.so: $(KERNELS)
 	$(CXX_KERNELS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
 		-o $@ gpkvs/kernels/*.cpp
 
-# As they are, for a copy of the checkout with a mistake in it (tests/mutants).
+# Kernels and door as they are, for a copy of the checkout with a mistake in it (tests/mutants).
 build/plain/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)
 	$(CXX_KERNELS) -O1 -DGPKVS_NO_CLONES -o $@ gpkvs/kernels/*.cpp
+
+build/plain/door/%.o: door/%.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -g -fPIC -pthread -c -o $@ $<
+
+build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
+	$(CXX) -shared -pthread -o $@ $^ -lnghttp2 -lssl -lcrypto
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \

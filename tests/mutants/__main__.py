@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.mutants.all_mutants import MUTANTS
-from tests.mutants.checkout_copy import HUNG, ROOT, BuildError, Run, fresh_copy
+from tests.mutants.checkout_copy import DOOR, HUNG, ROOT, BuildError, Run, build_plain, fresh_copy
 from tests.mutants.mutant import Mutant, StaleError
 
 _FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)
@@ -61,8 +61,8 @@ def examine(mutant: Mutant, tests: Sequence[str]) -> Verdict:
         text = mutant.text(ROOT)
         with fresh_copy() as copy:
             (copy.root / mutant.file).write_text(text)
-            if mutant.is_native:
-                copy.build_kernels()
+            if mutant.library:
+                copy.build(mutant.library)
             return judge(copy.run(tests, "-x"))
     except StaleError as error:
         return MutantOutcome.STALE, str(error)
@@ -73,8 +73,8 @@ def examine(mutant: Mutant, tests: Sequence[str]) -> Verdict:
 def passes_unchanged(mutants: Sequence[Mutant], tests: Sequence[str]) -> bool:
     """Whether the tests pass on a copy without a mistake; else nothing that they see means anything."""
     with fresh_copy() as copy:
-        if any(mutant.is_native for mutant in mutants):
-            copy.build_kernels()
+        for library in {mutant.library for mutant in mutants if mutant.library}:
+            copy.build(library)
         run = copy.run(tests)
     if run.status != pytest.ExitCode.OK:
         print(run.output)
@@ -107,6 +107,8 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name} ({mutant.file}): {mutant.why}")
         return 0
+    if any(mutant.library == DOOR for mutant in mutants):
+        build_plain(ROOT, DOOR)  # copies compile what a mistake changes
     tests_of = {mutant: tuple(options.tests or mutant.tests) for mutant in mutants}
     if not passes_unchanged(mutants, list(dict.fromkeys(chain.from_iterable(tests_of.values())))):
         print("the tests fail without a mutant")

@@ -7,6 +7,7 @@ from tests.mutants import (
     audit,
     client,
     compaction,
+    door,
     expiry,
     exports,
     faces,
@@ -35,6 +36,7 @@ _ALL: tuple[Mutant, ...] = (
     *faces.MUTANTS,
     *users.MUTANTS,
     *audit.MUTANTS,
+    *door.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 _TEST_SECONDS_MAX = 60  # of one test: a mistake may make it wait for ever
 _RUN_SECONDS_MAX = 900
 
+DOOR = "_door.so"
+_OBJECTS = "build/plain/door"  # of the door, one for each file
+
 HUNG = -1000  # the status of a run that had to be ended
 
 
@@ -30,7 +33,22 @@ class Run:
 
 
 class BuildError(Exception):
-    """The kernels of a copy do not compile."""
+    """A library does not compile."""
+
+
+def build_plain(root: Path, library: str) -> Path:
+    """Compile a library of a checkout for tests; return its file.
+
+    Raises
+    ------
+    BuildError
+        If the compiler refuses.
+    """
+    built = f"build/plain/{library}"
+    done = subprocess.run(["make", "-s", built], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(done.stderr)
+    return root / built
 
 
 class Copy:
@@ -54,21 +72,19 @@ class Copy:
             if os.path.lexists(ROOT / name):  # a file that was removed is listed until that is committed
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
+        if (ROOT / _OBJECTS).exists():
+            shutil.copytree(ROOT / _OBJECTS, root / _OBJECTS)
         self._python = _make_environment(root)
 
-    def build_kernels(self) -> None:
-        """Compile the kernels of the copy; they lie beside its Python files, where they are looked for first.
+    def build(self, library: str) -> None:
+        """Compile a library of the copy; it lies beside the Python files, where it is looked for first.
 
         Raises
         ------
         BuildError
             If the compiler refuses.
         """
-        built = "build/plain/_kernels.so"
-        done = subprocess.run(["make", "-s", built], cwd=self.root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildError(done.stderr)
-        (self.root / built).rename(self.root / "gpkvs" / "_kernels.so")
+        build_plain(self.root, library).rename(self.root / "gpkvs" / library)
 
     def run(self, tests: Sequence[str], *options: str) -> Run:
         """Run tests, named as in `Mutant.tests`."""

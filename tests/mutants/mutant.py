@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+# Where C++ is, and the library that is made of it.
+_LIBRARIES = {"gpkvs/kernels/": "_kernels.so", "door/": "_door.so"}
+
 
 class StaleError(Exception):
     """The text that a mutant replaces is not in its file exactly once: the code went on without the mutant."""
@@ -36,9 +39,9 @@ class Mutant:
     tests: tuple[str, ...]
 
     @property
-    def is_native(self) -> bool:
-        """Whether the kernels must be built again."""
-        return self.file.startswith("gpkvs/kernels/")
+    def library(self) -> str | None:
+        """The library that must be built again, if any."""
+        return next((library for folder, library in _LIBRARIES.items() if self.file.startswith(folder)), None)
 
     def text(self, root: Path) -> str:
         """Return the file with the mistake in it.
