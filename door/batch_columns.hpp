@@ -38,9 +38,11 @@ class BatchColumns {
         batch_.table_id = first->table_id;
         u64 key_bytes = 0, value_bytes = 0, sets = 0;
         request_ops_.clear();
+        message_requests_.clear();
         for (const Request* request = first; request; request = request->next) {
             check(*request);
             append_requests(*request);
+            message_requests_.push_back((u32)request->requests);
             batch_.n += request->n;
             sets += request->sets;
             key_bytes += request->key_bytes;
@@ -48,6 +50,8 @@ class BatchColumns {
         }
         require_equal("requests", requests, request_ops_.size());
         batch_.request_ops = request_ops_.data();
+        batch_.message_requests = message_requests_.data();
+        batch_.messages = message_requests_.size();
         batch_.ops = joined(ops_, first, batch_.n, &Request::ops, &Request::n);
         batch_.keys = joined(keys_, first, key_bytes, &Request::keys, &Request::key_bytes);
         batch_.values = joined(values_, first, value_bytes, &Request::values, &Request::value_bytes);
@@ -140,7 +144,7 @@ class BatchColumns {
 
     EngineBatch batch_ = {};
     std::vector<u8> ops_, keys_, values_;
-    std::vector<u32> key_lengths_, value_lengths_, request_ops_;
+    std::vector<u32> key_lengths_, value_lengths_, request_ops_, message_requests_;
 };
 
 }  // namespace door

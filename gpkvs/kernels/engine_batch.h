@@ -21,7 +21,9 @@ typedef struct EngineBatch {
     uint64_t value_length_step;
     const uint32_t* request_ops;  // operations of each request
     uint64_t requests;
-    uint64_t value_bytes_max;  // of the GETs; the first request may have more
+    const uint32_t* message_requests;  // requests of each message
+    uint64_t messages;
+    uint64_t value_bytes_max;  // of the GETs; the first message may have more if it is one request
     uint32_t table_id;
 } EngineBatch;
 
@@ -44,7 +46,7 @@ enum EngineRan {
 // A door has one; in its tests it may be anything.
 typedef struct Engine {
     void* self;
-    // Runs as many of the first requests as keep `value_bytes_max`, and says how many. Asks for room when it knows how much;
+    // Runs as many of the first messages as keep `value_bytes_max`, and says how many requests they are. Asks for room when it knows how much;
     // without room, the batch is left. `has_versions` says whether the table has any.
     int (*run)(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, uint64_t* requests, uint64_t* gate,
                uint64_t* has_versions);

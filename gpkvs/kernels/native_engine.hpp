@@ -83,17 +83,20 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     return true;
 }
 
-// How many of the first requests of a planned batch bring no more values than they may.
+// The first messages of a planned batch that bring no more values than they may: a lone request may, or none.
 template <class Planner>
 static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
     EngineBatch first = batch;
-    first.n = first.requests = 0;
-    for (u64 bytes = 0, get = 0; first.requests < batch.requests; first.requests++) {
-        const u64 end = first.n + batch.request_ops[first.requests];
+    first.n = first.requests = first.messages = 0;
+    for (u64 bytes = 0, get = 0; first.messages < batch.messages; first.messages++) {
+        const u64 requests = batch.message_requests[first.messages];
+        u64 end = first.n;
+        for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
         for (u64 op = first.n; op < end; op++)
             if (batch.ops[op] == OP_GET) bytes += a.length[get++];
-        if (first.requests && bytes > batch.value_bytes_max) break;
+        if (bytes > batch.value_bytes_max && (first.messages || requests > 1)) break;
         first.n = end;
+        first.requests += requests;
     }
     return first;
 }
@@ -154,6 +157,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     plan_run<Planner>(&a, 0, 1);
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
+        if (!batch.messages) return ENGINE_LEFT;
         give_batch(a, batch, table);
         plan_run<Planner>(&a, 0, 1);
     }

@@ -40,6 +40,8 @@ class _EngineBatch(ctypes.Structure):
         ("value_length_step", _U64),
         ("request_ops", _POINTER),
         ("requests", _U64),
+        ("message_requests", _POINTER),
+        ("messages", _U64),
         ("value_bytes_max", _U64),
         ("table_id", ctypes.c_uint32),
     ]
@@ -99,8 +101,9 @@ class NativeDriver:
         self.has_room = True
         self.counts = dict.fromkeys(Ran, 0)
 
-    def run(self, batch: Batch, value_bytes_max: int = NO_BOUND) -> Answer:
-        """Run a batch in a turn, or as many of its requests as bring so many values."""
+    def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
+        """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""
+        messages = np.array(message_requests or [1] * len(batch.request_ops), np.uint32)
         n, gets = len(batch), int(np.count_nonzero(batch.ops == Op.GET))
         columns: list[NDArray[Any]] = []
 
@@ -119,6 +122,8 @@ class NativeDriver:
             1,
             take(batch.request_ops),
             len(batch.request_ops),
+            take(messages),
+            len(messages),
             value_bytes_max,
             int(batch.request_tables[0]),
         )

@@ -201,6 +201,19 @@ def test_as_many_requests_as_bring_so_many_values(driven: tuple[Store, NativeDri
     driver.native.end_turn()
 
 
+def test_a_message_of_several_requests_is_run_whole_or_left(driven: tuple[Store, NativeDriver]) -> None:
+    store, driver = driven
+    store.execute(batch_of(store, sets(1, b"v" * 1000)))
+    gets = batch_of(store, *[[(Op.GET, b"key 0", b"")]] * 6)
+    driver.native.begin_turn()
+    for messages, run in (([1, 2, 3], 3), ([2, 2, 2], 2), ([1, 5], 1), ([6], 0), ([1] * 6, 3)):
+        answer = driver.run(gets, 3500, messages)
+        assert answer.requests == run, messages
+        assert (answer.ran is Ran.LEFT) == (not run), messages
+        assert answer.values == [b"v" * 1000] * run
+    driver.native.end_turn()
+
+
 def test_more_records_than_a_transaction_may_read_are_several(store_path: Path) -> None:
     limits = Limits(value_bytes_max=50_000, result_bytes_max=1 << 20)
     config = StoreConfig(backend="cpu", commit="undo", limits=limits, batch_result_bytes_max=1 << 20, **SMALL)

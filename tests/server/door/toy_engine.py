@@ -16,13 +16,14 @@ class _Room(ctypes.Structure):
     _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values")]
 
 
-_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, ctypes.POINTER(_Room))
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, ctypes.POINTER(_Room))
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _Address,
     ctypes.POINTER(EngineBatch),
     _GivesRoom,
     _Address,
+    ctypes.POINTER(_U64),
     ctypes.POINTER(_U64),
     ctypes.POINTER(_U64),
 )
@@ -44,11 +45,13 @@ class ToyEngine:
         self._engine = _Engine(None, _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None))
         library.set_engine(ctypes.addressof(self._engine))
 
-    def _run(self, _: Any, given: Any, give_room: Any, sink: Any, gate: Any, has_versions: Any) -> int:
+    def _run(self, _: Any, given: Any, give_room: Any, sink: Any, *outs: Any) -> int:
         batch, room = batch_of(given.contents), _Room()
         self.request_ops.append(batch.request_ops.tolist())
-        assert give_room(sink, 0, 0, room)
+        assert give_room(sink, len(batch), 0, 0, room)
         ctypes.memset(room.status, 0, len(batch))
         ctypes.memset(room.versions, 0, 8 * len(batch))
+        requests, gate, has_versions = outs
+        requests[0] = len(batch.request_ops)
         gate[0] = has_versions[0] = 0
         return _DONE
