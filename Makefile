@@ -151,6 +151,7 @@ $(eval $(call door_under,address))
 sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads  ## the native door under ThreadSanitizer and AddressSanitizer
 	build/sanitize/thread/door_threads clients
 	build/sanitize/address/door_threads clients
+	build/sanitize/address/door_threads stops
 	build/sanitize/address/door_threads queue
 	build/sanitize/address/door_threads parser
 

@@ -79,7 +79,8 @@ void Connection::receive() {
 
 void Connection::send() {
     if (!transport->is_ready()) return;
-    for (int piece = 0; piece < PIECES; piece++) {
+    int piece = 0;
+    for (; piece < PIECES; piece++) {
         if (output_.size() < Output::LOW_BYTES && !closes_when_sent_ && !fill(output_)) {
             closes_when_sent_ = true;
             ends_ns_ = thread.now() + PATIENCE_NS;
@@ -92,7 +93,7 @@ void Connection::send() {
         output_.sent((u64)bytes);
     }
     if (closes_when_sent_ && !output_.size()) return close();
-    if (output_.size() && !transport->wants_write()) want_fill();
+    if (piece == PIECES || (output_.size() && !transport->wants_write())) want_fill();
     account.give(ANSWERS, counted_output_);
     counted_output_ = output_.held_bytes();
     account.charge(ANSWERS, counted_output_);

@@ -115,13 +115,14 @@ void Door::stop_listening() {
         if (&thread != threads.front().get()) return;
         for (const auto& listener : listeners) thread.forget(listener->file());
     });
+    in_all_threads([](Thread&) {});  // in the round of the first, one of them may still have its turn
     listeners.clear();
 }
 
 void Door::stop() {
-    turn.stop();
     stop_listening();
     in_all_threads([](Thread& thread) { thread.close_all(); });
+    turn.stop();  // it drops what waits, without a word for those who wait
 }
 
 Door* gpkvs_door_new(const DoorConfig* config) try {

@@ -231,6 +231,7 @@ bool Http2::fill(Output& output) {
             return false;
         }
         if (size == 0) {
+            if (output.size() >= Output::LOW_BYTES) break;
             const bool is_over = is_calmed_ || (drain_ == LAST && !calls_);
             return !is_over && (nghttp2_session_want_read(session_) || nghttp2_session_want_write(session_));
         }
@@ -456,6 +457,8 @@ void Http2::stream_closed(int32_t stream) {
 }
 
 ssize_t Http2::read_responses(Call& call, u64 room, u32* flags) {
+    // nghttp2 would go on for as long as windows are open.
+    if (output_->size() >= Output::LOW_BYTES) return NGHTTP2_ERR_PAUSE;
     const u64 bytes = std::min(room, call.unsent_bytes());
     if (call.is_finished() && bytes == call.unsent_bytes()) {
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;

@@ -283,6 +283,22 @@ def test_a_client_that_never_opens_its_window(echo: Echo) -> None:
     wait_until(lambda: echo.library.held_bytes("answers") < LARGE_BYTES)
 
 
+def test_a_client_that_does_not_read_is_not_answered_ahead() -> None:
+    """However wide its windows are: what its socket does not take waits in its calls, which ask for no more."""
+    whole, widest = 24 * MIB, (2**31 - 1).to_bytes(4, "big")
+    settings = frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + widest)
+    window = frame(WINDOW, 0, 0, (2**31 - 65_536).to_bytes(4, "big"))
+    with Echo(message_bytes_max=whole) as echo, Client(echo, PREFACE + settings + window) as client:
+        client.call("/echo/Stream", message(b"", size=whole), flags=0)
+        client.wait(WINDOW, 1)
+        client.send(frame(DATA, 0, 1, bytes(16_384)) * (whole // 16_384))
+        wait_until(lambda: echo.library.held_bytes("answers") >= whole)
+        time.sleep(0.2)
+        assert not echo.sent
+        while not echo.sent:
+            client.receive()
+
+
 def test_responses_that_nobody_takes_by_the_deadline(echo: Echo) -> None:
     settings = frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4))
     with Client(echo, PREFACE + settings) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gpkvs.batch import Status
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.door.library import Refusal
+from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
 from tests.server.door.toy_engine import ToyEngine
 from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
@@ -219,6 +220,23 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     door.drop_all()
     assert [stream.receive().id for _ in range(2)] == [1, 2]
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
+
+
+def test_a_stop_while_requests_wait() -> None:
+    ended = []
+    for _ in range(10):  # the engine's thread and that of the connections race
+        with HeldDoor() as stopping, stopping.client() as kv:
+            executed = get(kv)
+            stopping.execute(gate=1)
+            waiting = get(kv)  # until that is durable
+            stopping.wait_for_requests(1)
+            turns = threading.Thread(target=lambda: ended.append(stopping.library.turn(10)))
+            turns.start()
+            stopping.library.stop()
+            turns.join()
+            assert {executed.code(), waiting.code()} == {CODES.UNAVAILABLE}
+            assert stopping.library.waiting() == 0
+    assert ended == [Turn.STOPPED] * 10
 
 
 @pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])
