@@ -6,9 +6,11 @@ import contextlib
 import os
 import random
 import resource
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -62,6 +64,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "waited 10 s in vain"
         time.sleep(0.01)
+
+
+def names(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).iterdir()}
 
 
 class Client:
@@ -480,7 +486,7 @@ def test_a_process_that_may_open_no_more_files() -> None:
     with Echo() as echo, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.socket()) for _ in range(4)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 9, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, names("/proc/self/fd"))) + 9, hard))
         files = []
         try:
             with contextlib.suppress(OSError):
@@ -504,6 +510,21 @@ def test_a_process_that_may_open_no_more_files() -> None:
         clients[3].connect(("127.0.0.1", port))
         clients[3].sendall(BEGIN)
         assert clients[3].recv(1)
+
+
+def test_the_doors_threads_leave_signals_to_python() -> None:
+    def blocked(thread: str) -> int:
+        return int(Path(f"/proc/self/task/{thread}/status").read_text().partition("SigBlk:")[2].split()[0], 16)
+
+    before = names("/proc/self/task")
+    with Echo():
+        # Those of gRPC's client come and go.
+        masks = list(filter(None, map(blocked, names("/proc/self/task") - before)))
+    assert len(masks) >= 2
+    for mask in masks:
+        assert mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1
+        assert not mask >> signal.SIGBUS - 1 & 1
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_clients_that_stand_still() -> None:
