@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <system_error>
@@ -19,6 +20,21 @@ u64 threads_of(const DoorConfig& config) {
     if (config.threads) return std::min(config.threads, THREADS_MAX);
     return std::clamp<u64>(std::thread::hardware_concurrency() / 4, 1, 4);
 }
+
+// Threads that begin meanwhile are sent no signals of the process: these are Python's. Faults of their own still have handlers.
+class NoSignals {
+  public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
 
 std::shared_ptr<const Refusal> copy_of(const Door& door, const DoorRefusal& refusal) try {
     return std::make_shared<const Refusal>(Refusal{refusal.code, refusal.text, refusal.full, refusal.is_refusal});
@@ -126,6 +142,7 @@ void Door::stop() {
 }
 
 Door* gpkvs_door_new(const DoorConfig* config) try {
+    const NoSignals guard;
     return new Door(*config);
 } catch (const std::exception&) {  // no memory, no threads, no files
     return nullptr;

@@ -76,7 +76,7 @@ class NativeDoor:
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
-        self.receives = DoorReceives()
+        self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="door-flush")
         self._calls: dict[int, _Running] = {}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import resource
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -60,6 +64,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "waited 10 s in vain"
         time.sleep(0.01)
+
+
+def names(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).iterdir()}
 
 
 class Client:
@@ -471,6 +479,52 @@ def test_a_drain_lets_calls_end(echo: Echo) -> None:
         assert int.from_bytes(last.payload[:4], "big") == 3
         idle.send(frame(PING, ACK, 0, idle.wait(PING).payload))
         idle.wait_end()
+
+
+def test_a_process_that_may_open_no_more_files() -> None:
+    """Clients are refused; where not even that can be done, they wait, and cost nothing."""
+    with Echo() as echo, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(4)]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, names("/proc/self/fd"))) + 9, hard))
+        files = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open("/dev/null", os.O_RDONLY))
+            os.close(files.pop())
+            port = echo.library.listen("127.0.0.1", 0)
+            began = time.process_time()
+            for client in clients[:3]:
+                client.connect(("127.0.0.1", port))
+            time.sleep(0.3)
+            assert time.process_time() - began < 0.1
+            os.close(files.pop())
+            for client in clients[:3]:
+                client.settimeout(10)
+                assert client.recv(1) == b""
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for file in files:
+                os.close(file)
+        clients[3].connect(("127.0.0.1", port))
+        clients[3].sendall(BEGIN)
+        assert clients[3].recv(1)
+
+
+def test_the_doors_threads_leave_signals_to_python() -> None:
+    def blocked(thread: str) -> int:
+        return int(Path(f"/proc/self/task/{thread}/status").read_text().partition("SigBlk:")[2].split()[0], 16)
+
+    before = names("/proc/self/task")
+    with Echo():
+        # Those of gRPC's client come and go.
+        masks = list(filter(None, map(blocked, names("/proc/self/task") - before)))
+    assert len(masks) >= 2
+    for mask in masks:
+        assert mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1
+        assert not mask >> signal.SIGBUS - 1 & 1
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_clients_that_stand_still() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -220,6 +221,24 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     door.drop_all()
     assert [stream.receive().id for _ in range(2)] == [1, 2]
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
+
+
+@pytest.mark.parametrize("late", [plain(2), other(2)])
+def test_a_message_that_comes_when_python_has_ended_the_stream(
+    door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest
+) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1))
+    door.wait_for_requests(1)
+    (companion,) = door.opened
+    door.library.finish(companion, CODES.UNAUTHENTICATED.value[0], "who?", [])
+    stream.send(late)
+    time.sleep(0.1)  # nothing tells that it came
+    door.execute()
+    assert stream.receive().id == 1
+    assert stream.end() == (CODES.UNAUTHENTICATED, "who?")
+    door.drop_all()
+    assert door.handed == []
 
 
 def test_a_stop_while_requests_wait() -> None:
