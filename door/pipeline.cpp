@@ -30,6 +30,7 @@ Handler* Pipeline::open(Call& call) {
 
 void Pipeline::message(Message&& message) {
     is_asked_ = false;
+    if (status_.is_there) return;  // Python has ended the stream since the door asked for it
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
     if (pythons_.empty() && request.take(*call_, Method::BATCH, message)) {

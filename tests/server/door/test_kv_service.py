@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -200,6 +201,22 @@ def test_a_stop_while_requests_wait() -> None:
             assert {executed.code(), waiting.code()} == {CODES.UNAVAILABLE}
             assert stopping.library.waiting() == 0
     assert ended == [Turn.STOPPED] * 10
+
+
+@pytest.mark.parametrize("late", [plain(2), other(2)])
+def test_a_stream_that_python_has_ended_takes_no_more(door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1))
+    door.wait_for_requests(1)
+    (call,) = door.opened
+    door.library.finish(call, CODES.UNAUTHENTICATED.value[0], "who are you?", [])
+    stream.send(late)
+    time.sleep(0.1)
+    door.execute()
+    assert stream.receive().values == VALUE
+    assert stream.end() == (CODES.UNAUTHENTICATED, "who are you?")
+    assert door.library.requests() == 0
+    assert not door.handed
 
 
 @pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])
