@@ -23,9 +23,10 @@ Handler* Pipeline::open(Call& call) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
-    call.set_handler(pipeline.get());
-    pipeline->advance();
-    return pipeline.release();
+    call.set_handler(pipeline.get());  // the call ends it from now on
+    Pipeline* const opened = pipeline.release();
+    opened->advance();
+    return opened;
 }
 
 void Pipeline::message(Message&& message) {
@@ -82,6 +83,7 @@ void Pipeline::answered(Request* back) {
 Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
+    if (pythons_.empty()) return end({INTERNAL, "internal error: a response to no message", "", false});
     InFlight& request = *pythons_.front();
     pythons_.pop_front();
     set_room(request, request.message_bytes + response.size());
