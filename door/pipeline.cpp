@@ -83,6 +83,7 @@ void Pipeline::answered(Request* back) {
 Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
+    if (pythons_.empty()) return end({INTERNAL, "internal error: a response to no message", "", false});
     InFlight& request = *pythons_.front();
     pythons_.pop_front();
     set_room(request, request.message_bytes + response.size());
