@@ -19,7 +19,7 @@ constexpr u64 PATIENCE_NS = 20000000000;
 
 Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
     : thread(thread), transport(std::move(transport)), account(thread.door.account), peer(std::move(peer)),
-      id(thread.door.next_connection_id++), watched_events_(EPOLLIN) {
+      id(thread.door.next_connection_id++ * Forward::THREADS_MAX + thread.number), watched_events_(EPOLLIN) {
     account.charge(CALLS, CONNECTION_BYTES);
     counted_transport_ = this->transport->held_bytes();
     if (counted_transport_ && !account.admit(CALLS, counted_transport_)) throw std::bad_alloc();

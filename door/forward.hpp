@@ -97,13 +97,12 @@ class Forward {
     // Takes events; those that it took before are gone then.
     u64 take(DoorEvent* events, u64 room);
 
-    // The number of the thread of a call.
-    static u32 thread_of(u64 call) { return (u32)(call % THREADS_MAX); }
+    // Ids have in them the number of their thread: those of calls, and those of connections.
+    static constexpr u64 THREADS_MAX = 64;
+    static u32 thread_of(u64 id) { return (u32)(id % THREADS_MAX); }
 
   private:
     friend class Forwarded;
-
-    static constexpr u64 THREADS_MAX = 64;
 
     // Of one thread.
     struct Calls {

@@ -177,7 +177,7 @@ void Turn::learn(u64 covered) {
 bool Turn::give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(operations, gets, value_bytes);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, gets, value_bytes);
     if (!results) return false;
     *room = {results->status, results->versions, results->value_lengths, results->values};
     return true;
@@ -197,7 +197,7 @@ void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u
         gets += request->gets;
     }
     for (u64 get = 0; get < gets; get++) value_bytes += value_lengths[get];
-    results_ = Results::make(n, gets, value_bytes);
+    results_ = Results::make(door_.account, n, gets, value_bytes);
     if (results_) {
         memcpy(results_->status, status, n);
         if (versions) memcpy(results_->versions, versions, 8 * n);
