@@ -106,7 +106,8 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, REFUSED);
     }
     if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
-    if (request->gets && !request->connection->account.has_room(0)) return drop(request, NO_ROOM);
+    if (request->gets && !request->connection->account.has_room(request->connection->queue_place.value_bytes()))
+        return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
@@ -227,6 +228,7 @@ void Turn::share_out(u64 covered, u64 gate) {
         op += request.n;
         for (const u64 last = get + request.gets; get < last; get++) value += results_->value_lengths[get];
         request.result_value_bytes = value - request.first_value;
+        if (request.gets) request.connection->queue_place.learn(request.result_value_bytes);
         request.results = results_;
         results_->keep();
         count_operations(request);
