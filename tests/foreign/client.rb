@@ -53,4 +53,5 @@ found[:cancel] = code_of do
 end
 found[:after] = client.get(Kv::GetRequest.new(key: "k"), metadata: metadata).value
 puts JSON.generate(found)
-exit! 0 # threads that would send more are asleep
+$stdout.flush
+exit! # threads that would send more are asleep

@@ -38,31 +38,31 @@ async function codeOf(call) {
 
 async function main(target, proto) {
   const { GPKVS_CLIENT_TLS_CA: ca, GPKVS_TOKEN: token } = process.env;
-  const definition = loadPackageDefinition(loadSync(proto, { longs: Number })).gpkvs.v1.KV.service;
+  const definition = loadPackageDefinition(loadSync(proto, { defaults: true, longs: Number })).gpkvs.v1.KV.service;
   const channel = createChannel(target, ca ? credentials.createSsl(fs.readFileSync(ca)) : credentials.createInsecure());
   const client = createClientFactory().use(deadlineMiddleware).create(definition, channel);
   const metadata = Metadata(token ? { authorization: `Bearer ${token}` } : {});
   const found = {};
   const key = Buffer.from("k");
-  await client.set({ key, value: Buffer.from("value") }, { metadata });
-  found.get = (await client.get({ key }, { metadata })).value.toString();
-  const answer = await client.batch(sets(7), { metadata });
+  await client.Set({ key, value: Buffer.from("value") }, { metadata });
+  found.get = (await client.Get({ key }, { metadata })).value.toString();
+  const answer = await client.Batch(sets(7), { metadata });
   found.batch = [answer.id, answer.values.readUInt32LE()];
   try {
-    await client.get({ key: Buffer.alloc(0) }, { metadata });
+    await client.Get({ key: Buffer.alloc(0) }, { metadata });
   } catch (error) {
     found.refused = [error.code, error.details];
   }
   let number = 0;
   found.pipeline = 0;
-  for await (const one of client.pipeline(messages(), { metadata })) found.pipeline += one.id === number++;
+  for await (const one of client.Pipeline(messages(), { metadata })) found.pipeline += one.id === number++;
   const late = new AbortController();
-  found.deadline = await codeOf(() => client.pipeline(oneMessage(late.signal), { metadata, deadline: new Date(Date.now() + 300) }));
+  found.deadline = await codeOf(() => client.Pipeline(oneMessage(late.signal), { metadata, deadline: new Date(Date.now() + 300) }));
   late.abort();
   const given = new AbortController();
   setTimeout(() => given.abort(), 300);
-  found.cancel = await codeOf(() => client.pipeline(oneMessage(given.signal), { metadata, signal: given.signal }));
-  found.after = (await client.get({ key }, { metadata })).value.toString();
+  found.cancel = await codeOf(() => client.Pipeline(oneMessage(given.signal), { metadata, signal: given.signal }));
+  found.after = (await client.Get({ key }, { metadata })).value.toString();
   channel.close();
   console.log(JSON.stringify(found));
 }
