@@ -144,8 +144,7 @@ DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
-// Counts what Python holds for a connection (a Kind), or holds no more where the number is negative. Connection 0 is none: it
-// counts for the server alone.
+// Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 
 // New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of

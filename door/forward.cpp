@@ -248,17 +248,18 @@ int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {
-    if (!connection) {
-        door->account.change((Kind)kind, bytes);
-        return 0;
-    }
+    // The server's account has at once what is more, so that whoever asks next sees it.
+    if (bytes > 0 || !connection) door->account.change((Kind)kind, bytes);
+    if (!connection) return 0;
     const u64 thread = Forward::thread_of(connection);
-    return in_thread(door, thread, [=] {
+    const int outcome = in_thread(door, thread, [=] {
         Connection* found = door->threads[thread]->find(connection);
-        if (!found) return;
-        if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
-        else found->account.give((Kind)kind, (u64)-bytes);
+        if (found && bytes > 0) found->account.take_over((Kind)kind, (u64)bytes);
+        else if (found) found->account.give((Kind)kind, (u64)-bytes);
+        else if (bytes > 0) door->account.change((Kind)kind, -bytes);
     });
+    if (outcome && bytes > 0) door->account.change((Kind)kind, -bytes);
+    return outcome;
 }
 
 }  // extern "C"

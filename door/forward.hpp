@@ -97,14 +97,13 @@ class Forward {
     // Takes events; those that it took before are gone then.
     u64 take(DoorEvent* events, u64 room);
 
+    static constexpr u64 THREADS_MAX = 64;
     // Ids of calls and of connections say which thread they are of.
     static u64 id_of(u64 number, u32 thread) { return number * THREADS_MAX + thread; }
     static u32 thread_of(u64 id) { return (u32)(id % THREADS_MAX); }
 
   private:
     friend class Forwarded;
-
-    static constexpr u64 THREADS_MAX = 64;
 
     // Of one thread.
     struct Calls {

@@ -44,7 +44,8 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
 
 uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results, uint8_t* to, uint64_t room) {
     Request request;
-    request.results = Results::make(results->n, results->gets, results->value_bytes);
+    Account account(NEVER);
+    request.results = Results::make(account, results->n, results->gets, results->value_bytes);
     if (!request.results) return 0;
     memcpy(request.results->status, results->status, results->n);
     if (results->gets) memcpy(request.results->value_lengths, results->value_lengths, 4 * results->gets);

@@ -107,7 +107,8 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, REFUSED);
     }
     if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
-    if (request->gets && !request->connection->account.has_room(0)) return drop(request, NO_ROOM);
+    if (request->gets && !request->connection->account.has_room(request->connection->queue_place.value_bytes()))
+        return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
@@ -178,7 +179,7 @@ void Turn::learn(u64 covered) {
 bool Turn::give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(operations, gets, value_bytes);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, gets, value_bytes);
     if (!results) return false;
     *room = {results->status, results->versions, results->value_lengths, results->values};
     return true;
@@ -198,7 +199,7 @@ void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u
         gets += request->gets;
     }
     for (u64 get = 0; get < gets; get++) value_bytes += value_lengths[get];
-    results_ = Results::make(n, gets, value_bytes);
+    results_ = Results::make(door_.account, n, gets, value_bytes);
     if (results_) {
         memcpy(results_->status, status, n);
         if (versions) memcpy(results_->versions, versions, 8 * n);
@@ -229,6 +230,7 @@ void Turn::share_out(u64 covered, u64 gate) {
         op += request.n;
         for (const u64 last = get + request.gets; get < last; get++) value += results_->value_lengths[get];
         request.result_value_bytes = value - request.first_value;
+        if (request.gets) request.connection->queue_place.learn(request.result_value_bytes);
         request.results = results_;
         results_->keep();
         count_operations(request);

