@@ -69,6 +69,7 @@ void Connection::go_on() {
 }
 
 void Connection::receive() {
+    if (!transport->is_ready() && !thread.may_shake_hands()) return;  // what came is still there in the next round
     for (int piece = 0; piece < PIECES && wants_input() && !closes_when_sent_; piece++) {
         const long bytes = transport->read(thread.input_.data(), thread.input_.size());
         if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();

@@ -52,6 +52,7 @@ void Thread::round() {
     epoll_event events[EVENTS];
     const int ready = epoll_wait(epoll_, events, EVENTS, timeout_ms);
     now_ = now_ns();
+    handshakes_ = 0;
     for (int i = 0; i < ready; i++) ((Watched*)events[i].data.ptr)->ready(events[i].events);
     if (now_ >= next_tick_) tick();
 }

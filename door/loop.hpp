@@ -45,6 +45,8 @@ class Thread {
     ThreadStats stats;  // others read it
     // The time at which this round began.
     u64 now() const { return now_; }
+    // Whether a connection may go on with its handshake. That takes milliseconds: the others have their turn in between.
+    bool may_shake_hands() { return handshakes_++ < HANDSHAKES; }
     const Tables& tables() { return *tables_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
@@ -66,6 +68,7 @@ class Thread {
     friend class Connection;
 
     static constexpr u64 TICK_NS = 100000000;
+    static constexpr u32 HANDSHAKES = 2;  // in a round
 
     void run();
     void round();
@@ -77,6 +80,7 @@ class Thread {
 
     const int epoll_;
     u64 now_ = 0, next_tick_ = 0;
+    u32 handshakes_ = 0;
     bool is_draining_ = false, is_ending_ = false;
     Mailbox mailbox_;
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
