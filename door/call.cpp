@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "grpc_text.hpp"
 #include "http2.hpp"
 #include "loop.hpp"
 #include "output.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -21,12 +21,6 @@ std::string seconds_text(double seconds) {
 }
 
 }  // namespace
-
-std::string no_room_text(const ConnectionAccount& account, u64 bytes) {
-    return "memory full: this connection holds " + with_commas(account.bytes()) + " bytes and asks for " +
-           with_commas(bytes) + ", " + with_commas(account.free_bytes()) +
-           " are free for all (--memory-max): read the responses that wait, then try again";
-}
 
 Call::Call(Http2& connection, int32_t stream)
     : connection(connection), stream(stream), begun_ns_(connection.now()), progress_ns_(begun_ns_) {}
@@ -230,7 +224,7 @@ bool Call::begin_message() {
     } else {
         message_ = Message::admitted(connection.account, REQUESTS, size);
         if (message_.is_there()) return true;
-        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, size), MEMORY_FULL});
+        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, size), MEMORY_FULL});
     }
     return false;
 }
@@ -247,7 +241,7 @@ void Call::keep_unread(const u8* data, u64 size) {
     const u64 before = unread_.size(), after = before + size;
     const u64 more = after > WINDOW_BYTES ? after - std::max(before, WINDOW_BYTES) : 0;
     if (more && !connection.account.admit(REQUESTS, more)) {
-        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, more), MEMORY_FULL});
+        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, more), MEMORY_FULL});
         return;
     }
     unread_charged_ += more;

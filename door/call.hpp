@@ -36,9 +36,6 @@ constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
 constexpr const char* NOT_EXECUTED = "gpkvs-executed: no\n";
 constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 
-// Why a connection may not hold so much more (server/memory.py).
-std::string no_room_text(const ConnectionAccount& account, u64 bytes);
-
 // How a call ends. Trailers are lines, "name: value\n" each.
 struct Status {
     int code = OK;

@@ -4,6 +4,7 @@
 
 #include "door.hpp"
 #include "grpc_text.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -348,7 +349,7 @@ void Http2::reset(Call& call) {
 void Http2::forward(Call& call, Message&& first) {
     Forwarded* forwarded = thread.door.forward.open(call, call);
     if (!forwarded) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, call.metadata.size()), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, call.metadata.size()), MEMORY_FULL});
         return;
     }
     call.set_handler(forwarded);
@@ -389,7 +390,7 @@ void Http2::headers_end(Call& call) {
     } else if (!opening_.is_grpc) {
         refuse_http(call, "415");
     } else if (!call.admit()) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, CALL_BYTES), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, CALL_BYTES), MEMORY_FULL});
     } else if (Handler* handler = thread.door.service ? thread.door.service->open(call) : nullptr) {
         call.set_handler(handler);
     } else if (!call.is_finished()) {
