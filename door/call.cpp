@@ -108,11 +108,7 @@ void Call::half_close() {
 }
 
 void Call::tick(u64 now_ns) {
-    if (now_ns >= deadline_ns) {
-        deadline_ns = NEVER;
-        if (is_finished_) drop_responses();
-        else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
-    } else if (handler_ && is_asked_ && !ends_) {
+    if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse({DEADLINE_EXCEEDED,
                     "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
@@ -122,6 +118,12 @@ void Call::tick(u64 now_ns) {
             refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }
+}
+
+void Call::expire() {
+    deadline_ns = NEVER;
+    if (is_finished_) drop_responses();
+    else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
 }
 
 void Call::look_at_caller() {

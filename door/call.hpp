@@ -125,6 +125,8 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // The deadline has passed.
+    void expire();
     // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
     // these.
     void open_window();

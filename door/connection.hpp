@@ -39,6 +39,8 @@ class Connection : public Watched {
     virtual bool fill(Output& output) = 0;
     // Every 100 ms.
     virtual void tick(u64 now_ns) = 0;
+    // Ends what has a deadline that has passed; returns the next deadline.
+    virtual u64 expire(u64) { return NEVER; }
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
     // Some callers are gone: hand their calls on.

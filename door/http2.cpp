@@ -266,6 +266,16 @@ void Http2::tick(u64 now_ns) {
     if (drain_ == NOTICED && now_ns > drain_ns_ + patience().drain_ns) end_drain();
 }
 
+u64 Http2::expire(u64 now_ns) {
+    u64 next_deadline = NEVER;
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        if (now_ns >= call->deadline_ns) call->expire();
+        next_deadline = std::min(next_deadline, call->deadline_ns);
+    }
+    return next_deadline;
+}
+
 void Http2::drain() {
     if (drain_ != SERVING || is_calmed_) return;
     if (!has_settings_) return close();
@@ -382,6 +392,7 @@ void Http2::take_header(Call& call, std::string_view name, std::string_view valu
 void Http2::headers_end(Call& call) {
     frames_.give(FRAMES_PER_CALL);
     call.deadline_ns = opening_.deadline_ns;
+    thread.expect_deadline(call.deadline_ns);
     if (opening_.bytes > HEADERS_BYTES_MAX) {
         call.refuse({RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit (" + std::to_string(opening_.bytes) +
                                              " vs. " + std::to_string(HEADERS_BYTES_MAX) + ")"});

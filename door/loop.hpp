@@ -1,5 +1,6 @@
 // A thread that owns connections: it waits for their sockets and for what other threads send it.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -50,6 +51,8 @@ class Thread {
     const Tables& tables() { return *tables_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
+    // A connection has something that ends then (`Connection::expire`).
+    void expect_deadline(u64 deadline_ns) { next_deadline_ = std::min(next_deadline_, deadline_ns); }
     // Takes over a connection that was expected.
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.
@@ -68,11 +71,15 @@ class Thread {
     friend class Connection;
 
     static constexpr u64 TICK_NS = 100000000;
+    static constexpr u64 EXPIRE_NS = 10000000;  // so far apart are two looks for deadlines that have passed
     static constexpr u32 HANDSHAKES = 2;  // in a round
 
     void run();
     void round();
     void tick();
+    void expire();
+    u64 expires_at() const { return std::max(next_deadline_, next_expire_); }
+    u64 wakes_at() const { return std::min(next_tick_, expires_at()); }
     void fill_connections();
     void append_submitted();
     void give_back(Request* request);
@@ -80,6 +87,7 @@ class Thread {
 
     const int epoll_;
     u64 now_ = 0, next_tick_ = 0;
+    u64 next_deadline_ = NEVER, next_expire_ = 0;  // no deadline is before the first; nobody looks before the second
     u32 handshakes_ = 0;
     bool is_draining_ = false, is_ending_ = false;
     Mailbox mailbox_;

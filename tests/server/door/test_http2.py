@@ -215,6 +215,15 @@ def test_a_deadline_that_passes(echo: Echo) -> None:
         echo.wait(lambda: id_ in echo.over)
 
 
+def test_deadlines_are_noticed_at_once(echo: Echo) -> None:
+    with Client(echo) as client:
+        began = time.monotonic()
+        for stream in range(1, 21, 2):
+            client.call("/echo/Ignore", b"", stream, flags=0, more=[("grpc-timeout", "20m")])
+            assert client.trailers(stream)["grpc-status"] == "4"
+        assert 0.2 <= time.monotonic() - began < 0.7
+
+
 def test_calls_at_the_same_time(channel: grpc.Channel) -> None:
     large = [channel.unary_unary("/echo/Unary").future(bytes([i]) * MIB) for i in range(8)]
     small = [channel.unary_unary("/echo/Unary").future(b"%d" % i) for i in range(300)]
