@@ -23,15 +23,15 @@ Handler* Pipeline::open(Call& call) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
-    Pipeline* const opened = pipeline.release();  // the call's from now on
-    call.set_handler(opened);
+    call.set_handler(pipeline.get());  // the call ends it from now on
+    Pipeline* const opened = pipeline.release();
     opened->advance();
     return opened;
 }
 
 void Pipeline::message(Message&& message) {
     is_asked_ = false;
-    if (status_.is_there) return;  // it was asked for before Python ended the stream
+    if (status_.is_there) return;  // Python has ended the stream since the door asked for it
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
     if (pythons_.empty() && request.take(*call_, Method::BATCH, message)) {
@@ -83,6 +83,7 @@ void Pipeline::answered(Request* back) {
 Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
+    if (pythons_.empty()) return end({INTERNAL, "internal error: a response to no message", "", false});
     InFlight& request = *pythons_.front();
     pythons_.pop_front();
     set_room(request, request.message_bytes + response.size());

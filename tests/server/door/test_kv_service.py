@@ -186,24 +186,6 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
 
 
-@pytest.mark.parametrize("late", [plain(2), other(2)])
-def test_a_message_that_comes_when_python_has_ended_the_stream(
-    door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest
-) -> None:
-    stream = Stream(kv)
-    stream.send(plain(1))
-    door.wait_for_requests(1)
-    (companion,) = door.opened
-    door.library.finish(companion, CODES.UNAUTHENTICATED.value[0], "who?", [])
-    stream.send(late)
-    time.sleep(0.1)  # nothing tells that it came
-    door.execute()
-    assert stream.receive().id == 1
-    assert stream.end() == (CODES.UNAUTHENTICATED, "who?")
-    door.drop_all()
-    assert door.handed == []
-
-
 def test_a_stop_while_requests_wait() -> None:
     ended = []
     for _ in range(10):  # the engine's thread and that of the connections race
@@ -219,6 +201,33 @@ def test_a_stop_while_requests_wait() -> None:
             assert {executed.code(), waiting.code()} == {CODES.UNAVAILABLE}
             assert stopping.library.waiting() == 0
     assert ended == [Turn.STOPPED] * 10
+
+
+@pytest.mark.parametrize("late", [plain(2), other(2)])
+def test_a_stream_that_python_has_ended_takes_no_more(door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1))
+    door.wait_for_requests(1)
+    (call,) = door.opened
+    door.library.finish(call, CODES.UNAUTHENTICATED.value[0], "who are you?", [])
+    stream.send(late)
+    time.sleep(0.1)
+    door.execute()
+    assert stream.receive().values == VALUE
+    assert stream.end() == (CODES.UNAUTHENTICATED, "who are you?")
+    assert door.library.requests() == 0
+    assert not door.handed
+
+
+def test_a_response_to_no_message_ends_the_stream(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1), other(2))
+    door.wait_for_requests(1)
+    (call,) = door.opened
+    door.library.respond(call, kv_pb2.BatchResponse(id=2, message=PYTHON).SerializeToString())
+    assert stream.end()[0] is CODES.INTERNAL
+    door.drop_all()
+    assert door.library.requests() == 0
 
 
 @pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])
