@@ -465,8 +465,8 @@ void Http2::stream_closed(int32_t stream) {
     headers_since_ns_ = NEVER;  // nghttp2 tells nothing else of headers that it refuses
     Call* call = call_of(stream);
     if (!call) return;
-    // Also where nghttp2 reset the stream for what the client sent.
-    if (!call->is_finished() && !resets_.take(now())) calm("too many resets");
+    // Before it had its answer; also where nghttp2 reset the stream for what the client sent.
+    if (!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now())) calm("too many resets");
     remove(*call);
     call->close();
     delete call;
