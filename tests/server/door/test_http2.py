@@ -176,6 +176,14 @@ def test_a_failure_with_its_text_and_trailers(channel: grpc.Channel) -> None:
     assert list(error.trailing_metadata()) == TRAILERS
 
 
+def test_a_failure_whose_text_has_no_encoding(echo: Echo) -> None:
+    with Client(echo) as client:
+        client.call("/echo/Ignore", b"")
+        echo.wait(lambda: list(echo.opened.values())[-1].path == "/echo/Ignore")
+        echo.library.finish(max(echo.opened), 13, "no such file: \udcff", [])
+        assert client.trailers(1)["grpc-message"] == "no such file: ?"
+
+
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/echo/Unary")(bytes(4 * MIB + 1))
