@@ -456,7 +456,7 @@ def _text(data: bytes) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    """Return a text for a client: a call must end, also where the text has what no encoding has, such as a file's name."""
+    """Return a text for a client, also where it has what no encoding has, such as a file's name: its call must end."""
     return text.encode(errors="replace")
 
 
