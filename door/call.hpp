@@ -36,9 +36,6 @@ constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
 constexpr const char* NOT_EXECUTED = "gpkvs-executed: no\n";
 constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 
-// Why a connection may not hold so much more (server/memory.py).
-std::string no_room_text(const ConnectionAccount& account, u64 bytes);
-
 // How a call ends. Trailers are lines, "name: value\n" each.
 struct Status {
     int code = OK;
@@ -130,6 +127,8 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // The deadline has passed.
+    void expire();
     // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
     // these.
     void open_window();

@@ -68,6 +68,7 @@ void Connection::take_turn() {
 }
 
 void Connection::receive() {
+    if (!transport->is_ready() && !thread.may_shake_hands()) return;  // what came is still there in the next round
     if (!wants_input() || closes_when_sent_) return;
     const long bytes = transport->read(thread.input_.data(), thread.input_.size());
     if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();

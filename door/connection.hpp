@@ -1,5 +1,6 @@
 // A connection, whatever it speaks. Its thread calls it, and nobody else; so nothing in it is locked.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -39,6 +40,8 @@ class Connection : public Watched {
     virtual bool fill(Output& output) = 0;
     // Every 100 ms.
     virtual void tick(u64 now_ns) = 0;
+    // Ends what has a deadline that has passed; returns the next deadline.
+    virtual u64 expire(u64) { return NEVER; }
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
     // Some callers are gone: hand their calls on.
@@ -61,6 +64,9 @@ class Connection : public Watched {
     // It is over when its requests are answered and all is sent.
     void close_answered() { closes_when_answered_ = true; }
     bool is_closed() const { return is_closed_; }
+
+    // Calls whose beginning Python has not taken yet, also those that have ended; they may outlive the connection.
+    const std::shared_ptr<std::atomic<u64>> untaken_calls = std::make_shared<std::atomic<u64>>(0);
 
     // Its place in the queue; only the queue touches it.
     QueuePlace queue_place;

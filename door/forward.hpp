@@ -19,7 +19,7 @@ class Thread;
 class Event {
   public:
     Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
-    // A call has begun.
+    // A call has begun. std::bad_alloc.
     Event(Account& account, u64 id, const Call& call);
     Event(Account& account, u64 call, Message&& message);
     Event(const Event&) = delete;
@@ -38,6 +38,7 @@ class Event {
     bool is_counted_ = false;
     u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
     std::string path_, peer_, metadata_, names_;
+    std::shared_ptr<std::atomic<u64>> untaken_calls_;  // of its connection, which count it
     u8* message_ = nullptr;
     u64 message_bytes_ = 0, charged_bytes_ = 0;
 };
@@ -79,7 +80,7 @@ class Forward {
 
     // A connection's thread.
 
-    // Python serves a call with the headers of this one; null if the connection may not hold that.
+    // Python serves a call with the headers of this one; null if the connection may not hold that. std::bad_alloc.
     Forwarded* open(Call& call, Responder& responder);
 
     // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
@@ -104,6 +105,10 @@ class Forward {
 
   private:
     friend class Forwarded;
+
+    // So many calls of a connection may wait until Python hears of them: twice as many as can be open. A client that gives
+    // them up at once would have more.
+    static constexpr u64 UNTAKEN_MAX = 200;
 
     // Of one thread.
     struct Calls {

@@ -4,6 +4,7 @@
 
 #include "door.hpp"
 #include "grpc_text.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -269,6 +270,16 @@ void Http2::tick(u64 now_ns) {
     if (drain_ == NOTICED && now_ns > drain_ns_ + patience().drain_ns) end_drain();
 }
 
+u64 Http2::expire(u64 now_ns) {
+    u64 next_deadline = NEVER;
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        if (now_ns >= call->deadline_ns) call->expire();
+        next_deadline = std::min(next_deadline, call->deadline_ns);
+    }
+    return next_deadline;
+}
+
 void Http2::drain() {
     if (drain_ != SERVING || is_calmed_) return;
     if (!has_settings_) return close();
@@ -352,7 +363,7 @@ void Http2::reset(Call& call) {
 void Http2::forward(Call& call, Message&& first) {
     Forwarded* forwarded = thread.door.forward.open(call, call);
     if (!forwarded) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, call.metadata.size()), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, call.metadata.size()), MEMORY_FULL});
         return;
     }
     call.set_handler(forwarded);
@@ -385,6 +396,7 @@ void Http2::take_header(Call& call, std::string_view name, std::string_view valu
 void Http2::headers_end(Call& call) {
     frames_.give(FRAMES_PER_CALL);
     call.deadline_ns = opening_.deadline_ns;
+    thread.expect_deadline(call.deadline_ns);
     if (opening_.bytes > HEADERS_BYTES_MAX) {
         call.refuse({RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit (" + std::to_string(opening_.bytes) +
                                              " vs. " + std::to_string(HEADERS_BYTES_MAX) + ")"});
@@ -393,7 +405,7 @@ void Http2::headers_end(Call& call) {
     } else if (!opening_.is_grpc) {
         refuse_http(call, "415");
     } else if (!call.admit()) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, CALL_BYTES), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, CALL_BYTES), MEMORY_FULL});
     } else if (Handler* handler = thread.door.service ? thread.door.service->open(call) : nullptr) {
         call.set_handler(handler);
     } else if (!call.is_finished()) {
@@ -457,8 +469,8 @@ void Http2::stream_closed(int32_t stream) {
     headers_since_ns_ = NEVER;  // nghttp2 tells nothing else of headers that it refuses
     Call* call = call_of(stream);
     if (!call) return;
-    // Also where nghttp2 reset the stream for what the client sent.
-    if (!call->is_finished() && !resets_.take(now())) calm("too many resets");
+    // Before it had its answer; also where nghttp2 reset the stream for what the client sent.
+    if (!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now())) calm("too many resets");
     remove(*call);
     call->close();
     delete call;

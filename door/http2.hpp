@@ -22,6 +22,7 @@ class Http2 final : public Connection {
     void answered(Request* request) override;
     bool fill(Output& output) override;
     void tick(u64 now_ns) override;
+    u64 expire(u64 now_ns) override;
     void drain() override;
     void callers_changed() override;
     void shut() override;

@@ -47,15 +47,17 @@ void Thread::round() {
     if (!waiting_.empty())
         timeout_ms = 0;
     else if (!connections_.empty())
-        timeout_ms = next_tick_ <= now_ ? 0 : (int)((next_tick_ - now_) / 1000000 + 1);
+        timeout_ms = wakes_at() <= now_ ? 0 : (int)((wakes_at() - now_) / 1000000 + 1);
     epoll_event events[EVENTS];
     const int ready = epoll_wait(epoll_, events, EVENTS, timeout_ms);
     now_ = now_ns();
+    handshakes_ = 0;
     for (int i = 0; i < ready; i++) ((Watched*)events[i].data.ptr)->ready(events[i].events);
     serve_waiting();
     append_submitted();
     remove_closed();
     if (now_ >= next_tick_) tick();
+    if (now_ >= expires_at()) expire();
 }
 
 void Thread::tick() {
@@ -64,6 +66,12 @@ void Thread::tick() {
         connection->used_ns_ /= 2;
         connection->tick_if_open();
     }
+}
+
+void Thread::expire() {
+    next_deadline_ = NEVER;
+    next_expire_ = now_ + EXPIRE_NS;
+    for_open([this](Connection& connection) { expect_deadline(connection.expire(now_)); });
 }
 
 // Whoever used least of this thread's time comes first, so that nobody waits long for those who ask too much. The others go

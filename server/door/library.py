@@ -423,7 +423,7 @@ class Library:
     def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
         """End a call."""
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
-        _require(self._call["finish"](self._door, call, code, text.encode(), lines.encode()))
+        _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""
@@ -458,6 +458,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _encoded(text: str) -> bytes:
+    """Return a text for a client, also where it has what no encoding has, such as a file's name: its call must end."""
+    return text.encode(errors="replace")
+
+
 def _metadata(lines: bytes) -> Metadata:
     return [(name, value) for name, _, value in (line.partition(": ") for line in _text(lines).split("\n") if line)]
 
@@ -484,4 +489,4 @@ def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:
 
 
 def _packed(refusal: Refusal) -> Any:
-    return ctypes.byref(_Refusal(refusal.code, refusal.text.encode(), refusal.full.encode(), refusal.is_refusal))
+    return ctypes.byref(_Refusal(refusal.code, _encoded(refusal.text), _encoded(refusal.full), refusal.is_refusal))

@@ -176,6 +176,16 @@ def test_a_failure_with_its_text_and_trailers(channel: grpc.Channel) -> None:
     assert list(error.trailing_metadata()) == TRAILERS
 
 
+def test_a_failure_whose_text_has_no_encoding(echo: Echo) -> None:
+    known = set(echo.opened)
+    with Client(echo) as client:
+        client.call("/echo/Ignore", b"")
+        echo.wait(lambda: len(echo.opened) > len(known))
+        (call,) = set(echo.opened) - known
+        echo.library.finish(call, 13, "no such file: \udcff", [])
+        assert client.trailers(1)["grpc-message"] == "no such file: ?"
+
+
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/echo/Unary")(bytes(4 * MIB + 1))
@@ -213,6 +223,15 @@ def test_a_deadline_that_passes(echo: Echo) -> None:
         assert (trailers["grpc-status"], trailers["grpc-message"]) == ("4", "Deadline Exceeded")
         (id_,) = [call for call, opened in echo.opened.items() if opened.path == "/echo/Hold" and opened.deadline]
         echo.wait(lambda: id_ in echo.over)
+
+
+def test_deadlines_are_noticed_at_once(echo: Echo) -> None:
+    with Client(echo) as client:
+        began = time.monotonic()
+        for stream in range(1, 21, 2):
+            client.call("/echo/Ignore", b"", stream, flags=0, more=[("grpc-timeout", "20m")])
+            assert client.trailers(stream)["grpc-status"] == "4"
+        assert 0.2 <= time.monotonic() - began < 0.7
 
 
 def test_calls_at_the_same_time(channel: grpc.Channel) -> None:
@@ -342,6 +361,22 @@ def test_a_flood_ends_the_connection(echo: Echo, kind: str) -> None:
         code, text = goaway(client.wait_end())
         assert code == ENHANCE_YOUR_CALM
         assert text == {"pings": b"too_many_pings", "resets": b"too many resets"}.get(kind, b"too many frames")
+
+
+def test_calls_that_are_given_up_before_python_has_heard_of_them() -> None:
+    """They are no calls of their connection any more; but no connection may make Python a queue of them."""
+    with Echo() as echo:
+        with Client(echo) as client, echo.changed:  # Python is busy
+            for stream in range(1, 1801, 2):
+                opening = frame(HEADERS, END_HEADERS, stream, call_headers("/echo/Ignore"))
+                client.send(opening + frame(RST, 0, stream, bytes(4)))
+            client.call("/echo/Unary", message(b"x"), 1801)
+            assert client.trailers(1801)["grpc-status"] == "8"
+        wait_until(lambda: echo.library.clients_bytes() == 0)
+        assert len(echo.opened) < 600
+        with Client(echo) as client:
+            client.call("/echo/Unary", message(b"x"))
+            assert client.trailers(1)["grpc-status"] == "0"
 
 
 def test_a_client_may_ping_while_it_is_answered(echo: Echo) -> None:

@@ -223,24 +223,6 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
 
 
-@pytest.mark.parametrize("late", [plain(2), other(2)])
-def test_a_message_that_comes_when_python_has_ended_the_stream(
-    door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest
-) -> None:
-    stream = Stream(kv)
-    stream.send(plain(1))
-    door.wait_for_requests(1)
-    (companion,) = door.opened
-    door.library.finish(companion, CODES.UNAUTHENTICATED.value[0], "who?", [])
-    stream.send(late)
-    time.sleep(0.1)  # nothing tells that it came
-    door.execute()
-    assert stream.receive().id == 1
-    assert stream.end() == (CODES.UNAUTHENTICATED, "who?")
-    door.drop_all()
-    assert door.handed == []
-
-
 def test_a_stop_while_requests_wait() -> None:
     ended = []
     for _ in range(10):  # the engine's thread and that of the connections race
