@@ -1,6 +1,5 @@
 // A connection, whatever it speaks. Its thread calls it, and nobody else; so nothing in it is locked.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -64,9 +63,6 @@ class Connection : public Watched {
     // It is over when its requests are answered and all is sent.
     void close_answered() { closes_when_answered_ = true; }
     bool is_closed() const { return is_closed_; }
-
-    // Calls whose beginning Python has not taken yet, also those that have ended; they may outlive the connection.
-    const std::shared_ptr<std::atomic<u64>> untaken_calls = std::make_shared<std::atomic<u64>>(0);
 
     // Its place in the queue; only the queue touches it.
     QueuePlace queue_place;

@@ -66,8 +66,6 @@ Event::Event(Account& account, u64 id, const Call& call)
     for (const std::string& name : call.connection.transport->names()) names_ += name + '\n';
     charged_bytes_ = opening_bytes(call);
     account_.change(CALLS, (i64)charged_bytes_);
-    untaken_calls_ = call.connection.untaken_calls;
-    ++*untaken_calls_;
 }
 
 Event::Event(Account& account, u64 call, Message&& message)
@@ -76,7 +74,6 @@ Event::Event(Account& account, u64 call, Message&& message)
 }
 
 Event::~Event() {
-    if (untaken_calls_) --*untaken_calls_;
     account_.change(CALLS, -(i64)charged_bytes_);
     if (message_) account_.change(REQUESTS, -(i64)message_bytes_);
     free(message_);
@@ -97,9 +94,8 @@ Forward::~Forward() { ::close(file_); }
 
 Forwarded* Forward::open(Call& call, Responder& responder) {
     knows_caller(call);
-    const Connection& connection = call.connection;
-    if (*connection.untaken_calls >= UNTAKEN_MAX || !connection.account.has_room(Event::opening_bytes(call))) return nullptr;
-    const u32 thread = connection.thread.number;
+    if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
+    const u32 thread = call.connection.thread.number;
     Calls& calls = calls_[thread];
     const u64 id = id_of(++calls.opened, thread);
     const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));

@@ -38,7 +38,6 @@ class Event {
     bool is_counted_ = false;
     u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
     std::string path_, peer_, metadata_, names_;
-    std::shared_ptr<std::atomic<u64>> untaken_calls_;  // of its connection, which count it
     u8* message_ = nullptr;
     u64 message_bytes_ = 0, charged_bytes_ = 0;
 };
@@ -105,10 +104,6 @@ class Forward {
 
   private:
     friend class Forwarded;
-
-    // So many calls of a connection may wait until Python hears of them: twice as many as can be open. A client that gives
-    // them up at once would have more.
-    static constexpr u64 UNTAKEN_MAX = 200;
 
     // Of one thread.
     struct Calls {

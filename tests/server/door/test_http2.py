@@ -363,22 +363,6 @@ def test_a_flood_ends_the_connection(echo: Echo, kind: str) -> None:
         assert text == {"pings": b"too_many_pings", "resets": b"too many resets"}.get(kind, b"too many frames")
 
 
-def test_calls_that_are_given_up_before_python_has_heard_of_them() -> None:
-    """They are no calls of their connection any more; but no connection may make Python a queue of them."""
-    with Echo() as echo:
-        with Client(echo) as client, echo.changed:  # Python is busy
-            for stream in range(1, 1801, 2):
-                opening = frame(HEADERS, END_HEADERS, stream, call_headers("/echo/Ignore"))
-                client.send(opening + frame(RST, 0, stream, bytes(4)))
-            client.call("/echo/Unary", message(b"x"), 1801)
-            assert client.trailers(1801)["grpc-status"] == "8"
-        wait_until(lambda: echo.library.clients_bytes() == 0)
-        assert len(echo.opened) < 600
-        with Client(echo) as client:
-            client.call("/echo/Unary", message(b"x"))
-            assert client.trailers(1)["grpc-status"] == "0"
-
-
 def test_a_client_may_ping_while_it_is_answered(echo: Echo) -> None:
     with Client(echo) as client:
         for stream in range(1, 41, 2):
@@ -555,10 +539,9 @@ def test_the_doors_threads_leave_signals_to_python() -> None:
     with Echo():
         # Those of gRPC's client come and go.
         masks = list(filter(None, map(blocked, names("/proc/self/task") - before)))
-    assert len(masks) >= 2
-    for mask in masks:
-        assert mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1
-        assert not mask >> signal.SIGBUS - 1 & 1
+    doors = [mask for mask in masks if not mask >> signal.SIGBUS - 1 & 1]  # gRPC's client blocks all
+    assert len(doors) >= 2
+    assert all(mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1 for mask in doors)
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
