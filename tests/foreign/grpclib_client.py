@@ -40,8 +40,9 @@ async def main(target: str) -> dict[str, Any]:
             return UnaryUnaryMethod(channel, f"/gpkvs.v1.KV/{name}", request, response)
 
         pipeline = StreamStreamMethod(channel, "/gpkvs.v1.KV/Pipeline", kv_pb2.BatchRequest, kv_pb2.BatchResponse)
-        set_, get = unary("Set", kv_pb2.SetRequest, kv_pb2.SetResponse), unary(
-            "Get", kv_pb2.GetRequest, kv_pb2.GetResponse
+        set_, get = (
+            unary("Set", kv_pb2.SetRequest, kv_pb2.SetResponse),
+            unary("Get", kv_pb2.GetRequest, kv_pb2.GetResponse),
         )
         batch = unary("Batch", kv_pb2.BatchRequest, kv_pb2.BatchResponse)
         await set_(kv_pb2.SetRequest(key=b"k", value=b"value"), metadata=metadata)
@@ -61,7 +62,7 @@ async def main(target: str) -> dict[str, Any]:
                 await stream.send_message(_sets(1))
                 await stream.recv_message()
                 await stream.recv_message()
-        except (GRPCError, asyncio.TimeoutError) as error:
+        except (TimeoutError, GRPCError) as error:
             found["deadline"] = error.status.value if isinstance(error, GRPCError) else 4  # its own clock was first
         async with pipeline.open(metadata=metadata) as stream:
             await stream.send_message(_sets(1))
