@@ -99,6 +99,7 @@ struct Http2::Callbacks {
         return guarded([&] {
             http2.headers_since_ns_ = http2.now();
             http2.opening_ = {};
+            http2.opening_.stream = frame->hd.stream_id;
             if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) http2.begin_call(frame->hd.stream_id);
         });
     }
@@ -466,7 +467,8 @@ void Http2::frame_left(const nghttp2_frame& frame) {
 }
 
 void Http2::stream_closed(int32_t stream) {
-    headers_since_ns_ = NEVER;  // nghttp2 tells nothing else of headers that it refuses
+    // nghttp2 tells nothing else of headers that it refuses.
+    if (stream == opening_.stream) headers_since_ns_ = NEVER;
     Call* call = call_of(stream);
     if (!call) return;
     // Before it had its answer; also where nghttp2 reset the stream for what the client sent.

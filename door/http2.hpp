@@ -73,6 +73,7 @@ class Http2 final : public Connection {
     Call* calls_ = nullptr;  // a list
     // The headers of a call that come; those of two never mix.
     struct Opening {
+        int32_t stream = 0;
         u64 bytes = 0;  // as HTTP/2 counts them
         u64 deadline_ns = NEVER;
         bool is_post = false, is_grpc = false;

@@ -564,6 +564,20 @@ def test_clients_that_stand_still() -> None:
         assert 0.9 < time.monotonic() - began < 5
 
 
+def test_headers_without_an_end_beside_a_call_that_ends() -> None:
+    with Echo() as echo:
+        probes.hurry(echo.library._door, 10)
+        with Client(echo) as client:
+            client.call("/echo/Hold", message(b"x"))
+            echo.wait(lambda: len(echo.opened) == 1)
+            began = time.monotonic()
+            client.send(frame(HEADERS, 0, 3, call_headers("/echo/Unary")))
+            time.sleep(0.2)
+            echo.library.finish(*echo.opened, 0, "", [])
+            client.wait_end()
+            assert time.monotonic() - began < 4
+
+
 def test_a_message_that_is_late_for_its_call(echo: Echo) -> None:
     """A stream may take as long as it likes between its messages."""
     with Client(echo) as client:
