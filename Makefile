@@ -54,12 +54,16 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 	$(wildcard tests/engine/test_*.py)) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
-test: suite docs phases undo  ## the whole test suite
+test: suite doors docs phases undo  ## the whole test suite
 
 # In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
 # together, since they share servers.
 suite: install-test
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs
+
+# What a client sees of a server, again behind gRPC's own server: it is the native door's oracle.
+doors: install-test
+	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q -n 3 --dist loadfile tests/server --ignore tests/server/door
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
