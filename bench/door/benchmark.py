@@ -309,6 +309,7 @@ class _Benchmark:
             self._compare_latency(found[names[1]], found[names[0]], "p99", _AIM_FLOOD)
             held = [held / besieged.memory_bytes for held in besieged.held_bytes]
             note = f"of {besieged.memory_bytes >> 20:,} MiB; the flood took {median(besieged.flooding):.1f} processors"
+            note += f"; {besieged.refused:,} calls refused" if besieged.refused else ""
             what = f"flood: {name}: memory"
             self.comparisons.append(Comparison(what, names[1], names[0], held, _AIM_HELD, is_least=False, note=note))
 

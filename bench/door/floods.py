@@ -1,6 +1,6 @@
 """Floods: what a client sends that means harm. Each part of it would be harmless once.
 
-Run as a process, it attacks until its standard input ends, then prints what it did, as JSON.
+Run as a process, it prints that it begins, attacks until its standard input ends, and prints what it did, as JSON.
 """
 
 from __future__ import annotations
@@ -352,9 +352,10 @@ def main() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     stop, done = threading.Event(), Done()
     threading.Thread(target=_wait_for_end, args=(stop,)).start()
-    began = time.monotonic()
+    print("begins", flush=True)
+    began, computed = time.monotonic(), time.process_time()
     attack(options.flood, options.target, done, stop)
-    done.processor = time.process_time() / (time.monotonic() - began)
+    done.processor = (time.process_time() - computed) / (time.monotonic() - began)
     print(json.dumps(asdict(done)))
 
 
