@@ -298,7 +298,8 @@ class _Benchmark:
             async with besiege(folder / "store", sent, options, access) as besieged:
 
                 async def alone(besieged: Besieged = besieged) -> Run:
-                    return await besieged.calls(self._options.seconds)
+                    with awake():  # it computes where the flood will, and sends nothing
+                        return await besieged.calls(self._options.seconds)
 
                 async def flooded(besieged: Besieged = besieged, name: str = name) -> Run:
                     return await besieged.flooded_calls(name, self._options.seconds)
@@ -308,6 +309,7 @@ class _Benchmark:
             self._compare_latency(found[names[1]], found[names[0]], "p99", _AIM_FLOOD)
             held = [held / besieged.memory_bytes for held in besieged.held_bytes]
             note = f"of {besieged.memory_bytes >> 20:,} MiB; the flood took {median(besieged.flooding):.1f} processors"
+            note += f"; {besieged.refused:,} calls refused" if besieged.refused else ""
             what = f"flood: {name}: memory"
             self.comparisons.append(Comparison(what, names[1], names[0], held, _AIM_HELD, is_least=False, note=note))
 

@@ -34,7 +34,7 @@ _FEW_BYTES, _MANY_BYTES = 256 * MIB, 4096 * MIB
 _FEW_CONNECTIONS = 100  # more are let in only where there is more memory
 _LARGE_VALUE_BYTES = 500_000
 _KEY, _VALUE = b"key", b"value"
-_LOOK_SECONDS = 0.02
+_PEAK = "5"  # what the kernel calls it
 _EMPTY_BYTES, _EMPTY_SECONDS_MAX = MIB // 4, 30.0
 
 
@@ -59,6 +59,8 @@ class Besieged:
         How much more than before it held in each round, at most.
     flooding
         How much of a processor the flood took.
+    refused
+        Calls of the client that were not answered: there should be none.
     """
 
     server: ServerProcess
@@ -68,6 +70,7 @@ class Besieged:
     metadata: tuple[tuple[str, str], ...] = ()
     held_bytes: list[int] = field(default_factory=list)
     flooding: list[float] = field(default_factory=list)
+    refused: int = 0
 
     async def calls(self, seconds: float) -> Run:
         """Make GETs and SETs one at a time."""
@@ -77,10 +80,13 @@ class Besieged:
         kv, took = kv_pb2_grpc.KVStub(self.channel), list[float]()
         began = time.perf_counter()
         while not took or took[-1] < began + seconds:
-            if len(took) % 2:
-                kv.Get(kv_pb2.GetRequest(key=_KEY), metadata=self.metadata)
-            else:
-                kv.Set(kv_pb2.SetRequest(key=_KEY, value=_VALUE), metadata=self.metadata)
+            try:
+                if len(took) % 2:
+                    kv.Get(kv_pb2.GetRequest(key=_KEY), metadata=self.metadata)
+                else:
+                    kv.Set(kv_pb2.SetRequest(key=_KEY, value=_VALUE), metadata=self.metadata)
+            except grpc.RpcError:
+                self.refused += 1
             took.append(time.perf_counter())
         milliseconds = np.diff([began, *took]) * 1e3
         p50, p99 = np.percentile(milliseconds, (50, 99))
@@ -92,39 +98,32 @@ class Besieged:
         Raises
         ------
         BenchError
-            If the server still holds something, or refuses a call.
+            If the server still counts memory for it.
         """
-        before, counted = _resident_bytes(self.server.pid), self._counted_bytes()
+        before, counted = _forget_peak(self.server.pid), self._counted_bytes()
         flood = await asyncio.create_subprocess_exec(
             *python_program("gpkvs.bench.door.floods", name, self.server.target),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        look = asyncio.create_task(self._look(before))
+        assert flood.stdout
         try:
-            await self.calls(seconds / 4)  # the flood begins
+            await flood.stdout.readline()  # it begins
+            await self.calls(seconds / 4)
             run = await self.calls(seconds)
             done = json.loads((await flood.communicate(b""))[0])
-        except grpc.RpcError as error:
-            raise BenchError(f"beside the flood {name!r}: {error}") from None
         finally:
-            look.cancel()
             if flood.returncode is None:
                 flood.kill()
                 await flood.wait()
         self.flooding.append(done["processor"])
+        self.held_bytes.append(_status_bytes(self.server.pid, "VmHWM") - before)
         give_up = time.monotonic() + _EMPTY_SECONDS_MAX
         while self._counted_bytes() > counted + _EMPTY_BYTES:
             if time.monotonic() > give_up:
                 raise BenchError(f"after the flood {name!r} the server still counts memory for it")
             await asyncio.sleep(0.1)
         return run
-
-    async def _look(self, before: int) -> None:
-        self.held_bytes.append(0)
-        while True:
-            self.held_bytes[-1] = max(self.held_bytes[-1], _resident_bytes(self.server.pid) - before)
-            await asyncio.sleep(_LOOK_SECONDS)
 
     def _counted_bytes(self) -> float:
         return sum(Scrape(self.server.metrics, self.access).by("gpkvs_memory_bytes", "kind").values())
@@ -165,7 +164,12 @@ def _apart(pid: int) -> Iterator[None]:
         os.sched_setaffinity(0, mine)
 
 
-def _resident_bytes(pid: int) -> int:
-    """Return the memory of a process that belongs to no file."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) << 10
+def _forget_peak(pid: int) -> int:
+    """Begin to look at the peak of a process's memory anew; return what it holds now."""
+    Path(f"/proc/{pid}/clear_refs").write_text(_PEAK)
+    return _status_bytes(pid, "VmRSS")
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(name))) << 10
