@@ -2,15 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# An editable install knows the modules that were there, and does not rebuild the C++ by itself: the stamp's name tells the
-# first, its age the second.
-MODULES := $(shell find gpkvs server client recovery bench proto -name '*.py' | sort | cksum | cut -d' ' -f1)
+# An editable install knows the modules that were there and the options of CMake, and does not rebuild the C++ by itself:
+# the stamp's name tells the first two, its age the third.
+MODULES := $(shell (find gpkvs server client recovery bench proto -name '*.py' | sort; echo $$CMAKE_ARGS) | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(MODULES)
 NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
+.PHONY: help install install-test install-dev demo test suite doors phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

@@ -474,7 +474,7 @@ def _path() -> str:
         raise InvalidArgumentError(
             "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
             "(libnghttp2-dev, libssl-dev) when gpkvs is installed; install them and gpkvs again, or take "
-            "--door grpcio",
+            "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
             field="door",
         ) from None
 

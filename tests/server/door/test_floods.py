@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from gpkvs.bench.door.crowd import LARGE_KEY
@@ -20,6 +21,7 @@ from tests.serving import Server
 
 MIB = 1 << 20
 MEMORY_BYTES = 128 * MIB
+PASSWORD_BYTES = 2 * 64 * MIB  # two at a time are verified, beside what clients may take
 FLOOD_SECONDS = 0.25
 OPTIONS = ("--door", "native", "--memory-max", str(MEMORY_BYTES))
 
@@ -45,6 +47,10 @@ STAYS = {
     "handshakes",
     "changes of keys",
 }
+
+
+# These take all memory that clients may have for moments; others are refused then, and try again.
+STARVES = {"nothing read"}
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +82,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.kill()
 
 
-# Clients that take turns at reading nothing still leave no byte for others at times.
-STARVES = pytest.mark.xfail(reason="the account is overdrawn for moments", strict=False)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=STARVES) if name == "nothing read" else name for name in FLOODS]
-)
+@pytest.mark.parametrize("name", FLOODS)
 def test_a_flood(name: str, plain: Server, guarded: Guarded, secured: Server) -> None:
     flood = FLOODS[name]
     server = guarded.server if flood.has_users else secured if flood.is_tls else plain
@@ -97,15 +97,19 @@ def test_a_flood(name: str, plain: Server, guarded: Guarded, secured: Server) ->
     try:
         while time.monotonic() < began + FLOOD_SECONDS or not (done.closed or name in STAYS):
             assert time.monotonic() < began + 20, "no connection was closed"
-            assert server.kv.Get(kv_pb2.GetRequest(key=b"k"), timeout=20, metadata=metadata).value == b"v"
+            try:
+                assert server.kv.Get(kv_pb2.GetRequest(key=b"k"), timeout=20, metadata=metadata).value == b"v"
+                calls += 1
+            except grpc.RpcError as error:
+                if name not in STARVES or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
             held_max = max(held_max, resident_bytes(server))
-            calls += 1
     finally:
         stop.set()
         attacker.join()
     assert calls > 1
     assert done.connections
-    assert held_max - idle_bytes < MEMORY_BYTES
+    assert held_max - idle_bytes < MEMORY_BYTES + (PASSWORD_BYTES if name == "wrong passwords" else 0)
     wait_until(lambda: held() < counted_bytes + MIB // 4, "not all is given back")
 
 
