@@ -2,15 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# An editable install knows the modules that were there, and does not rebuild the C++ by itself: the stamp's name tells the
-# first, its age the second.
-MODULES := $(shell find gpkvs server client recovery bench proto -name '*.py' | sort | cksum | cut -d' ' -f1)
+# An editable install knows the modules that were there and the options of CMake, and does not rebuild the C++ by itself:
+# the stamp's name tells the first two, its age the third.
+MODULES := $(shell (find gpkvs server client recovery bench proto -name '*.py' | sort; echo $$CMAKE_ARGS) | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(MODULES)
 NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
+.PHONY: help install install-test install-dev demo test suite doors phases docs docs-all nightly faults mutants fuzz fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,12 +54,16 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 	$(wildcard tests/engine/test_*.py)) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
-test: suite docs phases undo  ## the whole test suite
+test: suite doors docs phases undo  ## the whole test suite
 
 # In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
 # together, since they share servers.
 suite: install-test
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs
+
+# What a client sees of a server, again behind gRPC's own server: it is the native door's oracle.
+doors: install-test
+	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q -n 3 --dist loadfile tests/server --ignore tests/server/door
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
@@ -90,7 +94,7 @@ fuzz: install-test  ## throw broken messages at the server's decoding and a real
 build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
-		-o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
+		-Wl,--wrap=malloc -o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
 
 fuzz-frames: build/sanitize/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	$< $(SECONDS) $(or $(SEED),$(shell date +%s))
@@ -158,6 +162,7 @@ $(eval $(call door_under,address))
 sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads  ## the native door under ThreadSanitizer and AddressSanitizer
 	build/sanitize/thread/door_threads clients
 	build/sanitize/address/door_threads clients
+	build/sanitize/address/door_threads stops
 	build/sanitize/address/door_threads queue
 	build/sanitize/address/door_threads parser
 

@@ -1,8 +1,9 @@
 """Small requests that run at the same time share messages: each stays atomic by itself, and fails by itself.
 
-Requests that only read are sent as one request: its results are as of one moment, so those of each part are too. A
-check that fails takes its whole request back, so requests with checks cannot be joined; but a message may hold several
-(`request_ops`). A server that is too old for such messages knows no checks either, and refuses them.
+Requests that only read are sent as one request: its results are as of one moment, so those of each part are too. Others
+cannot be joined, for a check that fails and a write that finds no room take their whole request back; but a message may
+hold several (`request_ops`). A server that is too old for that refuses checks, and takes requests that write for one:
+then all of them are done, or none.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ class RequestGatherer(Sending[_Request]):
         self._ops_max = min(_MESSAGE_OPS_MAX, limits.request_ops_max)
         self._bytes_max = min(_MESSAGE_BYTES_MAX, message_bytes_max // 2)
         self._reading: deque[_Request] = deque()
+        self._writing: deque[_Request] = deque()
         self._checking: deque[_Request] = deque()
-        # Messages of both in turn. Those who read and those who commit then share the few messages in flight.
-        self._queues = deque((self._reading, self._checking))
+        # Messages of all in turn. Those who read and those who commit then share the few messages in flight.
+        self._queues = deque((self._reading, self._writing, self._checking))
         self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
         self._is_closed = False
 
@@ -109,10 +111,10 @@ class RequestGatherer(Sending[_Request]):
             return None
         if _only_reads(ops):
             queue = self._reading
-        elif _CHECK in ops and _GET not in ops:
-            queue = self._checking
-        else:
+        elif _GET in ops:
             return None
+        else:
+            queue = self._checking if _CHECK in ops else self._writing
         size_bytes = sum(map(len, operations.keys)) + sum(map(len, operations.values)) + _BYTES_PER_OP * len(ops)
         if size_bytes > min(_BYTES_MAX, self._bytes_max):
             return None

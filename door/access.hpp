@@ -116,7 +116,7 @@ class Call;
 // its next message. std::bad_alloc.
 bool knows_caller(Call& call);
 
-// Python says who makes a forwarded call, and for how long that counts (`Logins::note`).
+// Python says who makes a forwarded call, and for how long that counts (`Logins::note`). std::bad_alloc.
 void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns);
 
 }  // namespace door

@@ -42,7 +42,8 @@ class ConnectionAccount {
         for (int kind = 0; kind < KINDS; kind++) give((Kind)kind, by_kind_[kind]);
     }
 
-    // Counts more if the connection may hold it: as much as it leaves free, so one alone gets half of all.
+    // Counts more if the connection may hold it: as much as it leaves free, so one alone gets half of all. What cannot be
+    // refused comes on top; so the last part is left for it, and for connections that hold little.
     bool admit(Kind kind, u64 bytes) {
         const u64 before = server_.change(kind, (i64)bytes);
         if (!may_hold(before, bytes)) {
@@ -58,6 +59,9 @@ class ConnectionAccount {
         server_.change(kind, (i64)bytes);
         count(kind, (i64)bytes);
     }
+
+    // Counts what the server's account has already.
+    void take_over(Kind kind, u64 bytes) { count(kind, (i64)bytes); }
 
     void give(Kind kind, u64 bytes) {
         server_.change(kind, -(i64)bytes);
@@ -77,8 +81,11 @@ class ConnectionAccount {
     }
 
   private:
+    static constexpr u64 LITTLE_BYTES = 256 << 10, LAST_PART = 8;
+
     bool may_hold(u64 held_by_all, u64 bytes) const {
-        const u64 most = server_.clients_bytes_max();
+        u64 most = server_.clients_bytes_max();
+        if (bytes > LITTLE_BYTES || this->bytes() + 2 * bytes > LITTLE_BYTES) most -= most / LAST_PART;
         return bytes <= most && this->bytes() <= most && held_by_all <= most &&
                this->bytes() + 2 * bytes <= most - held_by_all;
     }

@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "../gpkvs/kernels/engine_batch.h"
@@ -30,15 +31,18 @@ class BatchColumns {
     const EngineBatch& batch() const { return batch_; }
 
     // std::bad_alloc where there is no memory.
-    void join(const Request* first, u64 requests) {
+    void join(const Request* first, u64 requests, u64 value_bytes_max) {
         batch_ = {};
         batch_.requests = requests;
+        batch_.value_bytes_max = value_bytes_max;
         batch_.table_id = first->table_id;
         u64 key_bytes = 0, value_bytes = 0, sets = 0;
         request_ops_.clear();
+        message_requests_.clear();
         for (const Request* request = first; request; request = request->next) {
             check(*request);
-            request_ops_.push_back((u32)request->n);
+            append_requests(*request);
+            message_requests_.push_back((u32)request->requests);
             batch_.n += request->n;
             sets += request->sets;
             key_bytes += request->key_bytes;
@@ -46,6 +50,8 @@ class BatchColumns {
         }
         require_equal("requests", requests, request_ops_.size());
         batch_.request_ops = request_ops_.data();
+        batch_.message_requests = message_requests_.data();
+        batch_.messages = message_requests_.size();
         batch_.ops = joined(ops_, first, batch_.n, &Request::ops, &Request::n);
         batch_.keys = joined(keys_, first, key_bytes, &Request::keys, &Request::key_bytes);
         batch_.values = joined(values_, first, value_bytes, &Request::values, &Request::value_bytes);
@@ -62,6 +68,15 @@ class BatchColumns {
         const u8* Request::*column;
         u32 Request::*size;
     };
+
+    void append_requests(const Request& request) {
+        if (!request.request_ops) return request_ops_.push_back((u32)request.n);
+        const u64 first = request_ops_.size();
+        request_ops_.resize(first + request.requests);
+        memcpy(request_ops_.data() + first, request.request_ops, 4 * request.requests);
+        require_equal("operations of requests", request.n,
+                      std::accumulate(request_ops_.begin() + (i64)first, request_ops_.end(), (u64)0));
+    }
 
     static void check(const Request& request) {
         u64 counts[256] = {};
@@ -129,7 +144,7 @@ class BatchColumns {
 
     EngineBatch batch_ = {};
     std::vector<u8> ops_, keys_, values_;
-    std::vector<u32> key_lengths_, value_lengths_, request_ops_;
+    std::vector<u32> key_lengths_, value_lengths_, request_ops_, message_requests_;
 };
 
 }  // namespace door

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "grpc_text.hpp"
 #include "http2.hpp"
 #include "loop.hpp"
 #include "output.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -21,12 +21,6 @@ std::string seconds_text(double seconds) {
 }
 
 }  // namespace
-
-std::string no_room_text(const ConnectionAccount& account, u64 bytes) {
-    return "memory full: this connection holds " + with_commas(account.bytes()) + " bytes and asks for " +
-           with_commas(bytes) + ", " + with_commas(account.free_bytes()) +
-           " are free for all (--memory-max): read the responses that wait, then try again";
-}
 
 Call::Call(Http2& connection, int32_t stream)
     : connection(connection), stream(stream), begun_ns_(connection.now()), progress_ns_(begun_ns_) {}
@@ -82,9 +76,13 @@ void Call::finish(const Status& status) {
 }
 
 void Call::count_in(MethodStats& stats) {
-    stats_ = &stats;
-    is_counted_ = true;
+    stats_ = counted_in_ = &stats;
     stats.started.add();
+}
+
+void Call::count_unheard() {
+    stats_ = counted_in_;
+    count_end(CODE_CANCELLED);
 }
 
 void Call::count_end(int code) {
@@ -114,11 +112,7 @@ void Call::half_close() {
 }
 
 void Call::tick(u64 now_ns) {
-    if (now_ns >= deadline_ns) {
-        deadline_ns = NEVER;
-        if (is_finished_) drop_responses();
-        else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
-    } else if (handler_ && is_asked_ && !ends_) {
+    if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse({DEADLINE_EXCEEDED,
                     "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
@@ -128,6 +122,12 @@ void Call::tick(u64 now_ns) {
             refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }
+}
+
+void Call::expire() {
+    deadline_ns = NEVER;
+    if (is_finished_) drop_responses();
+    else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
 }
 
 void Call::look_at_caller() {
@@ -230,7 +230,7 @@ bool Call::begin_message() {
     } else {
         message_ = Message::admitted(connection.account, REQUESTS, size);
         if (message_.is_there()) return true;
-        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, size), MEMORY_FULL});
+        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, size), MEMORY_FULL});
     }
     return false;
 }
@@ -247,7 +247,7 @@ void Call::keep_unread(const u8* data, u64 size) {
     const u64 before = unread_.size(), after = before + size;
     const u64 more = after > WINDOW_BYTES ? after - std::max(before, WINDOW_BYTES) : 0;
     if (more && !connection.account.admit(REQUESTS, more)) {
-        refuse({RESOURCE_EXHAUSTED, no_room_text(connection.account, more), MEMORY_FULL});
+        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, more), MEMORY_FULL});
         return;
     }
     unread_charged_ += more;

@@ -36,9 +36,6 @@ constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
 constexpr const char* NOT_EXECUTED = "gpkvs-executed: no\n";
 constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 
-// Why a connection may not hold so much more (server/memory.py).
-std::string no_room_text(const ConnectionAccount& account, u64 bytes);
-
 // How a call ends. Trailers are lines, "name: value\n" each.
 struct Status {
     int code = OK;
@@ -111,7 +108,9 @@ class Call final : public Responder {
     void finish(const Status& status) override;
     // Counts the call as one of this method. Python does that if the call is forwarded, but for its start.
     void count_in(MethodStats& stats);
-    bool is_counted() const { return is_counted_; }
+    bool is_counted() const { return counted_in_; }
+    // Python has not heard of it, and never will: its end is counted here.
+    void count_unheard();
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.
@@ -128,6 +127,8 @@ class Call final : public Responder {
     // The client sends no more.
     void half_close();
     void tick(u64 now_ns);
+    // The deadline has passed.
+    void expire();
     // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
     // these.
     void open_window();
@@ -169,7 +170,7 @@ class Call final : public Responder {
 
     Handler* handler_ = nullptr;
     MethodStats* stats_ = nullptr;  // null: Python counts its end, or it has ended
-    bool is_counted_ = false;
+    MethodStats* counted_in_ = nullptr;
 
     // The message that comes, and what came before anybody asked for it.
     std::string unread_;

@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 
+#include <utility>
+
 #include "door.hpp"
 
 namespace door {
@@ -12,14 +14,12 @@ namespace {
 constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
-// So often one connection reads or writes before the others have their turn.
-constexpr int PIECES = 8;
 
 }  // namespace
 
 Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
     : thread(thread), transport(std::move(transport)), account(thread.door.account), peer(std::move(peer)),
-      id(thread.door.next_connection_id++), watched_events_(EPOLLIN) {
+      id(Forward::id_of(thread.door.next_connection_id++, thread.number)), watched_events_(EPOLLIN) {
     account.charge(CALLS, CONNECTION_BYTES);
     counted_transport_ = this->transport->held_bytes();
     if (counted_transport_ && !account.admit(CALLS, counted_transport_)) throw std::bad_alloc();
@@ -37,10 +37,7 @@ bool Connection::submit(Request* request) {
 }
 
 void Connection::want_fill() {
-    if (wants_fill_ || is_closed_) return;
-    wants_fill_ = true;
-    next_to_fill_ = thread.to_fill_;
-    thread.to_fill_ = this;
+    if (!is_closed_) thread.wait(*this);
 }
 
 void Connection::close() {
@@ -54,45 +51,45 @@ void Connection::close() {
 }
 
 void Connection::ready(u32 events) {
-    if (is_closed_) return;
-    if (events & (EPOLLERR | EPOLLHUP) && !(watched_events_ & EPOLLIN)) return close();
-    guard([this] { receive(); });
-    go_on();
+    ready_events_ |= events;
+    want_fill();
 }
 
-void Connection::go_on() {
-    guard([this] {
-        if (!is_closed_ && transport->has_more()) receive();
+// One piece is read and one is written before the others have their turn.
+void Connection::take_turn() {
+    const u32 events = std::exchange(ready_events_, 0);
+    if (is_closed_) return;
+    if (events & (EPOLLERR | EPOLLHUP) && !(watched_events_ & EPOLLIN)) return close();
+    guard([this, events] {
+        if (events || transport->has_more()) receive();
         if (!is_closed_) send();
         if (!is_closed_) watch();
     });
 }
 
 void Connection::receive() {
-    for (int piece = 0; piece < PIECES && wants_input() && !closes_when_sent_; piece++) {
-        const long bytes = transport->read(thread.input_.data(), thread.input_.size());
-        if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();
-        if (is_closed_ || !transport->has_more()) return;
-    }
-    if (wants_input()) want_fill();  // the rest comes after the others
+    if (!transport->is_ready() && !thread.may_shake_hands()) return;  // what came is still there in the next round
+    if (!wants_input() || closes_when_sent_) return;
+    const long bytes = transport->read(thread.input_.data(), thread.input_.size());
+    if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();
+    if (!is_closed_ && transport->has_more() && wants_input()) want_fill();
 }
 
 void Connection::send() {
     if (!transport->is_ready()) return;
-    for (int piece = 0; piece < PIECES; piece++) {
-        if (output_.size() < Output::LOW_BYTES && !closes_when_sent_ && !fill(output_)) {
-            closes_when_sent_ = true;
-            ends_ns_ = thread.now() + PATIENCE_NS;
-        }
-        if (is_closed_) return;
-        if (!output_.size()) break;
+    if (output_.size() < Output::LOW_BYTES && !closes_when_sent_ && !fill(output_)) {
+        closes_when_sent_ = true;
+        ends_ns_ = thread.now() + PATIENCE_NS;
+    }
+    if (is_closed_) return;
+    const bool has_more = output_.size() >= Output::LOW_BYTES;
+    if (output_.size()) {
         const long bytes = transport->write(output_.data(), output_.size());
         if (bytes < 0) return close();
-        if (!bytes) break;
         output_.sent((u64)bytes);
     }
     if (closes_when_sent_ && !output_.size()) return close();
-    if (output_.size() && !transport->wants_write()) want_fill();
+    if ((output_.size() || has_more) && !transport->wants_write()) want_fill();
     account.give(ANSWERS, counted_output_);
     counted_output_ = output_.held_bytes();
     account.charge(ANSWERS, counted_output_);
@@ -113,7 +110,7 @@ void Connection::watch() {
 void Connection::tick_if_open() {
     if (is_closed_) return;
     if (transport->is_late(thread.now()) || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
-    if (closes_when_answered_ && !lent_ && !wants_fill_ && !output_.size()) return close();
+    if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return close();
     guard([this] { tick(thread.now()); });
 }
 

@@ -39,6 +39,8 @@ class Connection : public Watched {
     virtual bool fill(Output& output) = 0;
     // Every 100 ms.
     virtual void tick(u64 now_ns) = 0;
+    // Ends what has a deadline that has passed; returns the next deadline.
+    virtual u64 expire(u64) { return NEVER; }
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
     // Some callers are gone: hand their calls on.
@@ -68,8 +70,11 @@ class Connection : public Watched {
   private:
     friend class Thread;
 
+    // A new one is taken to have used so much, so that those who are there come first.
+    static constexpr u64 NEW_NS = 20 * 1000 * 1000;
+
     void ready(u32 events) override;
-    void go_on();
+    void take_turn();
     void receive();
     void send();
     void watch();
@@ -88,11 +93,11 @@ class Connection : public Watched {
     Output output_;
     u64 counted_output_ = 0, counted_transport_ = 0;
     u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
-    Connection* next_to_fill_ = nullptr;
     Connection* next_closed_ = nullptr;
     u64 lent_ = 0;  // requests that are not back
-    u32 watched_events_;
-    bool wants_fill_ = false;
+    u32 watched_events_, ready_events_ = 0;
+    u64 used_ns_ = NEW_NS;  // of its thread's time; half of it is forgotten every 100 ms
+    bool is_waiting_ = false;
     bool closes_when_sent_ = false, closes_when_answered_ = false;
     bool is_closed_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <system_error>
@@ -19,6 +20,21 @@ u64 threads_of(const DoorConfig& config) {
     if (config.threads) return std::min(config.threads, THREADS_MAX);
     return std::clamp<u64>(std::thread::hardware_concurrency() / 4, 1, 4);
 }
+
+// Threads that begin meanwhile are sent no signals of the process: these are Python's. Faults of their own still have handlers.
+class NoSignals {
+  public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
 
 std::shared_ptr<const Refusal> copy_of(const Door& door, const DoorRefusal& refusal) try {
     return std::make_shared<const Refusal>(Refusal{refusal.code, refusal.text, refusal.full, refusal.is_refusal});
@@ -136,16 +152,18 @@ void Door::stop_listening() {
         if (&thread != threads.front().get()) return;
         for (const auto& listener : listeners) thread.forget(listener->file());
     });
+    in_all_threads([](Thread&) {});  // in the round of the first, one of them may still have its turn
     listeners.clear();
 }
 
 void Door::stop() {
-    turn.stop();
     stop_listening();
     in_all_threads([](Thread& thread) { thread.close_all(); });
+    turn.stop();  // it drops what waits, without a word for those who wait
 }
 
 Door* gpkvs_door_new(const DoorConfig* config) try {
+    const NoSignals guard;
     return new Door(*config);
 } catch (const std::exception&) {  // no memory, no threads, no files
     return nullptr;

@@ -13,12 +13,13 @@ extern "C" {
 
 typedef struct Door Door;
 
-// Bounds of server/bounds.py and server/config.py.
+// Bounds of server/bounds.py, server/config.py and server/several.py.
 typedef struct DoorConfig {
     uint64_t threads;  // of connections; 0: as many as suit the machine
     uint64_t connections_max;
     uint64_t clients_bytes_max;
     uint64_t message_bytes_max;
+    uint64_t message_requests_max;
     uint64_t stream_requests_max;
     uint64_t stream_bytes_max;
     uint64_t receive_bytes_max;
@@ -143,7 +144,7 @@ DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
-// Counts what Python holds for a connection (a Kind), or holds no more where the number is negative.
+// Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 
 // New connections shake hands by this from now on. PEM: the server's chain of certificates and its key, and the CAs of

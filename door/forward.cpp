@@ -42,8 +42,10 @@ void Forwarded::half_closed() {
 
 void Forwarded::sent() { forward_.tell(id, EVENT_SENT); }
 
+// Of a call that ends at once Python hears nothing: a flood of them is no work for it.
 void Forwarded::over() {
-    forward_.tell(std::move(over_));
+    if (forward_.take_back(id)) call_.count_unheard();
+    else forward_.tell(std::move(over_));
     forward_.forget(id);
 }
 
@@ -93,11 +95,18 @@ Forward::~Forward() { ::close(file_); }
 Forwarded* Forward::open(Call& call, Responder& responder) {
     knows_caller(call);
     if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
-    Calls& calls = calls_[call.connection.thread.number];
-    const u64 id = ++calls.opened * THREADS_MAX + call.connection.thread.number;
+    const u32 thread = call.connection.thread.number;
+    Calls& calls = calls_[thread];
+    const u64 id = id_of(++calls.opened, thread);
     const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
     try {
-        tell(id, std::as_const(call));
+        std::list<Event> opening;
+        opening.emplace_back(account_, id, std::as_const(call));
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            unheard_.emplace(id, opening.begin());
+        }
+        tell(std::move(opening));
     } catch (...) {
         calls.open.erase(made.first);
         throw;
@@ -127,7 +136,8 @@ void Forward::finish(u64 call, const Status& status) {
 }
 
 void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
-    if (Forwarded* forwarded = find(call)) door::note_login(forwarded->call_, caller, end_ns, idle_ns);
+    if (Forwarded* forwarded = find(call))
+        guard(forwarded->responder_, [&] { door::note_login(forwarded->call_, caller, end_ns, idle_ns); });
 }
 
 u64 Forward::take(DoorEvent* events, u64 room) {
@@ -137,6 +147,7 @@ u64 Forward::take(DoorEvent* events, u64 room) {
         auto end = events_.begin();
         for (u64 i = 0; i < room && end != events_.end(); i++) ++end;
         taken_.splice(taken_.begin(), events_, events_.begin(), end);
+        for (const Event& event : taken_) unheard_.erase(event.call());
         u64 count;
         if (events_.empty()) (void)!read(file_, &count, sizeof count);
     }
@@ -156,6 +167,16 @@ void Forward::tell(std::list<Event>&& event) {
     const u64 one = 1;
     if (events_.empty()) (void)!write(file_, &one, sizeof one);
     events_.splice(events_.end(), event);
+}
+
+bool Forward::take_back(u64 call) {
+    std::list<Event> opening;
+    std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = unheard_.find(call);
+    if (found == unheard_.end()) return false;
+    opening.splice(opening.end(), events_, found->second);
+    unheard_.erase(found);
+    return true;
 }
 
 template <class Function>
@@ -227,16 +248,18 @@ int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {
-    for (u64 thread = 0; thread < door->threads.size(); thread++) {
-        const int outcome = in_thread(door, thread, [door, thread, connection, kind, bytes] {
-            Connection* found = door->threads[thread]->find(connection);
-            if (!found) return;
-            if (bytes > 0) found->account.charge((Kind)kind, (u64)bytes);
-            else found->account.give((Kind)kind, (u64)-bytes);
-        });
-        if (outcome) return outcome;
-    }
-    return 0;
+    // The server's account has at once what is more, so that whoever asks next sees it.
+    if (bytes > 0 || !connection) door->account.change((Kind)kind, bytes);
+    if (!connection) return 0;
+    const u64 thread = Forward::thread_of(connection);
+    const int outcome = in_thread(door, thread, [=] {
+        Connection* found = door->threads[thread]->find(connection);
+        if (found && bytes > 0) found->account.take_over((Kind)kind, (u64)bytes);
+        else if (found) found->account.give((Kind)kind, (u64)-bytes);
+        else if (bytes > 0) door->account.change((Kind)kind, -bytes);
+    });
+    if (outcome && bytes > 0) door->account.change((Kind)kind, -bytes);
+    return outcome;
 }
 
 }  // extern "C"

@@ -19,7 +19,7 @@ class Thread;
 class Event {
   public:
     Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
-    // A call has begun.
+    // A call has begun. std::bad_alloc.
     Event(Account& account, u64 id, const Call& call);
     Event(Account& account, u64 call, Message&& message);
     Event(const Event&) = delete;
@@ -29,6 +29,7 @@ class Event {
     static u64 opening_bytes(const Call& call);
     // As Python sees it, while this is there.
     DoorEvent view() const;
+    u64 call() const { return call_; }
 
   private:
     Account& account_;
@@ -78,7 +79,7 @@ class Forward {
 
     // A connection's thread.
 
-    // Python serves a call with the headers of this one; null if the connection may not hold that.
+    // Python serves a call with the headers of this one; null if the connection may not hold that. std::bad_alloc.
     Forwarded* open(Call& call, Responder& responder);
 
     // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
@@ -96,13 +97,13 @@ class Forward {
     // Takes events; those that it took before are gone then.
     u64 take(DoorEvent* events, u64 room);
 
-    // The number of the thread of a call.
-    static u32 thread_of(u64 call) { return (u32)(call % THREADS_MAX); }
+    static constexpr u64 THREADS_MAX = 64;
+    // Ids of calls and of connections say which thread they are of.
+    static u64 id_of(u64 number, u32 thread) { return number * THREADS_MAX + thread; }
+    static u32 thread_of(u64 id) { return (u32)(id % THREADS_MAX); }
 
   private:
     friend class Forwarded;
-
-    static constexpr u64 THREADS_MAX = 64;
 
     // Of one thread.
     struct Calls {
@@ -113,6 +114,8 @@ class Forward {
     template <class... Arguments>
     void tell(u64 call, Arguments&&... arguments);
     void tell(std::list<Event>&& event);
+    // Takes back that a call has begun. False: Python has heard of it.
+    bool take_back(u64 call);
     void forget(u64 call) { calls_[thread_of(call)].open.erase(call); }
     template <class Function>
     static void guard(Responder& responder, Function function);
@@ -121,8 +124,9 @@ class Forward {
     Account& account_;
     Calls calls_[THREADS_MAX];
     const int file_;
-    std::mutex mutex_;  // for `events_`
+    std::mutex mutex_;  // for `events_` and `unheard_`
     std::list<Event> events_, taken_;
+    std::unordered_map<u64, std::list<Event>::iterator> unheard_;  // calls of which Python has not heard, by their beginnings
 };
 
 }  // namespace door

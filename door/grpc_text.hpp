@@ -45,11 +45,4 @@ inline std::string percent_encoded(std::string_view text) {
     return out;
 }
 
-// Returns a number with commas between its thousands, as Python's texts have it.
-inline std::string with_commas(u64 number) {
-    std::string out = std::to_string(number);
-    for (size_t at = out.size(); at > 3; at -= 3) out.insert(at - 3, 1, ',');
-    return out;
-}
-
 }  // namespace door

@@ -4,6 +4,7 @@
 
 #include "door.hpp"
 #include "grpc_text.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -24,6 +25,7 @@ constexpr u32 PING_STRIKES_MAX = 2;
 
 // Calls that clients give up: so many at once, and so many a second.
 constexpr u64 RESETS_MAX = 1000, RESETS_PER_SECOND = 1000;
+constexpr u64 FLOOD_RESETS = 100;  // a call with far too many headers takes as long to unpack as so many
 // Frames that bring no call and no message, beyond those that come with calls and messages.
 constexpr u64 FRAMES_MAX = 10 * 1000, FRAMES_PER_SECOND = 1000;
 constexpr u64 FRAMES_PER_CALL = 16, FRAMES_PER_DATA = 8, SETTINGS_FRAMES = 16;
@@ -97,6 +99,7 @@ struct Http2::Callbacks {
         return guarded([&] {
             http2.headers_since_ns_ = http2.now();
             http2.opening_ = {};
+            http2.opening_.stream = frame->hd.stream_id;
             if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) http2.begin_call(frame->hd.stream_id);
         });
     }
@@ -105,8 +108,11 @@ struct Http2::Callbacks {
                            size_t value_bytes, u8, void* user) {
         Http2& http2 = of(user);
         http2.opening_.bytes += name_bytes + value_bytes + HEADER_BYTES;
-        // nghttp2 resets the stream, and gives no further header of this block.
-        if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) {
+            if (!http2.resets_.take(http2.now(), FLOOD_RESETS)) http2.calm("too many headers");
+            // nghttp2 resets the stream, and gives no further header of this block.
+            return http2.is_calmed_ ? NGHTTP2_ERR_CALLBACK_FAILURE : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        }
         if (frame->headers.cat != NGHTTP2_HCAT_REQUEST || http2.opening_.bytes > HEADERS_BYTES_MAX) return 0;
         return guarded([&] {
             Call* call = http2.call_of(frame->hd.stream_id);
@@ -199,14 +205,18 @@ Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string p
         require(nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, std::size(settings)));
         require(nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW_BYTES));
     } catch (...) {
-        nghttp2_session_del(session_);
+        end_session();
         throw;
     }
 }
 
 Http2::~Http2() {
     closed();
-    nghttp2_session_del(session_);
+    end_session();
+}
+
+void Http2::end_session() {
+    if (!memory_.has_failed()) nghttp2_session_del(session_);
 }
 
 bool Http2::received(const u8* data, u64 size) {
@@ -231,6 +241,7 @@ bool Http2::fill(Output& output) {
             return false;
         }
         if (size == 0) {
+            if (output.size() >= Output::LOW_BYTES) break;
             const bool is_over = is_calmed_ || (drain_ == LAST && !calls_);
             return !is_over && (nghttp2_session_want_read(session_) || nghttp2_session_want_write(session_));
         }
@@ -258,6 +269,16 @@ void Http2::tick(u64 now_ns) {
         want_fill();
     }
     if (drain_ == NOTICED && now_ns > drain_ns_ + patience().drain_ns) end_drain();
+}
+
+u64 Http2::expire(u64 now_ns) {
+    u64 next_deadline = NEVER;
+    for (Call *call = calls_, *next; call; call = next) {
+        next = call->next;
+        if (now_ns >= call->deadline_ns) call->expire();
+        next_deadline = std::min(next_deadline, call->deadline_ns);
+    }
+    return next_deadline;
 }
 
 void Http2::drain() {
@@ -343,7 +364,7 @@ void Http2::reset(Call& call) {
 void Http2::forward(Call& call, Message&& first) {
     Forwarded* forwarded = thread.door.forward.open(call, call);
     if (!forwarded) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, call.metadata.size()), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, call.metadata.size()), MEMORY_FULL});
         return;
     }
     call.set_handler(forwarded);
@@ -376,6 +397,7 @@ void Http2::take_header(Call& call, std::string_view name, std::string_view valu
 void Http2::headers_end(Call& call) {
     frames_.give(FRAMES_PER_CALL);
     call.deadline_ns = opening_.deadline_ns;
+    thread.expect_deadline(call.deadline_ns);
     if (opening_.bytes > HEADERS_BYTES_MAX) {
         call.refuse({RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit (" + std::to_string(opening_.bytes) +
                                              " vs. " + std::to_string(HEADERS_BYTES_MAX) + ")"});
@@ -384,7 +406,7 @@ void Http2::headers_end(Call& call) {
     } else if (!opening_.is_grpc) {
         refuse_http(call, "415");
     } else if (!call.admit()) {
-        call.refuse({RESOURCE_EXHAUSTED, no_room_text(account, CALL_BYTES), MEMORY_FULL});
+        call.refuse({RESOURCE_EXHAUSTED, memory_text(account, CALL_BYTES), MEMORY_FULL});
     } else if (Handler* handler = thread.door.service ? thread.door.service->open(call) : nullptr) {
         call.set_handler(handler);
     } else if (!call.is_finished()) {
@@ -445,17 +467,20 @@ void Http2::frame_left(const nghttp2_frame& frame) {
 }
 
 void Http2::stream_closed(int32_t stream) {
-    headers_since_ns_ = NEVER;  // nghttp2 tells nothing else of headers that it refuses
+    // nghttp2 tells nothing else of headers that it refuses.
+    if (stream == opening_.stream) headers_since_ns_ = NEVER;
     Call* call = call_of(stream);
     if (!call) return;
-    // Also where nghttp2 reset the stream for what the client sent.
-    if (!call->is_finished() && !resets_.take(now())) calm("too many resets");
+    // Before it had its answer; also where nghttp2 reset the stream for what the client sent.
+    if (!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now())) calm("too many resets");
     remove(*call);
     call->close();
     delete call;
 }
 
 ssize_t Http2::read_responses(Call& call, u64 room, u32* flags) {
+    // nghttp2 would go on for as long as windows are open.
+    if (output_->size() >= Output::LOW_BYTES) return NGHTTP2_ERR_PAUSE;
     const u64 bytes = std::min(room, call.unsent_bytes());
     if (call.is_finished() && bytes == call.unsent_bytes()) {
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;

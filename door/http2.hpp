@@ -22,6 +22,7 @@ class Http2 final : public Connection {
     void answered(Request* request) override;
     bool fill(Output& output) override;
     void tick(u64 now_ns) override;
+    u64 expire(u64 now_ns) override;
     void drain() override;
     void callers_changed() override;
     void shut() override;
@@ -62,6 +63,7 @@ class Http2 final : public Connection {
     void ping_came();
     void calm(std::string_view why);
     void end_drain();
+    void end_session();
     static void require(int outcome);
 
     SessionMemory memory_;
@@ -71,6 +73,7 @@ class Http2 final : public Connection {
     Call* calls_ = nullptr;  // a list
     // The headers of a call that come; those of two never mix.
     struct Opening {
+        int32_t stream = 0;
         u64 bytes = 0;  // as HTTP/2 counts them
         u64 deadline_ns = NEVER;
         bool is_post = false, is_grpc = false;

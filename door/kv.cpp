@@ -39,9 +39,10 @@ class UnaryCall final : public Handler {
 
     void answered(Request*) override {
         is_lent_ = false;
-        // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record.
+        // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record, what became
+        // of each of several requests.
         if (!call_) delete this;
-        else if (request_.outcome == GONE || is_corrupt_get()) hand_on(request_.take_back());
+        else if (request_.outcome == GONE || request_.outcome == LEFT || is_corrupt_get()) hand_on(request_.take_back());
         else if (const std::optional<Refusal> refusal = request_.why_not_done()) refuse(*refusal);
         else respond();
     }
@@ -58,8 +59,9 @@ class UnaryCall final : public Handler {
     }
 
     void refuse(const Refusal& refusal) {
+        const std::string trailers = trailers_of(refusal);
         const std::unique_ptr<UnaryCall> self(this);
-        finish_refused(*call_, refusal);
+        call_->finish({refusal.code, refusal.text, trailers});
     }
 
     void hand_on(Message&& message) {

@@ -22,9 +22,10 @@ bool parse(Method method, const Message& message, Said* said, Request* request) 
         case Method::GET: return parse_get(message.data(), message.size(), said, request);
         case Method::SET: return parse_set(message.data(), message.size(), said, request);
         case Method::DELETE: return parse_delete(message.data(), message.size(), said, request);
-        case Method::BATCH: break;
+        case Method::BATCH: return parse_batch(message.data(), message.size(), said, request);
+        case Method::PIPELINE: break;
     }
-    return parse_batch(message.data(), message.size(), said, request);
+    return parse_batch(message.data(), message.size(), said, request) && !request->request_ops;
 }
 
 // What an operation needs is in server/access/rights.py.
@@ -49,7 +50,8 @@ bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
     const Table* const table = thread.tables().find(name_of(said_));
-    if (!table || !may(call, table->id, *this) || !keeps_limits(*this, *table)) return false;
+    if (!table || !may(call, table->id, *this) || !keeps_limits(said_, *this, *table)) return false;
+    if (requests > thread.door.config.message_requests_max) return false;
     table_id = table->id;
     table_ = *table;
     method_ = method;
@@ -70,7 +72,8 @@ std::optional<Refusal> KvRequest::lend() {
 std::optional<Refusal> KvRequest::why_not_done() const {
     switch (outcome) {
         case DONE: break;
-        case CANCELLED: break;  // nobody asks
+        case CANCELLED:
+        case LEFT: break;  // nobody asks
         case EXPIRED: return Refusal{DEADLINE_EXCEEDED, expired_text(), "", true};
         case NO_ROOM: return no_room(0);
         case REFUSED: return *refusal;
@@ -90,7 +93,8 @@ Message KvRequest::make_response() const {
         case Method::GET: respond_get(*this, &writer); break;
         case Method::SET: respond_set(*this, &writer); break;
         case Method::DELETE: respond_delete(*this, &writer); break;
-        case Method::BATCH: respond_batch(*this, said_.id, &writer); break;
+        case Method::BATCH:
+        case Method::PIPELINE: respond_batch(*this, said_.id, &writer); break;
     }
     return writer.message(account_);
 }
@@ -108,10 +112,10 @@ u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
     return response_bytes() + std::min(gets * value_bytes, table_.result_bytes_max);
 }
 
-void finish_refused(Call& call, const Refusal& refusal) {
+std::string trailers_of(const Refusal& refusal) {
     std::string trailers = refusal.is_refusal ? NOT_EXECUTED : "";
     if (!refusal.full.empty()) trailers += "gpkvs-full: " + refusal.full + "\n";
-    call.finish({refusal.code, refusal.text, trailers});
+    return trailers;
 }
 
 }  // namespace door

@@ -7,7 +7,7 @@
 
 namespace door {
 
-enum class Method { GET, SET, DELETE, BATCH };
+enum class Method { GET, SET, DELETE, BATCH, PIPELINE };
 
 class KvRequest : public Request {
   public:
@@ -48,7 +48,7 @@ class KvRequest : public Request {
     u64 planned_bytes_ = 0;  // charged for the response
 };
 
-// Ends a call that was refused.
-void finish_refused(Call& call, const Refusal& refusal);
+// Those of a call that was refused.
+std::string trailers_of(const Refusal& refusal);
 
 }  // namespace door

@@ -20,7 +20,9 @@ namespace door {
 namespace {
 
 constexpr int BACKLOG = 4096;
-constexpr int PIECE = 64;  // connections that are accepted before those that are there have their turn
+constexpr int PIECE = 8;  // connections that are accepted before those that are there have their turn
+// Where nobody can be accepted, nor refused, the system says at once that somebody waits. It is not to be asked all the time.
+constexpr useconds_t TROUBLE_US = 1000;
 
 // As gRPC writes it: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5.
 std::string name_of(const sockaddr_storage& address) {
@@ -40,6 +42,8 @@ std::unique_ptr<Connection> new_connection(Thread& thread, int protocol, std::un
     if (protocol == DOOR_GRPC) return std::make_unique<Http2>(thread, std::move(transport), std::move(peer));
     return std::make_unique<RespConnection>(thread, std::move(transport), std::move(peer));
 }
+
+int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // In the connection's thread.
 void begin_connection(Thread& thread, int file, int protocol) {
@@ -84,7 +88,7 @@ int Listener::open(const addrinfo& address, u16& port) {
 }
 
 Listener::Listener(Door& door, int file, int protocol)
-    : door_(door), file_(file), protocol_(protocol), spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+    : door_(door), file_(file), protocol_(protocol), spare_(open_spare()) {}
 
 Listener::~Listener() {
     close(file_);
@@ -92,13 +96,17 @@ Listener::~Listener() {
 }
 
 void Listener::ready(u32) {
+    if (spare_ < 0) spare_ = open_spare();
     for (int piece = 0; piece < PIECE; piece++) {
         const int file = accept4(file_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (file >= 0) {
             deal(file);
         } else if ((errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
             refuse_one();
+        } else if (errno == EAGAIN) {
+            return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
+            usleep(TROUBLE_US);
             return;
         }
     }
@@ -108,7 +116,7 @@ void Listener::ready(u32) {
 void Listener::refuse_one() {
     close(spare_);
     close(accept4(file_, nullptr, nullptr, SOCK_CLOEXEC));
-    spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    spare_ = open_spare();  // or later: another thread may have been faster
 }
 
 void Listener::deal(int file) {

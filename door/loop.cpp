@@ -1,9 +1,11 @@
 #include "loop.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <sys/epoll.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include "door.hpp"
 
@@ -45,39 +47,67 @@ void Thread::run() {
 
 // What other threads see of a round happens once in it: requests go to the queue together.
 void Thread::round() {
-    fill_connections();
-    append_submitted();
-    remove_closed();
     int timeout_ms = -1;
     now_ = now_ns();
-    if (to_fill_)
+    if (!waiting_.empty())
         timeout_ms = 0;
     else if (!connections_.empty())
-        timeout_ms = next_tick_ <= now_ ? 0 : (int)((next_tick_ - now_) / 1000000 + 1);
+        timeout_ms = wakes_at() <= now_ ? 0 : (int)((wakes_at() - now_) / 1000000 + 1);
     epoll_event events[EVENTS];
     const int ready = epoll_wait(epoll_, events, EVENTS, timeout_ms);
     now_ = now_ns();
+    handshakes_ = 0;
     for (int i = 0; i < ready; i++) ((Watched*)events[i].data.ptr)->ready(events[i].events);
+    serve_waiting();
+    append_submitted();
+    remove_closed();
     if (now_ >= next_tick_) tick();
+    if (now_ >= expires_at()) expire();
 }
 
 void Thread::tick() {
     next_tick_ = now_ + TICK_NS;
-    for (const auto& [id, connection] : connections_)
+    for (const auto& [id, connection] : connections_) {
+        connection->used_ns_ /= 2;
         connection->tick_if_open();
-}
-
-// Those that ask for it meanwhile are the next round's.
-void Thread::fill_connections() {
-    Connection* connection = to_fill_;
-    to_fill_ = nullptr;
-    while (connection) {
-        Connection* const next = connection->next_to_fill_;
-        connection->wants_fill_ = false;
-        connection->go_on();
-        connection = next;
     }
 }
+
+void Thread::expire() {
+    next_deadline_ = NEVER;
+    next_expire_ = now_ + EXPIRE_NS;
+    for_open([this](Connection& connection) { expect_deadline(connection.expire(now_)); });
+}
+
+// Whoever used least of this thread's time comes first, so that nobody waits long for those who ask too much. The others go
+// on in the next round, beside those who have become ready.
+void Thread::serve_waiting() {
+    for (u64 began = now_ns(); !waiting_.empty() && began < now_ + ROUND_NS;) {
+        std::pop_heap(waiting_.begin(), waiting_.end(), used_more);
+        Connection& connection = *waiting_.back();
+        waiting_.pop_back();
+        connection.is_waiting_ = false;
+        served_ = &connection;
+        connection.take_turn();
+        served_ = nullptr;
+        const u64 ended = now_ns();
+        connection.used_ns_ += ended - began;
+        began = ended;
+        if (connection.is_waiting_) push_waiting(connection);
+    }
+}
+
+void Thread::wait(Connection& connection) {
+    if (std::exchange(connection.is_waiting_, true) || served_ == &connection) return;
+    push_waiting(connection);
+}
+
+void Thread::push_waiting(Connection& connection) {
+    waiting_.push_back(&connection);
+    std::push_heap(waiting_.begin(), waiting_.end(), used_more);
+}
+
+bool Thread::used_more(const Connection* one, const Connection* other) { return one->used_ns_ > other->used_ns_; }
 
 void Thread::append_submitted() {
     if (submitted_first_) door.queue.append(submitted_first_, submitted_last_);
@@ -94,7 +124,7 @@ void Thread::give_back(Request* request) {
 void Thread::remove_closed() {
     Connection** link = &closed_;
     while (Connection* const connection = *link) {
-        if (connection->lent_ || connection->wants_fill_) {
+        if (connection->lent_ || connection->is_waiting_) {
             link = &connection->next_closed_;
             continue;
         }
@@ -106,6 +136,7 @@ void Thread::remove_closed() {
 
 void Thread::add(std::unique_ptr<Connection> connection) {
     Connection& added = *connection;
+    if (waiting_.capacity() <= connections_.size()) waiting_.reserve(2 * connections_.size() + 1);
     connections_.emplace(added.id, std::move(connection));
     if (!watch(added, added.transport->file(), added.watched_events_)) return added.close();
     added.want_fill();

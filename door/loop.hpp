@@ -1,5 +1,6 @@
 // A thread that owns connections: it waits for their sockets and for what other threads send it.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -47,9 +48,15 @@ class Thread {
     ThreadStats stats;  // others read it
     // The time at which this round began.
     u64 now() const { return now_; }
+    // Whether a connection may go on with its handshake. That takes milliseconds: the others have their turn in between.
+    bool may_shake_hands() { return handshakes_++ < HANDSHAKES; }
     const Tables& tables() { return *tables_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
+    // The connection has a turn soon.
+    void wait(Connection& connection);
+    // A connection has something that ends then (`Connection::expire`).
+    void expect_deadline(u64 deadline_ns) { next_deadline_ = std::min(next_deadline_, deadline_ns); }
     // Takes over a connection that was expected.
     void add(std::unique_ptr<Connection> connection);
     // Null where there is none with that id, or it is closed.
@@ -67,18 +74,27 @@ class Thread {
   private:
     friend class Connection;
 
-    static constexpr u64 TICK_NS = 100000000;
+    static constexpr u64 TICK_NS = 100000000, ROUND_NS = 200000;
+    static constexpr u64 EXPIRE_NS = 10000000;  // so far apart are two looks for deadlines that have passed
+    static constexpr u32 HANDSHAKES = 2;  // in a round
 
     void run();
     void round();
     void tick();
-    void fill_connections();
+    void serve_waiting();
+    void push_waiting(Connection& connection);
+    static bool used_more(const Connection* one, const Connection* other);
+    void expire();
+    u64 expires_at() const { return std::max(next_deadline_, next_expire_); }
+    u64 wakes_at() const { return std::min(next_tick_, expires_at()); }
     void append_submitted();
     void give_back(Request* request);
     void remove_closed();
 
     const int epoll_;
     u64 now_ = 0, next_tick_ = 0;
+    u64 next_deadline_ = NEVER, next_expire_ = 0;  // no deadline is before the first; nobody looks before the second
+    u32 handshakes_ = 0;
     bool is_draining_ = false, is_ending_ = false;
     Mailbox mailbox_;
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
@@ -86,8 +102,10 @@ class Thread {
     Reader<Tables> tables_;
     Reader<TlsContext> tls_;
     std::vector<u8> input_;  // what was read last, of any connection
+    // A heap: in front is who used least. A connection that is served waits for its next turn outside.
+    std::vector<Connection*> waiting_;
+    Connection* served_ = nullptr;
     // Lists.
-    Connection* to_fill_ = nullptr;
     Connection* closed_ = nullptr;
     Request* submitted_first_ = nullptr;
     Request* submitted_last_ = nullptr;

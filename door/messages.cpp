@@ -70,6 +70,22 @@ bool take_lengths(std::string_view lengths, u64 common_size, u64 count, const u8
     return lengths.empty() || (!common_size && lengths.size() == 4 * count);
 }
 
+// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET.
+bool take_requests(std::string_view request_ops, Request* request) {
+    if (request_ops.empty()) return true;
+    request->request_ops = (const u8*)request_ops.data();
+    request->requests = request_ops.size() / 4;
+    u64 sum = 0;
+    bool has_none = false;
+    for (u64 i = 0; i < request->requests; i++) {
+        u32 count;
+        memcpy(&count, request->request_ops + 4 * i, sizeof count);
+        sum += count;
+        has_none |= !count;
+    }
+    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !request->gets;
+}
+
 // Whether so many lengths are within bounds, and add up to the bytes that there are.
 bool lengths_fit(const u8* column, u32 size, u64 count, u64 bytes, u64 bytes_min, u64 bytes_max) {
     if (!column) return size * count == bytes && (!count || (size >= bytes_min && size <= bytes_max));
@@ -135,7 +151,7 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
 
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
     std::string_view ops, keys, key_lengths, values, value_lengths, conditions, expected, expiries, ttls, request_ops;
-    u64 key_size = 0, value_size = 0, numbers = 0;
+    u64 key_size = 0, value_size = 0;
     MessageReader reader(message, size);
     while (reader.next()) switch (reader.tag) {
             case field(1, BYTES):
@@ -154,18 +170,19 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
             case field(12, BYTES): expiries = reader.bytes; break;
             case field(13, BYTES): ttls = reader.bytes; break;
             case field(14, BYTES): request_ops = reader.bytes; break;
-            case field(15, VARINT): numbers = reader.number; break;
+            case field(15, VARINT): said->numbers = reader.number; break;
         }
     take_keys(keys, request);
     take_values(values, request);
     return is_sound(reader, message, size) && conditions.empty() && expected.empty() && expiries.empty() &&
-           ttls.empty() && request_ops.empty() && !numbers && take_ops(ops, request) &&
+           ttls.empty() && take_ops(ops, request) && take_requests(request_ops, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
            take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
 }
 
-bool keeps_limits(const Request& request, const Table& table) {
+bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     const bool numbers = table.holds_numbers;
+    if (said.numbers && !numbers) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
                        numbers ? NUMBER_BYTES : table.key_bytes_max) &&

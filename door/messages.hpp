@@ -16,6 +16,7 @@ namespace door {
 struct Said {
     std::string_view table;  // empty: the default one
     u64 id = 0;              // to be echoed
+    bool numbers = false;    // the table must be one of numbers
 };
 
 // Each of these points a request's columns into a message. It returns false if the message is not plain, as far as it alone
@@ -25,8 +26,8 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request);
 bool parse_delete(const u8* message, u64 size, Said* said, Request* request);
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request);
 
-// Whether the columns of a request keep the limits of its table, and their lengths add up.
-bool keeps_limits(const Request& request, const Table& table);
+// Whether a table is what a message takes it for, and the columns of its request keep the table's limits and add up.
+bool keeps_limits(const Said& said, const Request& request, const Table& table);
 
 // Whether a record that a request wanted to read fails its checksum.
 bool is_corrupt(const Request& request);

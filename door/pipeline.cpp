@@ -23,16 +23,18 @@ Handler* Pipeline::open(Call& call) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
-    call.set_handler(pipeline.get());
-    pipeline->advance();
-    return pipeline.release();
+    Pipeline* const opened = pipeline.release();  // the call's from now on
+    call.set_handler(opened);
+    opened->advance();
+    return opened;
 }
 
 void Pipeline::message(Message&& message) {
     is_asked_ = false;
+    if (status_.is_there) return;  // it was asked for before Python ended the stream
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
-    if (pythons_.empty() && request.take(*call_, Method::BATCH, message)) {
+    if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message)) {
         submit(request);
     } else {
         held_ = std::move(message);
@@ -81,6 +83,7 @@ void Pipeline::answered(Request* back) {
 Connection& Pipeline::responds_over() { return call_->connection; }
 
 void Pipeline::respond(Message&& response) {
+    if (pythons_.empty()) return end({INTERNAL, "internal error: a response to no message", "", false});
     InFlight& request = *pythons_.front();
     pythons_.pop_front();
     set_room(request, request.message_bytes + response.size());
@@ -167,10 +170,11 @@ void Pipeline::leave_call() {
 }
 
 void Pipeline::end(const Refusal& refusal) {
+    const std::string trailers = trailers_of(refusal);
     Call& call = *call_;
     leave_call();
     const std::unique_ptr<Pipeline> self(lent_ ? nullptr : this);
-    finish_refused(call, refusal);
+    call.finish({refusal.code, refusal.text, trailers});
 }
 
 void Pipeline::end_as_python() {

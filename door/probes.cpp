@@ -24,7 +24,7 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
     Request request;
     const Table limits = {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
                           table->request_ops_max, table->result_bytes_max};
-    if (!PARSES[method](message, size, &said, &request) || !keeps_limits(request, limits)) return false;
+    if (!PARSES[method](message, size, &said, &request) || !keeps_limits(said, request, limits)) return false;
     const auto lengths_of = [](const u8* column, u64 count) { return DoorBytes{column, column ? 4 * count : 0}; };
     *parsed = {said.id,
                request.n,
@@ -37,13 +37,15 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                {request.keys, request.key_bytes},
                lengths_of(request.key_lengths, request.n),
                {request.values, request.value_bytes},
-               lengths_of(request.value_lengths, request.sets)};
+               lengths_of(request.value_lengths, request.sets),
+               lengths_of(request.request_ops, request.requests)};
     return true;
 }
 
 uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results, uint8_t* to, uint64_t room) {
     Request request;
-    request.results = Results::make(results->n, results->gets, results->value_bytes);
+    Account account(NEVER);
+    request.results = Results::make(account, results->n, results->gets, results->value_bytes);
     if (!request.results) return 0;
     memcpy(request.results->status, results->status, results->n);
     if (results->gets) memcpy(request.results->value_lengths, results->value_lengths, 4 * results->gets);

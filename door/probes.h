@@ -16,7 +16,7 @@ typedef struct DoorBytes {
 // What a message asks for. All of it lies in the message, but for the `ops` of a method that has none there.
 typedef struct DoorParsed {
     uint64_t id, n, gets, sets, key_size, value_size;
-    DoorBytes table, ops, keys, key_lengths, values, value_lengths;
+    DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops;
 } DoorParsed;
 
 // Returns whether a message is plain for a table.

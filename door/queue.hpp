@@ -71,6 +71,8 @@ class Queue {
 
     // Takes back a request that was taken: it is the next again. Of several the last comes first.
     void put_back(Request* request);
+    // All others come before this connection.
+    void end_turn(Connection* connection);
 
   private:
     static constexpr u64 CONNECTION_REQUESTS = 64, CONNECTION_BYTES = 256 << 10;
@@ -152,6 +154,12 @@ inline void Queue::put_back(Request* request) {
     place.first = request;
     count_.fetch_add(1, std::memory_order_relaxed);
     operations_ += request->n;
+}
+
+inline void Queue::end_turn(Connection* connection) {
+    if (!connection->queue_place.first) return;
+    unlink(connection);
+    link_back(connection);
 }
 
 inline void Queue::link_front(Connection* connection) {

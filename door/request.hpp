@@ -1,4 +1,5 @@
-// A request that waits for the engine: plain operations on one table, as columns in its message.
+// A request that waits for the engine: plain operations on one table, as columns in its message. Or several requests of one
+// message, which stay together.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -26,7 +27,8 @@ enum Outcome {
     EXPIRED,  // the deadline passed while it waited
     NO_ROOM,  // of memory: its connection holds more than it may, and what it reads would come on top
     REFUSED,  // `refusal` says why
-    GONE      // its table is: hand it on
+    GONE,     // its table is: hand it on
+    LEFT      // these are several requests, and the engine does not do all of them in one go: hand them on
 };
 
 // Made by the thread of a connection, lent to the queue by `Connection::submit`, and always given back to that thread
@@ -50,6 +52,8 @@ struct Request {
     u64 value_bytes = 0;
     const u8* value_lengths = nullptr;  // u32 for each SET
     u32 value_size = 0;
+    const u8* request_ops = nullptr;  // u32 for each of several requests: its operations; null: it is one
+    u64 requests = 1;
     u8* message = nullptr;
     u64 message_bytes = 0;
 

@@ -183,6 +183,7 @@ void RespConnection::execute() {
 
 // Lends the command to the engine. Returns why not, or "".
 std::string RespConnection::request(const RespCommand& command) {
+    if (thread.door.asks_for_logins) return "NOAUTH this server asks who calls, which RESP cannot tell it: use gRPC";
     const std::vector<Word>& words = parser_.words;
     const Table* const table = thread.door.is_open ? thread.tables().find(TABLE) : nullptr;
     if (!table) return "LOADING the server does not serve: try again";

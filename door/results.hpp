@@ -4,17 +4,18 @@
 #include <cstdlib>
 #include <new>
 
-#include "types.hpp"
+#include "account.hpp"
 
 namespace door {
 
-// Whoever holds one holds the whole block: copy what is small and release it.
+// Whoever holds one holds the whole block: copy what is small and release it. The server's account has its values until then:
+// no connection may hold more answers, where those that are on their way take the room.
 class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
-    static Results* make(u64 n, u64 gets, u64 value_bytes) {
+    static Results* make(Account& account, u64 n, u64 gets, u64 value_bytes) {
         void* block = malloc(sizeof(Results) + 8 * n + 4 * gets + n + value_bytes);
-        return block ? new (block) Results(n, gets, value_bytes) : nullptr;
+        return block ? new (block) Results(account, n, gets, value_bytes) : nullptr;
     }
 
     void keep(u64 holders = 1) { holders_.fetch_add(holders, std::memory_order_relaxed); }
@@ -34,11 +35,14 @@ class Results {
     u8* const values;
 
   private:
-    Results(u64 n, u64 gets, u64 value_bytes)
+    Results(Account& account, u64 n, u64 gets, u64 value_bytes)
         : n(n), gets(gets), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
-          status((u8*)(value_lengths + gets)), values(status + n) {}
-    ~Results() = default;
+          status((u8*)(value_lengths + gets)), values(status + n), account_(account) {
+        account_.change(ANSWERS, (i64)value_bytes);
+    }
+    ~Results() { account_.change(ANSWERS, -(i64)value_bytes); }
 
+    Account& account_;
     std::atomic<u64> holders_{1};
 };
 

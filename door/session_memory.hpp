@@ -2,10 +2,8 @@
 #pragma once
 #include <nghttp2/nghttp2.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "account.hpp"
 
@@ -16,12 +14,15 @@ class SessionMemory {
     explicit SessionMemory(ConnectionAccount& account) : account_(account) {}
     SessionMemory(const SessionMemory&) = delete;
     ~SessionMemory() {
-        while (blocks_) free(std::exchange(blocks_, blocks_->next));
+        while (blocks_) drop(blocks_ + 1);
         account_.give(CALLS, charged_);
     }
 
-    // nghttp2 copies it. An allocation that fails ends the connection. nghttp2 may free a block twice then (1.52, where a
-    // stream finds no place in its queue), so none is freed from then on before the session is gone.
+    // Whether an allocation has failed. nghttp2 may have kept what it freed then: the connection ends, and the session is not
+    // touched any more, nor deleted.
+    bool has_failed() const { return has_failed_; }
+
+    // nghttp2 copies it.
     nghttp2_mem hooks() {
         return {this, [](size_t size, void* memory) { return ((SessionMemory*)memory)->make(size); },
                 [](void* bytes, void* memory) { ((SessionMemory*)memory)->drop(bytes); },
@@ -37,9 +38,8 @@ class SessionMemory {
 
     // Stands before each block, and keeps it aligned.
     struct alignas(16) Head {
-        Head* previous;
-        Head* next;
-        u64 bytes;  // with this
+        u64 whole;  // bytes, with the head
+        Head *previous, *next;
     };
 
     bool take(u64 bytes) {
@@ -62,46 +62,46 @@ class SessionMemory {
     }
 
     void* make(u64 size) {
-        const u64 bytes = size + sizeof(Head);
-        Head* const head = bytes > size && take(bytes) ? (Head*)malloc(bytes) : nullptr;
+        const u64 whole = size + sizeof(Head);
+        Head* const head = whole > size && take(whole) ? (Head*)malloc(whole) : nullptr;
         if (!head) {
             has_failed_ = true;
             return nullptr;
         }
-        *head = {nullptr, blocks_, bytes};
+        *head = {whole, nullptr, blocks_};
         if (blocks_) blocks_->previous = head;
         blocks_ = head;
         return head + 1;
     }
 
-    void drop(void* block) {
-        if (!block || has_failed_) return;
-        Head* const head = (Head*)block - 1;
+    void drop(void* bytes) {
+        if (!bytes) return;
+        Head* const head = (Head*)bytes - 1;
         (head->previous ? head->previous->next : blocks_) = head->next;
         if (head->next) head->next->previous = head->previous;
-        give(head->bytes);
+        give(head->whole);
         free(head);
     }
 
     void* zeroed(u64 count, u64 size) {
-        if (size && count > ~0ull / size) return nullptr;
-        void* const block = make(count * size);
-        if (block) memset(block, 0, count * size);
-        return block;
+        void* bytes = make(size && count > ~0ull / size ? ~0ull : count * size);
+        if (bytes) memset(bytes, 0, count * size);
+        return bytes;
     }
 
-    void* moved(void* block, u64 size) {
-        void* const to = make(size);
-        if (to && block) {
-            memcpy(to, block, std::min(((Head*)block - 1)->bytes - sizeof(Head), size));
-            drop(block);
+    void* moved(void* bytes, u64 size) {
+        void* to = make(size);
+        if (to && bytes) {
+            const u64 had = ((Head*)bytes - 1)->whole - sizeof(Head);
+            memcpy(to, bytes, had < size ? had : size);
+            drop(bytes);
         }
         return to;
     }
 
     ConnectionAccount& account_;
     u64 used_ = 0, charged_ = 0;
-    Head* blocks_ = nullptr;  // a list
+    Head* blocks_ = nullptr;  // a list of all
     bool has_failed_ = false;
 };
 

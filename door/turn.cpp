@@ -12,6 +12,10 @@ constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 // The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.
 u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operations; }
 
+// A batch brings no more values than this, or is one request: what others have asked for must not wait for a copy of much
+// more.
+constexpr u64 VALUE_BYTES_MAX = 1 << 20;
+
 u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
 
 }  // namespace
@@ -36,6 +40,7 @@ int Turn::run(u64 timeout_ns) {
             if (!first_) continue;
             has_run = true;
             const int ran = run_batch();
+            if (ran == ENGINE_LEFT && hand_on_several()) continue;
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
             until = later(now_ns(), timeout_ns);
         } else if (queue_.is_empty() && !gates_.waiting()) {
@@ -102,15 +107,18 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, REFUSED);
     }
     if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
-    if (request->gets && !request->connection->account.has_room(0)) return drop(request, NO_ROOM);
+    if (request->gets && !request->connection->account.has_room(request->connection->queue_place.value_bytes()))
+        return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
+        if (gets_ + request->gets > gets_max_) return Verdict::END;
         if (operations > door_.config.batch_ops_max || bytes > door_.config.batch_bytes_max) return Verdict::END;
     }
     operations_ = operations;
     payload_bytes_ = bytes;
-    requests_++;
+    gets_ += request->gets;
+    requests_ += request->requests;
     (first_ ? last_->next : first_) = request;
     last_ = request;
     request->next = nullptr;
@@ -141,7 +149,7 @@ bool Turn::count_working() {
 }
 
 bool Turn::join_columns() try {
-    columns_.join(first_, requests_);
+    columns_.join(first_, requests_, VALUE_BYTES_MAX);
     return true;
 } catch (const std::bad_alloc&) {
     return false;
@@ -150,21 +158,28 @@ bool Turn::join_columns() try {
 int Turn::run_batch() {
     began_ns_ = now_ns();
     if (!engine_) return ENGINE_LEFT;
-    u64 gate = 0, has_versions = 0;
-    const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &gate, &has_versions);
+    u64 covered = 0, gate = 0, has_versions = 0;
+    const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &covered, &gate, &has_versions);
     if (ran == ENGINE_LEFT) {
         release_results();
     } else {
         results_->has_versions = has_versions;
-        share_out(requests_, gate);
+        learn(covered);
+        share_out(covered, gate);
     }
     return ran;
 }
 
-bool Turn::give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room) {
+// So many GETs as the engine ran of a batch that brought too many values are enough for the next one, until they are not.
+void Turn::learn(u64 covered) {
+    if (covered < requests_) gets_max_ = std::max<u64>(results_->gets, 1);
+    else gets_max_ += std::min(gets_max_ / 8 + 1, NEVER - gets_max_);
+}
+
+bool Turn::give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(turn.operations_, gets, value_bytes);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, gets, value_bytes);
     if (!results) return false;
     *room = {results->status, results->versions, results->value_lengths, results->values};
     return true;
@@ -184,7 +199,7 @@ void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u
         gets += request->gets;
     }
     for (u64 get = 0; get < gets; get++) value_bytes += value_lengths[get];
-    results_ = Results::make(n, gets, value_bytes);
+    results_ = Results::make(door_.account, n, gets, value_bytes);
     if (results_) {
         memcpy(results_->status, status, n);
         if (versions) memcpy(results_->versions, versions, 8 * n);
@@ -202,8 +217,9 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 void Turn::share_out(u64 covered, u64 gate) {
     u64 op = 0, get = 0, value = 0, operations = 0;
     Request** end = &first_;
-    for (u64 number = 0; number < covered; number++, end = &(*end)->next) {
+    for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
+        number += request.requests;
         operations += request.n;
         if (!request.refusal && !results_) request.refusal = door_.no_memory;
         request.outcome = request.refusal ? REFUSED : DONE;
@@ -214,6 +230,7 @@ void Turn::share_out(u64 covered, u64 gate) {
         op += request.n;
         for (const u64 last = get + request.gets; get < last; get++) value += results_->value_lengths[get];
         request.result_value_bytes = value - request.first_value;
+        if (request.gets) request.connection->queue_place.learn(request.result_value_bytes);
         request.results = results_;
         results_->keep();
         count_operations(request);
@@ -233,6 +250,7 @@ void Turn::share_out(u64 covered, u64 gate) {
     counted_bytes_ = 0;  // the gates give it back
     first_ = rest;
     if (rest) put_back();
+    for (Request* request = answered; rest && request; request = request->next) queue_.end_turn(request->connection);
     end_batch();
     gates_.add(stored);
 }
@@ -240,6 +258,24 @@ void Turn::share_out(u64 covered, u64 gate) {
 void Turn::count_operations(const Request& request) {
     for (u64 op = 0; op < request.n; op++)
         door_.engine_stats.operations[request.ops[op]][std::min<u64>(request.status()[op], STATUSES - 1)].add();
+}
+
+// Of several requests the engine may do some, refuse some, and leave the rest to a later batch: Python keeps account of that.
+// Returns whether there are any; all others of the batch are the next of the queue again.
+bool Turn::hand_on_several() {
+    for (Request** end = &first_; Request* const request = *end;) {
+        if (request->request_ops) {
+            *end = request->next;
+            drop(request, LEFT);
+        } else {
+            end = &request->next;
+        }
+    }
+    if (!dropped_) return false;
+    put_back();
+    end_batch();
+    give_back_dropped();
+    return true;
 }
 
 // All requests of the batch are the next of the queue again.
@@ -272,7 +308,7 @@ void Turn::end_batch() {
     release_results();
     change_counted(0);
     first_ = last_ = nullptr;
-    requests_ = operations_ = payload_bytes_ = 0;
+    requests_ = operations_ = gets_ = payload_bytes_ = 0;
 }
 
 void Turn::change_counted(u64 bytes) {

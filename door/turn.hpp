@@ -46,9 +46,11 @@ class Turn {
     bool join_columns();
     bool count_working();
     int run_batch();
-    static bool give_room(void* self, u64 gets, u64 value_bytes, EngineRoom* room);
+    void learn(u64 covered);
+    static bool give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
+    bool hand_on_several();
     void put_back();
     void give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal);
     void end_batch();
@@ -64,10 +66,11 @@ class Turn {
     Published<Refusal> waiting_refusal_;
     Reader<Refusal> refusal_{waiting_refusal_};  // null: none
 
-    // The batch: a list of requests, with their columns joined.
+    // The batch: a list of requests, with their columns joined. Several requests of one message are one of the list.
     Request* first_ = nullptr;
     Request* last_ = nullptr;
-    u64 requests_ = 0, operations_ = 0, payload_bytes_ = 0;
+    u64 requests_ = 0, operations_ = 0, gets_ = 0, payload_bytes_ = 0;
+    u64 gets_max_ = NEVER;  // with more, the values would be too many
     BatchColumns columns_;
     Results* results_ = nullptr;
     u64 counted_bytes_ = 0, began_ns_ = 0;

@@ -20,7 +20,7 @@ class TurnMutex:
         self._end_turn = end_turn
         self._lock = threading.Lock()
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting = self._served = 0  # threads; and how many had waited
 
     def __enter__(self) -> None:
         if self._lock.acquire(blocking=False):
@@ -33,6 +33,7 @@ class TurnMutex:
         finally:
             with self._changed:
                 self._waiting -= 1
+                self._served += 1
                 self._changed.notify_all()
 
     def __exit__(self, *exception: object) -> None:
@@ -40,8 +41,9 @@ class TurnMutex:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the mutex for a turn; whoever waits for it has it first."""
+        """Hold the mutex for a turn; whoever waits for it has it first, but not those who come meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
+            all_served = self._served + self._waiting
+            self._changed.wait_for(lambda: self._served >= all_served)
         with self._lock:
             yield

@@ -43,6 +43,11 @@ class SlowRequestError(GpkvsError):
     """The message of a call was not whole in time; the call was not executed."""
 
 
+def too_slow(seconds_max: float) -> SlowRequestError:
+    """Return what a call is told whose message took longer than this."""
+    return SlowRequestError(f"the message was not whole after {seconds_max:g} s (--receive-seconds-max)")
+
+
 class Receiver(Protocol):
     """Where calls wait for their messages."""
 
@@ -227,11 +232,7 @@ class Receives:
             if receive.looks >= _STALLED_LOOKS:
                 stalled.append(receive)
                 if receive.is_timed and now - receive.began > self._seconds_max:
-                    receive.end(
-                        SlowRequestError(
-                            f"the message was not whole after {self._seconds_max:g} s (--receive-seconds-max)"
-                        )
-                    )
+                    receive.end(too_slow(self._seconds_max))
             receive.looks += 1
         unseen_bytes = self._unseen_bytes() if stalled else 0
         self._memory.is_short = unseen_bytes > self._bytes_max

@@ -41,13 +41,18 @@ def decode_several(
     return request
 
 
+def requests_max(message_bytes_max: int) -> int:
+    """Return how many requests a message may hold, so that all their failures fit its response."""
+    return min(_REQUESTS_MAX, message_bytes_max // _FAILURE_BYTES)
+
+
 def _check_counts(message: kv_pb2.BatchRequest, message_bytes_max: int) -> None:
     """Check how many operations each request has."""
     column = message.request_ops
-    requests_max = min(_REQUESTS_MAX, message_bytes_max // _FAILURE_BYTES)
-    if len(column) % 4 or len(column) > 4 * requests_max:
+    most = requests_max(message_bytes_max)
+    if len(column) % 4 or len(column) > 4 * most:
         raise InvalidArgumentError(
-            f"{len(column):,} bytes, 4 for each of at most {requests_max:,} requests are needed", field="request_ops"
+            f"{len(column):,} bytes, 4 for each of at most {most:,} requests are needed", field="request_ops"
         )
     counts = np.frombuffer(column, "<u4")
     if int(counts.sum(dtype=np.uint64)) != len(message.ops) or not counts.all():

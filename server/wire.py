@@ -9,7 +9,7 @@ from gpkvs.errors import GpkvsError
 # A message that is compressed with gzip begins so. No message of ours does: protobuf has no field of that kind.
 _GZIP = b"\x1f\x8b"
 # A message that is compressed with deflate begins with this byte, and its first two bytes are a multiple of 31. A
-# message of ours would begin so with a field 15, which none has.
+# message of ours begins so with a field 15. Only BatchRequest has one, and libraries write its operations before.
 _ZLIB, _ZLIB_MULTIPLE = 0x78, 31
 
 

@@ -101,6 +101,20 @@ STEPS = (
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
+        "security-native",
+        ".venv/bin/python -m tests.tls_scan --door native",
+        ".venv/bin/python -m tests.tls_scan --door native --quick",
+        20,
+    ),
+    Step(
+        "floods",
+        "gpkvs bench door --part floods --part crowd --door native --runs 3 --json build/nightly/floods.json >&2;"
+        " cat build/nightly/floods.json",
+        "gpkvs bench door --part crowd --door native --runs 1 --records 1000 --crowd 10 --seconds 0.1",
+        30,
+    ),
+    Step("clients", ".venv/bin/python -m tests.foreign.run", ".venv/bin/python -m tests.foreign.run", 10),
+    Step(
         "logins",
         ".venv/bin/python -m tests.fuzz_logins --seconds 600 --seed $SEED",
         ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",

@@ -99,10 +99,24 @@ class Server:
         self.channel.close()
         assert code == 0, self.log.read_text()
 
+    def freeze(self) -> None:
+        """Let it stand still until `thaw`; each of its threads does when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        while any(_state(thread) != "T" for thread in Path(f"/proc/{self.process.pid}/task").iterdir()):
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Make sure that no process is left."""
         self.process.kill()
         self.process.wait()
+
+
+def _state(thread: Path) -> str:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 StartServer = Callable[..., Server]

@@ -1,13 +1,15 @@
 """testssl.sh against both ports of a real server with TLS: what must hold, and nothing else that it complains of.
 
-``python -m tests.tls_scan``. It needs Debian's testssl.sh, and prints what it found as JSON; exit status 1 if something
-does not hold.
+``python -m tests.tls_scan``, for one door of the server. The native door refuses clients that do not offer HTTP/2, as
+testssl.sh does in most of its hellos: there a copy of it is run that always offers it. It needs Debian's testssl.sh,
+and prints what it found as JSON; exit status 1 if something does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -55,14 +57,42 @@ class Finding:
     finding: str
 
 
-def scan(address: str, authority: Path, kept: Path, checks: tuple[str, ...]) -> list[Finding]:
+# Where testssl.sh puts a hello together, and what it then says there: the extension ALPN with h2 alone.
+_EXTENSIONS = 'extra_extensions="$(tolower "$4")"'
+_H2 = "00,10,00,05,00,03,02,68,32"
+_OFFERS = f'[[ "$extra_extensions" == *00,10,* ]] || extra_extensions+="${{extra_extensions:+,}}{_H2}"'
+_OPENSSL = """#!/bin/sh
+[ "$1" = s_client ] || exec openssl "$@"
+shift
+exec openssl s_client -alpn h2 "$@"
+"""
+
+
+def offering_http2(folder: Path) -> tuple[str, dict[str, str]]:
+    """Make a testssl.sh that offers HTTP/2 in every hello, its own and those of openssl; return how to run it."""
+    installed = shutil.which(_COMMAND)
+    assert installed
+    text = Path(installed).read_text()
+    assert text.count(_EXTENSIONS) == 1, "another testssl.sh"
+    script, openssl = folder / "testssl.sh", folder / "openssl"
+    script.write_text(text.replace(_EXTENSIONS, f"{_EXTENSIONS}\n{_OFFERS}"))
+    openssl.write_text(_OPENSSL)
+    script.chmod(0o700)
+    openssl.chmod(0o700)
+    return str(script), {"OPENSSL": str(openssl)}
+
+
+def scan(
+    address: str, authority: Path, kept: Path, checks: tuple[str, ...], command: str, environment: dict[str, str]
+) -> list[Finding]:
     """Run testssl.sh on a port."""
     options = ("--warnings", "batch", "--color", "0", "--quiet", "--ip", "one", "--nodns", "min")
     # Its exit status counts what it does not like; what it found is in the file.
     subprocess.run(
-        [_COMMAND, *options, *checks, "--add-ca", str(authority), "--jsonfile", str(kept), address],
+        [command, *options, *checks, "--add-ca", str(authority), "--jsonfile", str(kept), address],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
+        env=os.environ | environment,
         timeout=_SECONDS_MAX,
         check=False,
     )
@@ -87,15 +117,20 @@ def mistakes(findings: list[Finding], *, quick: bool = False) -> list[str]:
     ]
 
 
-def scan_server(folder: Path, *, quick: bool) -> dict[str, Any]:
+def scan_server(folder: Path, door: str, *, quick: bool) -> dict[str, Any]:
     """Scan both ports of a server; return how many findings there are of each, and what is wrong."""
     authority = Authority(folder)
     pair = authority.issue("server", *HERE, ends=datetime.now(UTC) + timedelta(days=90))
-    server = Server(folder / "store", folder, *server_options(pair), authority=authority)
+    server = Server(folder / "store", folder, "--door", door, *server_options(pair), authority=authority)
+    usual: tuple[str, dict[str, str]] = (_COMMAND, {})
+    ports = (
+        ("grpc", server.target, offering_http2(folder) if door == "native" else usual),
+        ("metrics", server.metrics_address, usual),
+    )
     try:
         report: dict[str, Any] = {}
-        for name, address in (("grpc", server.target), ("metrics", server.metrics_address)):
-            findings = scan(address, authority.path, folder / f"{name}.json", _QUICK if quick else _WHOLE)
+        for name, address, how in ports:
+            findings = scan(address, authority.path, folder / f"{name}.json", _QUICK if quick else _WHOLE, *how)
             report[name] = {"findings": len(findings), "wrong": mistakes(findings, quick=quick)}
         server.stop()
     finally:
@@ -107,11 +142,12 @@ def main() -> None:
     """Scan a server of its own, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the versions of TLS")
+    parser.add_argument("--door", choices=("grpcio", "native"), default="grpcio")
     options = parser.parse_args()
     if not shutil.which(_COMMAND):
         sys.exit("there is no testssl.sh: apt-get install testssl.sh")
     with tempfile.TemporaryDirectory() as folder:
-        report = scan_server(Path(folder), quick=options.quick)
+        report = scan_server(Path(folder), options.door, quick=options.quick)
     print(json.dumps(report, indent=1))
     if any(port["wrong"] for port in report.values()):
         sys.exit(1)

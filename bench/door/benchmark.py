@@ -19,9 +19,11 @@ from time import perf_counter
 from typing import Any
 
 from gpkvs.bench.door.awake import awake
+from gpkvs.bench.door.besieged import Besieged, besiege
 from gpkvs.bench.door.bodies import ANSWERS, frame, write_single, write_streams
 from gpkvs.bench.door.crowd import flood, silent_connection, spread, store_large_value
 from gpkvs.bench.door.empty_servers import GRPC_AIO, NGHTTP2, build_empty_servers
+from gpkvs.bench.door.floods import FLOODS
 from gpkvs.bench.door.h2load import METHODS, PIPELINE, Load, require_h2load, run_load
 from gpkvs.bench.door.measured_doors import Target, doors_of, serve_door
 from gpkvs.bench.door.options import DoorOptions, Part
@@ -35,6 +37,7 @@ from gpkvs.bench.report.tables import rate_text
 from gpkvs.errors import GpkvsError
 from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.run_access import make_access
+from gpkvs.recovery.proof.servers.server_process import ServerOptions
 
 NATIVE = "native"
 OPERATIONS = ("SET", "GET")
@@ -46,6 +49,7 @@ _CROWD_MEMORY = "--memory-max=16GiB"  # so many connections are let in
 
 # A ratio, and whether it should be that at least or at most.
 _AIM_UNARY, _AIM_ALONE, _AIM_TLS, _AIM_CROWD, _AIM_BUSY = 0.4, 1.8, 0.7, 3.0, 0.9
+_AIM_FLOOD, _AIM_HELD = 3.0, 1.0
 _AIM_PIPELINE = {"SET": 12.0, "GET": 14.0}
 
 Measure = Callable[[], Awaitable[Run]]
@@ -110,6 +114,7 @@ class _Benchmark:
             "tls": self._tls,
             "pipeline": self._pipeline,
             "crowd": self._crowd,
+            "floods": self._floods,
             "busy": self._busy,
         }
         await parts[part]()
@@ -282,6 +287,31 @@ class _Benchmark:
                 task = f"GET, a crowd of {self._options.crowd:,}"
                 found = await self._rounds(task, dict(zip(names, (alone, disturbed), strict=True)))
                 self._compare_latency(found[names[1]], found[names[0]], "p99", _aim(target, _AIM_CROWD))
+
+    async def _floods(self) -> None:
+        """Time the calls of one client, and again beside each flood."""
+        if NATIVE not in self._doors:
+            return
+        access, options = make_access(self._folder / "flooded"), ServerOptions(more=self._doors[NATIVE])
+        for name, sent in FLOODS.items():
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            async with besiege(folder / "store", sent, options, access) as besieged:
+
+                async def alone(besieged: Besieged = besieged) -> Run:
+                    with awake():  # it computes where the flood will, and sends nothing
+                        return await besieged.calls(self._options.seconds)
+
+                async def flooded(besieged: Besieged = besieged, name: str = name) -> Run:
+                    return await besieged.flooded_calls(name, self._options.seconds)
+
+                names = NATIVE, f"{NATIVE} flooded"
+                found = await self._rounds(f"flood: {name}", dict(zip(names, (alone, flooded), strict=True)))
+            self._compare_latency(found[names[1]], found[names[0]], "p99", _AIM_FLOOD)
+            held = [held / besieged.memory_bytes for held in besieged.held_bytes]
+            note = f"of {besieged.memory_bytes >> 20:,} MiB; the flood took {median(besieged.flooding):.1f} processors"
+            note += f"; {besieged.refused:,} calls refused" if besieged.refused else ""
+            what = f"flood: {name}: memory"
+            self.comparisons.append(Comparison(what, names[1], names[0], held, _AIM_HELD, is_least=False, note=note))
 
     async def _busy(self) -> None:
         """Compare servers with a busy Python thread with such a thread in a process beside them, and with idle ones."""

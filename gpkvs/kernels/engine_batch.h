@@ -21,18 +21,21 @@ typedef struct EngineBatch {
     uint64_t value_length_step;
     const uint32_t* request_ops;  // operations of each request
     uint64_t requests;
+    const uint32_t* message_requests;  // requests of each message
+    uint64_t messages;
+    uint64_t value_bytes_max;  // of the GETs; the first message may have more if it is one request
     uint32_t table_id;
 } EngineBatch;
 
 // Where results go.
 typedef struct EngineRoom {
-    uint8_t* status;          // n
-    uint64_t* versions;       // n; all 0 where the table has none
+    uint8_t* status;          // one for each operation
+    uint64_t* versions;       // the same; all 0 where the table has none
     uint32_t* value_lengths;  // one for each GET
     uint8_t* values;
 } EngineRoom;
 
-typedef bool (*EngineGivesRoom)(void* sink, uint64_t gets, uint64_t value_bytes, EngineRoom* out);
+typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t gets, uint64_t value_bytes, EngineRoom* out);
 
 enum EngineRan {
     ENGINE_DONE,  // results are in the room; nobody may see them before their gate is durable
@@ -43,8 +46,10 @@ enum EngineRan {
 // A door has one; in its tests it may be anything.
 typedef struct Engine {
     void* self;
-    // Asks for room when it knows how much; without room, the batch is left. `has_versions` says whether the table has any.
-    int (*run)(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, uint64_t* gate, uint64_t* has_versions);
+    // Runs as many of the first messages as keep `value_bytes_max`, and says how many requests they are. Asks for room when it knows how much;
+    // without room, the batch is left. `has_versions` says whether the table has any.
+    int (*run)(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, uint64_t* requests, uint64_t* gate,
+               uint64_t* has_versions);
     uint64_t (*durable)(void* self);             // the newest durable gate, from any thread; gates rise, 0 is always durable
     void (*wait)(void* self, uint64_t gate);     // returns when it is durable; from a thread of the door's own
 } Engine;

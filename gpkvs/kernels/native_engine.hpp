@@ -83,6 +83,24 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     return true;
 }
 
+// The first messages of a planned batch that bring no more values than they may: a lone request may, or none.
+template <class Planner>
+static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
+    EngineBatch first = batch;
+    first.n = first.requests = first.messages = 0;
+    for (u64 bytes = 0, get = 0; first.messages < batch.messages; first.messages++) {
+        const u64 requests = batch.message_requests[first.messages];
+        u64 end = first.n;
+        for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
+        for (u64 op = first.n; op < end; op++)
+            if (batch.ops[op] == OP_GET) bytes += a.length[get++];
+        if (bytes > batch.value_bytes_max && (first.messages || requests > 1)) break;
+        first.n = end;
+        first.requests += requests;
+    }
+    return first;
+}
+
 // The gate of a planned batch that changes nothing.
 template <class Planner>
 static u64 read_gate(const NativeEngine& e, Planner& a, const EngineTable& table) {
@@ -130,13 +148,20 @@ static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
 }
 
 template <class Planner>
-static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, const EngineBatch& batch, EngineGivesRoom give_room,
-                        void* sink, u64& gate) {
+static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
+                        void* sink, u64& requests, u64& gate) {
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
     a.now = e.clock_ms ? take_time(e.clock_ms, wall_clock_ms()) : 0;
     plan_run<Planner>(&a, 0, 1);
+    if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
+        batch = cut_to_values(a, batch);
+        if (!batch.messages) return ENGINE_LEFT;
+        give_batch(a, batch, table);
+        plan_run<Planner>(&a, 0, 1);
+    }
+    requests = batch.requests;
     if (a.planned[PLANNED_LEFT] || !may_read(e, a, batch)) return ENGINE_LEFT;
     const bool writes = a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
     if (writes) {
@@ -144,7 +169,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, const E
         if (!e.committer->may_commit(*e.commit, run_words(a.writes->slots, table.entry_bytes))) return ENGINE_LEFT;
     }
     EngineRoom room;
-    if (!give_room(sink, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return ENGINE_LEFT;
+    if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return ENGINE_LEFT;
     give_results(a, room);
     end_phase(e.meter, PHASE_PLAN);
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
@@ -160,18 +185,19 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, const E
 // The calls of `Engine` (engine_batch.h).
 extern "C" {
 
-int gpkvs_engine_run(void* self, const EngineBatch* batch, EngineGivesRoom give_room, void* sink, uint64_t* gate,
-                     uint64_t* has_versions) {
+int gpkvs_engine_run(void* self, const EngineBatch* batch, EngineGivesRoom give_room, void* sink, uint64_t* requests,
+                     uint64_t* gate, uint64_t* has_versions) {
     NativeEngine& e = *(NativeEngine*)self;
     EngineTable* table = find_table(e, batch->table_id);
     if (!table) return ENGINE_LEFT;
     const bool is_bytes = table->entry_bytes == sizeof(Entry<BytesSlot>);
     if (batch->n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return ENGINE_LEFT;
     e.meter[METER_LAST] = monotonic_ns();
-    u64 found_gate = 0;
-    const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, *batch, give_room, sink, found_gate)
-                                   : run_on(e, *e.planner_u64, *table, *batch, give_room, sink, found_gate);
+    u64 run_requests = 0, found_gate = 0;
+    const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, *batch, give_room, sink, run_requests, found_gate)
+                                   : run_on(e, *e.planner_u64, *table, *batch, give_room, sink, run_requests, found_gate);
     if (ran == ENGINE_LEFT) return ran;
+    *requests = run_requests;
     *gate = found_gate;
     *has_versions = is_bytes;
     if (found_gate <= e.committer->durable(*e.commit)) e.failpoint->hit("before_reply");

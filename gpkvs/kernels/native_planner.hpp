@@ -147,15 +147,21 @@ static bool meets_expired(const Args& a, u64 chains) {
     return false;
 }
 
-// Whether the records that the GETs see are few enough to read them. The word of an operation that sees no record is 0; a
-// table without records has none to read.
+// Whether the records that the GETs see are few enough to read them; if not, lengths are those of records. The word of an
+// operation that sees no record is 0; a table without records has none to read.
 template <class Args>
 static bool may_measure(const Args& a) {
     if constexpr (has_records<typename Args::Slot>) {
         if (!a.planned[PLANNED_GETS]) return true;
-        u64 units = 0;
-        for (u64 i = 0; i < a.planned[PLANNED_GETS]; i++) units += reference_length(a.source_word[a.get_op[i]]);
-        return units * UNIT_BYTES <= a.result_bytes_max;
+        u64 bytes = 0;
+        for (u64 i = 0; i < a.planned[PLANNED_GETS]; i++) {
+            const u64 record_bytes = reference_length(a.source_word[a.get_op[i]]) * UNIT_BYTES;
+            a.length[i] = (u32)record_bytes;
+            bytes += record_bytes;
+        }
+        if (bytes <= a.result_bytes_max) return true;
+        a.planned[PLANNED_RESULT_BYTES] = bytes;
+        return false;
     }
     return true;
 }

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from gpkvs.fatal import stop_process
+
 Made = TypeVar("Made")
 
 
@@ -27,10 +29,14 @@ class EngineThread(Executor):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     def begin(self, turn: Callable[[], bool]) -> None:
-        """Run turns from now on, until one returns False."""
+        """Run turns from now on, until one returns False. One that fails ends the process: all requests would wait."""
 
         def run() -> None:
-            if turn():
+            try:
+                goes_on = turn()
+            except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
+                stop_process("a turn of the engine failed", error)
+            if goes_on:
                 self._thread.submit(run)
 
         self._thread.submit(run)

@@ -33,6 +33,9 @@ class EngineBatch(ctypes.Structure):
         ("value_length_step", ctypes.c_uint64),
         ("request_ops", ctypes.c_void_p),
         ("requests", ctypes.c_uint64),
+        ("message_requests", ctypes.c_void_p),
+        ("messages", ctypes.c_uint64),
+        ("value_bytes_max", ctypes.c_uint64),
         ("table_id", ctypes.c_uint32),
     ]
 

@@ -19,6 +19,7 @@ from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
 from gpkvs.server.door.versions import NAME
 from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.several import requests_max
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
@@ -89,6 +90,7 @@ class _Config(ctypes.Structure):
             "connections_max",
             "clients_bytes_max",
             "message_bytes_max",
+            "message_requests_max",
             "stream_requests_max",
             "stream_bytes_max",
             "receive_bytes_max",
@@ -226,6 +228,7 @@ class Library:
                 connections_max=bounds.connections_max,
                 clients_bytes_max=bounds.clients_bytes_max,
                 message_bytes_max=bounds.config.message_bytes_max,
+                message_requests_max=requests_max(bounds.config.message_bytes_max),
                 stream_requests_max=bounds.config.stream_requests_max,
                 stream_bytes_max=bounds.config.stream_bytes_max,
                 receive_bytes_max=bounds.receive_bytes_max,
@@ -420,7 +423,7 @@ class Library:
     def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
         """End a call."""
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
-        _require(self._call["finish"](self._door, call, code, text.encode(), lines.encode()))
+        _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""
@@ -455,6 +458,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _encoded(text: str) -> bytes:
+    """Return a text for a client, also where it has what no encoding has, such as a file's name: its call must end."""
+    return text.encode(errors="replace")
+
+
 def _metadata(lines: bytes) -> Metadata:
     return [(name, value) for name, _, value in (line.partition(": ") for line in _text(lines).split("\n") if line)]
 
@@ -466,7 +474,7 @@ def _path() -> str:
         raise InvalidArgumentError(
             "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
             "(libnghttp2-dev, libssl-dev) when gpkvs is installed; install them and gpkvs again, or take "
-            "--door grpcio",
+            "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
             field="door",
         ) from None
 
@@ -481,4 +489,4 @@ def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:
 
 
 def _packed(refusal: Refusal) -> Any:
-    return ctypes.byref(_Refusal(refusal.code, refusal.text.encode(), refusal.full.encode(), refusal.is_refusal))
+    return ctypes.byref(_Refusal(refusal.code, _encoded(refusal.text), _encoded(refusal.full), refusal.is_refusal))

@@ -8,6 +8,8 @@ from typing import Any
 from gpkvs.server.door.library import Library
 from gpkvs.server.memory import KINDS, Account, Connection, Kind, Memory
 
+_LAST_PART = 8
+
 
 class DoorMemory(Memory):
     """The door's account, as Python's handlers see it.
@@ -26,8 +28,8 @@ class DoorMemory(Memory):
 
     @property
     def free_bytes(self) -> int:
-        """What clients may still take, of the door and of Python."""
-        return self.clients_bytes_max - self.library.clients_bytes()
+        """What clients may still take of Python; the last part is the door's (``door/account.hpp``)."""
+        return self.clients_bytes_max - self.clients_bytes_max // _LAST_PART - self.library.clients_bytes()
 
     def open(self, context: Any) -> Account:
         """Open the account of a call; it is closed when the call has ended, however it ends."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -76,7 +76,7 @@ class NativeDoor:
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
-        self.receives = DoorReceives()
+        self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
         self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="door-flush")
         self._calls: dict[int, _Running] = {}
@@ -128,9 +128,12 @@ class NativeDoor:
         self._library.open()
 
     def tables_changed(self) -> None:
-        """Tell the door soon which tables there are; until then it hands requests on. In any thread."""
+        """Return when the door knows which tables there are: it would take a table for an older one of its name.
+
+        Called in a thread of its own.
+        """
         if self._store:
-            self.engine_thread.submit(self._set_tables, self._store)
+            wait((self.engine_thread.submit(self._set_tables, self._store),))
 
     def maintenance(self, _store: Store) -> Callable[[], bool]:
         """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""

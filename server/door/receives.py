@@ -1,7 +1,7 @@
 """The calls of Python's handlers that wait for a message, behind the native door.
 
-The door bounds how long a message may take and how much memory it takes. Here a call ends when the server stops or its
-caller goes.
+The door bounds how long the pauses of a message may be and how much memory it takes. Here a call ends when the server
+stops, its caller goes, or its only message takes too long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.door.context import Context
 from gpkvs.server.memory import Connection
+from gpkvs.server.receive import too_slow
 
 
 class _Receive(NamedTuple):
@@ -29,9 +30,17 @@ class _Receive(NamedTuple):
 
 
 class DoorReceives:
-    """All calls of Python's handlers that wait for a message."""
+    """All calls of Python's handlers that wait for a message.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    seconds_max
+        How long the only message of a call may take to arrive.
+    """
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Future[object], _Receive] = {}
         self._stopped: GpkvsError | None = None
 
@@ -48,6 +57,8 @@ class DoorReceives:
 
         Raises
         ------
+        SlowRequestError
+            If the message took too long to arrive.
         LoginError
             If the caller is gone.
         GpkvsError
@@ -57,11 +68,14 @@ class DoorReceives:
             raise self._stopped
         caller.require()
         message = context.ask()
-        self._waiting[message] = _Receive(caller, message, outlives_stop)
+        receive = self._waiting[message] = _Receive(caller, message, outlives_stop)
+        late = None if is_stream else self._loop.call_later(self._seconds_max, receive.end, too_slow(self._seconds_max))
         try:
             return await message
         finally:
             del self._waiting[message]
+            if late:
+                late.cancel()
 
     def stop(self, error: GpkvsError) -> None:
         """Receive messages of calls that outlive a stop only; all other calls that wait raise an error."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -190,11 +188,11 @@ def test_a_server_that_stands_still_meets_the_deadline(server: Server) -> None:
     async def main() -> None:
         async with AsyncClient(server.target, timeout=0.3) as client:
             await client.set(b"k", b"1")
-            os.kill(server.process.pid, signal.SIGSTOP)
+            server.freeze()
             try:
                 read, write = await asyncio.gather(client.get(b"k"), client.set(b"k", b"2"), return_exceptions=True)
             finally:
-                os.kill(server.process.pid, signal.SIGCONT)
+                server.thaw()
             assert isinstance(read, DeadlineError)
             assert isinstance(write, OutcomeUnknownError)
             assert await client.get(b"k", timeout=30) in (b"1", b"2")
@@ -224,7 +222,7 @@ def test_a_kill_loses_nothing_acknowledged_and_the_client_finds_the_next_server(
         async with AsyncClient(address, retry=RetryPolicy(attempts_max=2)) as client:
             writers = [asyncio.create_task(write(client, number, gone)) for number in range(50)]
             await asyncio.sleep(0.5)
-            os.kill(server.process.pid, signal.SIGSTOP)  # so that messages surely are in flight when it dies
+            server.freeze()  # so that messages surely are in flight when it dies
             await asyncio.sleep(0.2)
             gone.set()
             server.kill()

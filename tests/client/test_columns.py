@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -139,14 +138,14 @@ def test_leaving_the_block_waits_for_responses_but_not_after_an_error(server: Se
             async with client.pipeline() as pipeline:
                 results = [await pipeline.send(batch) for batch in sets(20)]
             assert all(result.done() for result in results)
-            os.kill(server.process.pid, signal.SIGSTOP)  # so that no response can come
+            server.freeze()  # so that no response can come
             try:
                 with suppress(KeyError):
                     async with client.pipeline() as pipeline:
                         result = await pipeline.send(sets(1)[0])
                         raise KeyError
             finally:
-                os.kill(server.process.pid, signal.SIGCONT)
+                server.thaw()
             assert isinstance(result.exception(), OutcomeUnknownError)
 
     uvloop.run(main())

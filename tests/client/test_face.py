@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import signal
 import socket
 import threading
 import time
@@ -677,7 +675,7 @@ def test_a_commit_whose_response_is_lost_is_not_repeated() -> None:
 def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Server], tmp_path: Path) -> None:
     for kind in ("client", "async"):
         with opened(kind, tmp_path, serve) as db:
-            os.kill(shared.process.pid, signal.SIGSTOP)
+            shared.freeze()
             try:
                 for call in (
                     lambda: db.get(b"k", timeout=0.01),
@@ -695,7 +693,7 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
                 with pytest.raises(UnavailableError):
                     db.wait_ready(0.01)
             finally:
-                os.kill(shared.process.pid, signal.SIGCONT)
+                shared.thaw()
             db.wait_ready()
             assert db.get(b"none", timeout=None) is None
     with opened("store", tmp_path, serve) as db:

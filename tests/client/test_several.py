@@ -81,6 +81,24 @@ def test_requests_of_different_shapes_share_messages(server: Server) -> None:
     asyncio.run(main())
 
 
+def test_batches_that_write_share_messages(server: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.target) as client:
+            messages = server.metric("grpc_server_handled_total", grpc_method="Batch")
+            keys = [b"%d" % i for i in range(40)]
+            outcomes = await asyncio.gather(
+                *(client.batch([(Op.SET, key, key), (Op.DELETE, b"none"), (Op.SET, b"last", key)]) for key in keys),
+                client.batch([(Op.GET, b"0"), (Op.SET, b"other", b"")]),  # such a message has no GET
+            )
+            assert server.metric("grpc_server_handled_total", grpc_method="Batch") == messages + 2
+            assert server.metric("gpkvs_batch_requests_sum") == len(keys) + 1
+            versions = [version for _, version in [await found(client, key) for key in keys]]
+            assert [outcome[:2] for outcome in outcomes[:-1]] == [[version, False] for version in versions]
+            assert await client.get(b"last") == keys[-1]
+
+    asyncio.run(main())
+
+
 def test_transfers_by_many_callers_keep_the_sum(server: Server) -> None:
     """Optimistic transactions of two reads and two writes, repeated after conflicts."""
     accounts, seed = 12, random.randrange(1 << 32)

@@ -17,6 +17,9 @@ from gpkvs.batch import Batch, Op
 _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
+NO_BOUND = (1 << 64) - 1
+
+
 class Ran(IntEnum):
     """`EngineRan` in kernels/engine_batch.h."""
 
@@ -37,6 +40,9 @@ class _EngineBatch(ctypes.Structure):
         ("value_length_step", _U64),
         ("request_ops", _POINTER),
         ("requests", _U64),
+        ("message_requests", _POINTER),
+        ("messages", _U64),
+        ("value_bytes_max", _U64),
         ("table_id", ctypes.c_uint32),
     ]
 
@@ -45,13 +51,14 @@ class _EngineRoom(ctypes.Structure):
     _fields_ = [("status", _POINTER), ("versions", _POINTER), ("value_lengths", _POINTER), ("values", _POINTER)]
 
 
-_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, ctypes.POINTER(_EngineRoom))
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, ctypes.POINTER(_EngineRoom))
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _POINTER,
     ctypes.POINTER(_EngineBatch),
     _GivesRoom,
     _POINTER,
+    ctypes.POINTER(_U64),
     ctypes.POINTER(_U64),
     ctypes.POINTER(_U64),
 )
@@ -72,6 +79,7 @@ class Answer:
     status: list[int]
     versions: list[int]
     values: list[bytes]  # of the GETs
+    requests: int = 0  # that were run: the first ones
 
 
 class NativeDriver:
@@ -81,6 +89,8 @@ class NativeDriver:
     ----------
     has_room
         Whether results find room.
+    waits
+        Whether an answer is durable before a test has it.
     counts
         How often each answer came.
     """
@@ -90,11 +100,12 @@ class NativeDriver:
         assert native
         self.native = native
         self._engine = _Engine.from_address(native.address)
-        self.has_room = True
+        self.has_room = self.waits = True
         self.counts = dict.fromkeys(Ran, 0)
 
-    def run(self, batch: Batch) -> Answer:
-        """Run a batch in a turn."""
+    def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
+        """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""
+        messages = np.array(message_requests or [1] * len(batch.request_ops), np.uint32)
         n, gets = len(batch), int(np.count_nonzero(batch.ops == Op.GET))
         columns: list[NDArray[Any]] = []
 
@@ -113,35 +124,39 @@ class NativeDriver:
             1,
             take(batch.request_ops),
             len(batch.request_ops),
+            take(messages),
+            len(messages),
+            value_bytes_max,
             int(batch.request_tables[0]),
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
         lengths, rooms = np.empty(gets, np.uint32), []
 
-        def give_room(_: int | None, count: int, value_bytes: int, out: Any) -> bool:
-            assert count == gets
+        def give_room(_: int | None, operations: int, count: int, value_bytes: int, out: Any) -> bool:
+            nonlocal n, gets
+            assert operations <= n
+            assert count <= gets
+            n, gets = operations, count
             rooms.append(np.empty(value_bytes, np.uint8))
             addresses = [address_of(column) for column in (status, versions, lengths, rooms[0])]
             out[0] = _EngineRoom(*addresses)
             return self.has_room
 
-        gate, has_versions = _U64(), _U64()
-        ran = Ran(
-            self._engine.run(
-                self._engine.engine, given, _GivesRoom(give_room), None, ctypes.byref(gate), ctypes.byref(has_versions)
-            )
-        )
+        requests, gate, has_versions = _U64(), _U64(), _U64()
+        outs = (ctypes.byref(out) for out in (requests, gate, has_versions))
+        ran = Ran(self._engine.run(self._engine.engine, given, _GivesRoom(give_room), None, *outs))
         self.counts[ran] += 1
         if ran is Ran.LEFT:
             return Answer(ran, 0, [], [], [])
-        if self.durable() < gate.value:
+        if self.waits and self.durable() < gate.value:
             self._engine.wait(self._engine.engine, gate.value)
             assert self.durable() >= gate.value
-        assert bool(has_versions.value) or not versions.any()
-        ends = np.cumsum(lengths).tolist()
+        assert bool(has_versions.value) or not versions[:n].any()
+        assert n == batch.request_ops[: requests.value].sum()
+        ends = np.cumsum(lengths[:gets]).tolist()
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-        return Answer(ran, gate.value, status.tolist(), versions.tolist(), values)
+        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value)
 
     def durable(self) -> int:
         """Return the newest durable gate."""

@@ -20,7 +20,7 @@ from gpkvs.config import Limits, StoreConfig
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
-from tests.engine.native_driver import Answer, NativeDriver, Ran
+from tests.engine.native_driver import NO_BOUND, Answer, NativeDriver, Ran
 
 pytestmark = pytest.mark.undo
 
@@ -71,12 +71,13 @@ class Life:
             table = self.random.choice(list(self.held))
             requests = [self._request(table) for _ in range(self.random.randrange(1, 5))]
             first = self.store._engine.next_sequence
-            answer = self.driver.run(batch_of(self.store, *requests, table=table))
+            batch = batch_of(self.store, *requests, table=table)
+            answer = self.driver.run(batch, self.random.choice((NO_BOUND, 300)))
             if answer.ran is Ran.LEFT:
                 native.end_turn()
                 self._run_in_python(table, requests)
                 return
-            self._compare(table, [op for request in requests for op in request], first, answer)
+            self._compare(table, [op for request in requests[: answer.requests] for op in request], first, answer)
             if answer.ran is Ran.DUE:
                 break
         native.end_turn()
@@ -182,6 +183,49 @@ def test_a_request_may_read_no_more_than_one_may_but_several_may(store_path: Pat
         driver.native.begin_turn()
         assert driver.run(batch_of(store, *gets)).values == [b"v" * 1000] * 8
         assert driver.run(batch_of(store, gets[0] + gets[1][:1])).ran is Ran.LEFT
+
+
+def test_as_many_requests_as_bring_so_many_values(driven: tuple[Store, NativeDriver]) -> None:
+    store, driver = driven
+    store.execute(batch_of(store, sets(4, b"v" * 1000)))
+    gets = [[(Op.GET, b"key %d" % number, b"")] for number in range(4)]
+    requests = [gets[0], gets[1] + sets(1, b"w"), gets[2] + gets[3], gets[0]]
+    driver.native.begin_turn()
+    for bound, run in ((NO_BOUND, 4), (4000, 3), (3999, 2), (2000, 2), (1999, 1), (0, 1)):
+        store.execute(batch_of(store, sets(1, b"v" * 1000)))
+        answer = driver.run(batch_of(store, *requests), bound)
+        assert answer.requests == run
+        assert len(answer.status) == sum(map(len, requests[:run]))
+        assert answer.values == [b"v" * 1000, b"v" * 1000, b"v" * 1000, b"v" * 1000, b"w"][: len(answer.values)]
+        assert store.get(b"key 0") == (b"w" if run > 1 else b"v" * 1000)
+    driver.native.end_turn()
+
+
+def test_a_message_of_several_requests_is_run_whole_or_left(driven: tuple[Store, NativeDriver]) -> None:
+    store, driver = driven
+    store.execute(batch_of(store, sets(1, b"v" * 1000)))
+    gets = batch_of(store, *[[(Op.GET, b"key 0", b"")]] * 6)
+    driver.native.begin_turn()
+    for messages, run in (([1, 2, 3], 3), ([2, 2, 2], 2), ([1, 5], 1), ([6], 0), ([1] * 6, 3)):
+        answer = driver.run(gets, 3500, messages)
+        assert answer.requests == run, messages
+        assert (answer.ran is Ran.LEFT) == (not run), messages
+        assert answer.values == [b"v" * 1000] * run
+    driver.native.end_turn()
+
+
+def test_more_records_than_a_transaction_may_read_are_several(store_path: Path) -> None:
+    limits = Limits(value_bytes_max=50_000, result_bytes_max=1 << 20)
+    config = StoreConfig(backend="cpu", commit="undo", limits=limits, batch_result_bytes_max=1 << 20, **SMALL)
+    with Store(store_path, config) as store:
+        driver = NativeDriver(store)
+        store.execute(batch_of(store, sets(30, b"v" * 50_000)))
+        gets = [[(Op.GET, b"key %d" % number, b"")] for number in range(30)]
+        driver.native.begin_turn()
+        answer = driver.run(batch_of(store, *gets), 500_000)
+        driver.native.end_turn()
+        assert answer.requests == 9  # a record is a little longer than its value
+        assert answer.values == [b"v" * 50_000] * 9
 
 
 def test_what_is_left_has_not_happened(driven: tuple[Store, NativeDriver], monkeypatch: pytest.MonkeyPatch) -> None:

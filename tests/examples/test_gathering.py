@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 import subprocess
 import time
@@ -173,7 +172,7 @@ def test_a_write_without_an_answer_is_not_repeated(programs: Programs, restarted
     server = restarted()
     with driven(programs, server.target) as driver:
         assert "version" in driver.one("set", b"there", b"it is")
-        server.process.send_signal(signal.SIGSTOP)
+        server.freeze()
         sent = driver.ask(("set", b"sent", b"1"))
         time.sleep(0.2)
         read = driver.ask(("get", b"there"))
@@ -199,7 +198,7 @@ def test_a_deadline_says_what_is_known(programs: Programs, server: Server) -> No
     late = code(StatusCode.DEADLINE_EXCEEDED)
     with driven(programs, server.target) as driver:
         driver.one("set", b"there", b"it is")
-        server.process.send_signal(signal.SIGSTOP)
+        server.freeze()
         try:
             sent = driver.ask(("set", b"sent", b"1"), timeout_ms=400)
             time.sleep(0.2)
@@ -210,7 +209,7 @@ def test_a_deadline_says_what_is_known(programs: Programs, server: Server) -> No
             assert driver.outcome(sent)["unknown"]
             assert driver.outcome(read)["code"] == driver.outcome(waiting)["code"] == late
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.thaw()
         assert driver.outcome(patient) == {"found": True, "value": b"it is"}
         assert driver.one("get", b"waits") == {"found": False}
         assert driver.one("get", b"sent") == {"found": True, "value": b"1"}

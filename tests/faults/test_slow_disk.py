@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,6 +22,7 @@ from gpkvs.recovery.proof.consistency import consistency
 from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions
 from gpkvs.recovery.proof.servers.kill_plan import SIGKILL, Round
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
+from tests.faults.conftest import ROOT
 from tests.server.wire import SET, batch
 from tests.serving import Server, StartServer
 
@@ -63,6 +67,50 @@ def test_order_is_kept(tmp_path: Path, shim: Path, monkeypatch: pytest.MonkeyPat
     assert report.judgement.is_serializable
     assert report.judgement.writing > 100
     assert report.judgement.unknown_done + report.judgement.unknown_not_done > 20
+
+
+READ_AT_ONCE = """
+import sys
+import gpkvs
+from gpkvs.batch import Batch, Op
+from tests.engine.native_driver import NativeDriver
+
+with gpkvs.open(sys.argv[1], commit="journal", durability="msync", heap_bytes=1 << 20, index_bytes=1 << 16) as store:
+    store.create_table("numbers", layout="u64", index_bytes=1 << 16)
+    store.set(b"old", b"value")
+    driver = NativeDriver(store)
+    driver.waits = False
+    for table, key in (("default", b"key"), ("numbers", b"8 bytes.")):
+        for write in ((Op.SET, key, b"a value."), (Op.DELETE, key)):
+            driver.native.begin_turn()
+            number = store.table(table).id
+            gate, *gates = [
+                driver.run(Batch.of([operation]).on_table(number)).gate
+                for operation in (write, (Op.GET, key), (Op.EXISTS, key))
+            ]
+            if write[0] is Op.DELETE:
+                gates.append(driver.run(Batch.of([write]).on_table(number)).gate)
+            assert driver.durable() < gate, "the disk is not slow"
+            print([each - gate for each in gates])
+            if table == "default":
+                assert driver.run(Batch.of([(Op.GET, b"old")]).on_table(number)).gate < gate
+            driver.native.end_turn()
+"""
+
+
+def test_the_native_engine_shows_nothing_before_it_is_durable(tmp_path: Path, shim: Path) -> None:
+    """What was read has the gate of the batch that it comes from, and a key that is gone that of its DELETE."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AT_ONCE, tmp_path / "store"],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": str(shim), "GPKVS_HOST_OPS_MAX": "", **slow(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0, 0]\n[0, 0, 0]\n" * 2
 
 
 class Callers:

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _READ, _PLACE, _NATIVE = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cuh", "gpkvs/kernels/native_planner.hpp"
 _ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/allocate.hpp"
 _ENGINE, _ENGINE_TESTS = "gpkvs/kernels/native_engine.hpp", "engine/test_native_engine.py::"
+_SLOW_DISK = "faults/test_slow_disk.py::test_the_native_engine_shows_nothing_before_it_is_durable"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
 MUTANTS = (
@@ -153,6 +154,14 @@ MUTANTS = (
         "",
         "a table that only a door writes to never grows before it is full",
         (f"{_ENGINE_TESTS}test_tables_grow_and_the_heap_is_compacted_in_time",),
+    ),
+    Mutant(
+        "native-read-waits-for-nothing",
+        _ENGINE,
+        "    return std::min(newest, a.planned[PLANNED_GATE]);\n",
+        "    return 0;\n",
+        "a door shows what a crash takes back (W1)",
+        (_SLOW_DISK,),
     ),
     Mutant(
         "turn-forgets-units",

@@ -122,6 +122,22 @@ MUTANTS = (
         (_DISKFAIL,),
     ),
     Mutant(
+        "native-batch-has-the-gate-before",
+        _COMMIT_JOURNAL,
+        "    c.gate = epoch;\n",
+        "    c.gate = durable;\n",
+        "a batch is acknowledged before it is durable (W1)",
+        (_DISKFAIL, "faults/test_slow_disk.py::test_the_native_engine_shows_nothing_before_it_is_durable"),
+    ),
+    Mutant(
+        "native-batch-ends-before-its-slots",
+        _COMMIT_JOURNAL,
+        "    store_images(c);\n    end_phase(c.meter, PHASE_APPLY);\n    frames.end();\n",
+        "    frames.end();\n    usleep(3000);\n    store_images(c);\n    end_phase(c.meter, PHASE_APPLY);\n",
+        "a checkpoint is said to have a batch whose slots its pages have not",
+        (_DISKFAIL,),
+    ),
+    Mutant(
         "native-commit-frees-space-when-durable",
         _COMMIT_JOURNAL,
         "release(frames.covered_by(durable), c.live_units)",

@@ -16,8 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpkvs.proto.v1 import kv_pb2
-from tests.server.frames import (
+from gpkvs.bench.door.frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -38,6 +37,7 @@ from tests.server.frames import (
     frames_of,
     message,
 )
+from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import DELETE
 
 MIB = 1 << 20

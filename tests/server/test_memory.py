@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
+from gpkvs.bench.door.frames import message
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from tests.server.frames import message
 from tests.server.hostile import MIB, Hostile
 from tests.server.test_faults import resident_bytes, wait_until
 from tests.server.wire import Refused

@@ -52,6 +52,30 @@ def test_others_use_the_store_between_turns(tmp_path: Path) -> None:
         assert turns.count > 1
 
 
+def test_a_turn_comes_where_others_always_wait() -> None:
+    mutex, done = TurnMutex(lambda: None), threading.Event()
+
+    def want() -> None:
+        while not done.is_set():
+            with mutex:
+                time.sleep(0.001)
+
+    def take_turns() -> None:
+        for _ in range(10):
+            with mutex.turn():
+                pass
+        done.set()
+
+    threads = [threading.Thread(target=work) for work in (want, want, want, take_turns)]
+    for thread in threads:
+        thread.start()
+    in_time = done.wait(10)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert in_time
+
+
 def test_a_turn_waits_until_all_have_had_the_mutex() -> None:
     mutex, order = TurnMutex(lambda: None), []
 

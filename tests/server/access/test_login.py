@@ -16,13 +16,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from gpkvs.bench.door.frames import HEADERS, frames_of
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server.access.users import make_token
 from tests.accounts import Account, Accounts, Header, basic, bearer
 from tests.certificates import Authority, server_options
 from tests.server.access.forwarder import Forwarder
 from tests.server.access.guarded import Guarded
-from tests.server.frames import HEADERS, frames_of
 from tests.server.hostile import connection_with_call, is_answered
 from tests.server.wire import Refused
 from tests.serving import Server, error_line, run_gpkvs

@@ -197,18 +197,19 @@ class SparedEngine {
     Engine engine() { return {this, run, newest_durable, wait}; }
 
   private:
-    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* gate, u64* has_versions) {
+    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
+                   u64* has_versions) {
         const Spared spared;
         struct Asked {
             EngineGivesRoom room;
             void* sink;
         } asked = {room, sink};
-        const auto as_asked = [](void* sink, u64 gets, u64 value_bytes, EngineRoom* out) {
+        const auto as_asked = [](void* sink, u64 operations, u64 gets, u64 value_bytes, EngineRoom* out) {
             const Asked& asked = *(Asked*)sink;
-            return as_door([&] { return asked.room(asked.sink, gets, value_bytes, out); });
+            return as_door([&] { return asked.room(asked.sink, operations, gets, value_bytes, out); });
         };
         const Engine& toy = ((SparedEngine*)self)->toy_engine_;
-        return toy.run(toy.self, batch, as_asked, &asked, gate, has_versions);
+        return toy.run(toy.self, batch, as_asked, &asked, requests, gate, has_versions);
     }
 
     static u64 newest_durable(void* self) {
@@ -282,17 +283,17 @@ class RunningDoor {
             std::vector<u32> lengths;
         } results;
         const EngineBatch& batch = *gpkvs_door_left(door);
-        results.status.resize(batch.n);
-        results.versions.resize(batch.n);
-        const auto give_room = [](void* sink, u64 gets, u64 value_bytes, EngineRoom* out) {
+        const auto give_room = [](void* sink, u64 operations, u64 gets, u64 value_bytes, EngineRoom* out) {
             Results& results = *(Results*)sink;
+            results.status.resize(operations);
+            results.versions.resize(operations);
             results.lengths.resize(gets + 1);
             results.values.resize(value_bytes + 1);
             *out = {results.status.data(), results.versions.data(), results.lengths.data(), results.values.data()};
             return true;
         };
-        u64 gate, has_versions;
-        engine_.run(engine_.self, &batch, give_room, &results, &gate, &has_versions);
+        u64 requests, gate, has_versions;
+        engine_.run(engine_.self, &batch, give_room, &results, &requests, &gate, &has_versions);
         as_door([&] {
             gpkvs_door_left_done(door, batch.requests, results.status.data(), nullptr, results.lengths.data(),
                                  results.values.data(), 0);

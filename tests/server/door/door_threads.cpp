@@ -1,7 +1,7 @@
 // The native door with a toy engine: what its threads do to each other, for ThreadSanitizer; its parser of RESP with random
 // bytes, for AddressSanitizer; the order of its queue. And, for measurements, a server that stays (`serve`).
 //
-//     door_threads clients|parser|queue|serve [SEED]
+//     door_threads clients|stops|parser|queue|serve [SEED]
 #include <arpa/inet.h>
 #include <atomic>
 #include <cstdio>
@@ -66,14 +66,19 @@ class RunningDoor {
     std::thread turns_;
 };
 
+sockaddr_in loopback(int port) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons((u16)port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
 class Client {
   public:
     explicit Client(int port) : file_(socket(AF_INET, SOCK_STREAM, 0)) {
-        sockaddr_in address = {};
-        address.sin_family = AF_INET;
-        address.sin_port = htons((u16)port);
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        REQUIRE(connect(file_, (sockaddr*)&address, sizeof address) == 0);
+        const sockaddr_in address = loopback(port);
+        REQUIRE(connect(file_, (const sockaddr*)&address, sizeof address) == 0);
     }
     ~Client() { close(file_); }
 
@@ -150,6 +155,29 @@ void run_clients() {
     REQUIRE(gpkvs_door_held(running.door, REQUESTS) == 0 && gpkvs_door_held(running.door, ANSWERS) == 0);
     Client late(running.port);  // is cut off by the end
     late.send(command({"GET", "x"}));
+}
+
+// Doors stop while clients come.
+void stop_doors() {
+    std::mt19937_64 random(seed);
+    for (int life = 0; life < 100; life++) {
+        std::atomic<bool> is_over{false};
+        std::thread clients;
+        {
+            RunningDoor running(config_of(2), 0);
+            clients = std::thread([&, port = running.port] {
+                while (!is_over) {
+                    const int file = socket(AF_INET, SOCK_STREAM, 0);
+                    const sockaddr_in address = loopback(port);
+                    connect(file, (const sockaddr*)&address, sizeof address);  // refused when the door has stopped
+                    close(file);
+                }
+            });
+            usleep((useconds_t)(random() % 2000));
+        }
+        is_over = true;
+        clients.join();
+    }
 }
 
 // A copy that ends where it ends, so that a read behind it is seen.
@@ -276,6 +304,7 @@ int main(int count, char** words) {
     seed = count > 2 ? strtoull(words[2], nullptr, 10) : std::random_device()();
     printf("seed %llu\n", seed);
     if (what == "clients") run_clients();
+    else if (what == "stops") stop_doors();
     else if (what == "parser") fuzz_parser();
     else if (what == "queue") test_queue();
     else if (what == "serve") serve();

@@ -36,6 +36,7 @@ class Echo:
         self.library = Library(bounds.config, bounds)
         self.opened: dict[int, Opened] = {}
         self.over: set[int] = set()
+        self.sent = 0  # responses of streams
         self.changed = threading.Condition()
         self._stopping = threading.Event()
         self.port = self.library.listen("127.0.0.1", 0, Protocol.GRPC)
@@ -91,6 +92,7 @@ class Echo:
             case EventKind.MESSAGE, "Stream":
                 library.respond(call, event.message)
             case EventKind.SENT, "Stream":
+                self.sent += 1
                 library.ask(call)
             case EventKind.HALF_CLOSED, "Unary":
                 library.finish(call, 12, "no message", [])

@@ -1,5 +1,6 @@
 // Throws broken HTTP/2 at a door: fuzz_http2 SECONDS SEED. Half of the doors serve KV, with an engine that finds nothing or
-// fails. Built with sanitizers, which end it; it ends itself if the account of an idle door is not empty.
+// fails. Half have too little memory: now and then they get none. Built with sanitizers, which end it; it ends itself if the
+// account of an idle door is not empty.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -19,6 +20,30 @@ using namespace door;
 namespace {
 
 using Dice = std::mt19937_64;
+
+// Of a thread whose allocations fail, one in so many; 0: of any other.
+thread_local u64 fails_every = 0;
+thread_local Dice failures;
+
+bool fails() { return fails_every && failures() % fails_every == 0; }
+
+}  // namespace
+
+extern "C" {
+void* __real_malloc(size_t size);
+void* __wrap_malloc(size_t size) { return fails() ? nullptr : __real_malloc(size); }
+}
+
+void* operator new(size_t size) {
+    void* const made = fails() ? nullptr : __real_malloc(size + !size);
+    if (!made) throw std::bad_alloc();
+    return made;
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return fails() ? nullptr : __real_malloc(size + !size); }
+void operator delete(void* bytes) noexcept { free(bytes); }
+void operator delete(void* bytes, size_t) noexcept { free(bytes); }
+
+namespace {
 
 u64 below(Dice& dice, u64 limit) { return dice() % limit; }
 
@@ -153,10 +178,10 @@ void converse(Door* door, Dice& dice) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, files)) abort();
     Thread& thread = *door->threads.front();
     thread.expect_connection();
-    thread.post([&thread, file = files[1]] {
-        auto transport = std::make_unique<PlainTransport>(file);
+    Transport* const transport = new PlainTransport(files[1]);
+    thread.post([&thread, transport] {
         try {
-            thread.add(std::make_unique<Http2>(thread, std::move(transport), "ipv4:1.2.3.4:5"));
+            thread.add(std::make_unique<Http2>(thread, std::unique_ptr<Transport>(transport), "ipv4:1.2.3.4:5"));
         } catch (const std::bad_alloc&) {  // no room for another connection
             thread.forget_expected();
         }
@@ -225,6 +250,7 @@ int main(int, char** arguments) {
     config.connections_max = 100;
     config.message_bytes_max = 1 << 20;
     config.stream_bytes_max = 1 << 20;
+    config.message_requests_max = 16;
     config.stream_requests_max = 16;
     config.queue_requests_max = 100;
     config.batch_ops_max = 1000;
@@ -240,6 +266,11 @@ int main(int, char** arguments) {
         const DoorTable table = {"default", 1, 0, 60, 50, 1000, 1 << 20};
         gpkvs_door_set_tables(door, &table, 1);
         if (below(dice, 2)) gpkvs_door_open(door);
+        if (below(dice, 2))
+            door->threads.front()->post([every = 50 + below(dice, 2000), seed = dice()] {
+                failures.seed(seed);
+                fails_every = every;
+            });
         std::thread engine(run_engine, door, dice());
         for (int i = 0; i < 200 && now_ns() < end_ns; i++, conversations++) converse(door, dice);
         require_idle(door, dice);

@@ -59,8 +59,8 @@ class HeldDoor(Echo):
         """Run a turn that leaves a batch."""
         assert self.library.turn(10) is Turn.LEFT
 
-    def execute(self, status: Status = Status.OK) -> None:
-        """Run a turn, and say of all its operations that this became of them."""
+    def execute(self, status: Status = Status.OK, gate: int = 0) -> None:
+        """Run a turn, and say of all its operations that this became of them; they are durable with their gate."""
         self.leave()
         batch = self.library.left()
         gets = int(np.count_nonzero(batch.ops == Op.GET.value))
@@ -71,7 +71,7 @@ class HeldDoor(Echo):
             np.full(gets, len(VALUE) if found else 0, np.uint32),
             np.frombuffer(VALUE * found, np.uint8),
         )
-        self.library.left_done(len(batch.request_ops), results, 0)
+        self.library.left_done(len(batch.request_ops), results, gate)
 
     def _take(self, event: Event) -> None:
         library, call = self.library, event.call

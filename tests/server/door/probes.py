@@ -29,7 +29,7 @@ class _Table(ctypes.Structure):
     ]
 
 
-_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths")
+_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths", "request_ops")
 _NUMBERS = ("id", "n", "gets", "sets", "key_size", "value_size")
 
 
@@ -79,6 +79,7 @@ class Parsed(NamedTuple):
     key_lengths: bytes
     values: bytes
     value_lengths: bytes
+    request_ops: bytes
 
 
 def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:

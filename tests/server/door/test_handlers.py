@@ -25,11 +25,12 @@ from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from tests.server.access.everybody import open_to_everybody
 
-OK, UNIMPLEMENTED, UNAVAILABLE, CANCELLED = (
+OK, UNIMPLEMENTED, UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED = (
     grpc.StatusCode.OK,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 
 
@@ -62,10 +63,10 @@ class Call:
 class Served:
     """The services of a server that recovers."""
 
-    def __init__(self) -> None:
+    def __init__(self, receive_seconds_max: float = 30.0) -> None:
         self.metrics = Metrics()
         self.memory = Memory(1 << 30, 8)
-        self.receives = DoorReceives()
+        self.receives = DoorReceives(receive_seconds_max)
         gate, access = Gate(), open_to_everybody()
         doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics)
         self.handlers = Handlers([CallMetrics(self.metrics.registry), ForeignServices(doors)])
@@ -82,8 +83,8 @@ class Served:
         call.task = self.handlers.start(call.context, path)
         return call
 
-    async def run(self, path: str, *messages: bytes) -> Call:
-        call = self.start(path, *messages)
+    async def run(self, path: str, *messages: bytes, keeps_open: bool = False) -> Call:
+        call = self.start(path, *messages, keeps_open=keeps_open)
         await call.task
         return call
 
@@ -169,6 +170,18 @@ async def test_a_call_that_waits_for_its_message_ends_with_the_server() -> None:
     stream.context.half_closed()
     await stream.task
     assert stream.status == (OK.value[0], "", {})
+
+
+@asynchronous
+async def test_the_only_message_of_a_call_must_come_in_time() -> None:
+    served = Served(0.05)
+    stream = served.start("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", keeps_open=True)
+    call = await served.run("/grpc.health.v1.Health/Check", keeps_open=True)
+    text = "the message was not whole after 0.05 s (--receive-seconds-max)"
+    assert call.status == (DEADLINE_EXCEEDED.value[0], text, {"gpkvs-executed": "no"})
+    assert not stream.task.done()
+    stream.context.half_closed()
+    await stream.task
 
 
 @asynchronous

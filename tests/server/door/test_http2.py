@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import resource
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.server.door import probes
-from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
-from tests.server.frames import (
+from gpkvs.bench.door.frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -36,6 +38,8 @@ from tests.server.frames import (
     headers,
     message,
 )
+from tests.server.door import probes
+from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
 
 ENHANCE_YOUR_CALM = 11
 BEGIN = PREFACE + frame(SETTINGS, 0, 0)
@@ -60,6 +64,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "waited 10 s in vain"
         time.sleep(0.01)
+
+
+def names(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).iterdir()}
 
 
 class Client:
@@ -168,6 +176,16 @@ def test_a_failure_with_its_text_and_trailers(channel: grpc.Channel) -> None:
     assert list(error.trailing_metadata()) == TRAILERS
 
 
+def test_a_failure_whose_text_has_no_encoding(echo: Echo) -> None:
+    known = set(echo.opened)
+    with Client(echo) as client:
+        client.call("/echo/Ignore", b"")
+        echo.wait(lambda: len(echo.opened) > len(known))
+        (call,) = set(echo.opened) - known
+        echo.library.finish(call, 13, "no such file: \udcff", [])
+        assert client.trailers(1)["grpc-message"] == "no such file: ?"
+
+
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/echo/Unary")(bytes(4 * MIB + 1))
@@ -205,6 +223,15 @@ def test_a_deadline_that_passes(echo: Echo) -> None:
         assert (trailers["grpc-status"], trailers["grpc-message"]) == ("4", "Deadline Exceeded")
         (id_,) = [call for call, opened in echo.opened.items() if opened.path == "/echo/Hold" and opened.deadline]
         echo.wait(lambda: id_ in echo.over)
+
+
+def test_deadlines_are_noticed_at_once(echo: Echo) -> None:
+    with Client(echo) as client:
+        began = time.monotonic()
+        for stream in range(1, 21, 2):
+            client.call("/echo/Ignore", b"", stream, flags=0, more=[("grpc-timeout", "20m")])
+            assert client.trailers(stream)["grpc-status"] == "4"
+        assert 0.2 <= time.monotonic() - began < 0.7
 
 
 def test_calls_at_the_same_time(channel: grpc.Channel) -> None:
@@ -281,6 +308,22 @@ def test_a_client_that_never_opens_its_window(echo: Echo) -> None:
         while len(client.messages(1)) < 65_535:  # the connection's window
             client.receive()
     wait_until(lambda: echo.library.held_bytes("answers") < LARGE_BYTES)
+
+
+def test_a_client_that_does_not_read_is_not_answered_ahead() -> None:
+    """However wide its windows are: what its socket does not take waits in its calls, which ask for no more."""
+    whole, widest = 24 * MIB, (2**31 - 1).to_bytes(4, "big")
+    settings = frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + widest)
+    window = frame(WINDOW, 0, 0, (2**31 - 65_536).to_bytes(4, "big"))
+    with Echo(message_bytes_max=whole) as echo, Client(echo, PREFACE + settings + window) as client:
+        client.call("/echo/Stream", message(b"", size=whole), flags=0)
+        client.wait(WINDOW, 1)
+        client.send(frame(DATA, 0, 1, bytes(16_384)) * (whole // 16_384))
+        wait_until(lambda: echo.library.held_bytes("answers") >= whole)
+        time.sleep(0.2)
+        assert not echo.sent
+        while not echo.sent:
+            client.receive()
 
 
 def test_responses_that_nobody_takes_by_the_deadline(echo: Echo) -> None:
@@ -421,6 +464,24 @@ def test_a_connection_may_hold_as_much_as_it_leaves_free() -> None:
         wait_until(lambda: echo.library.clients_bytes() == 0)
 
 
+def test_what_python_holds_is_counted_too() -> None:
+    with Echo() as echo:
+        library = echo.library
+        with Client(echo) as client:
+            client.call("/echo/Hold", message(b"x"))
+            echo.wait(lambda: len(echo.opened) == 1)
+            (opened,) = echo.opened.values()
+            library.charge(opened.connection, "requests", 1000)
+            library.charge(opened.connection, "requests", -100)
+            wait_until(lambda: library.held_bytes("requests") == 900)
+            library.charge(0, "batch", 70)
+            assert library.held_bytes("batch") == 70
+        wait_until(lambda: library.clients_bytes() == 0)  # the connection has ended
+        library.charge(opened.connection, "requests", -900)
+        library.charge(0, "batch", -70)
+        assert (library.held_bytes("requests"), library.held_bytes("batch")) == (0, 0)
+
+
 def test_a_drain_lets_calls_end(echo: Echo) -> None:
     with Echo() as other, Client(other) as client, Client(other) as idle:
         client.call("/echo/Hold", message(b"x"))
@@ -445,6 +506,51 @@ def test_a_drain_lets_calls_end(echo: Echo) -> None:
         idle.wait_end()
 
 
+def test_a_process_that_may_open_no_more_files() -> None:
+    """Clients are refused; where not even that can be done, they wait, and cost nothing."""
+    with Echo() as echo, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(4)]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, names("/proc/self/fd"))) + 9, hard))
+        files = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open("/dev/null", os.O_RDONLY))
+            os.close(files.pop())
+            port = echo.library.listen("127.0.0.1", 0)
+            began = time.process_time()
+            for client in clients[:3]:
+                client.connect(("127.0.0.1", port))
+            time.sleep(0.3)
+            assert time.process_time() - began < 0.1
+            os.close(files.pop())
+            for client in clients[:3]:
+                client.settimeout(10)
+                assert client.recv(1) == b""
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for file in files:
+                os.close(file)
+        clients[3].connect(("127.0.0.1", port))
+        clients[3].sendall(BEGIN)
+        assert clients[3].recv(1)
+
+
+def test_the_doors_threads_leave_signals_to_python() -> None:
+    def blocked(thread: str) -> int:
+        return int(Path(f"/proc/self/task/{thread}/status").read_text().partition("SigBlk:")[2].split()[0], 16)
+
+    before = names("/proc/self/task")
+    with Echo():
+        # Those of gRPC's client come and go.
+        masks = list(filter(None, map(blocked, names("/proc/self/task") - before)))
+    doors = [mask for mask in masks if not mask >> signal.SIGBUS - 1 & 1]  # gRPC's client blocks all
+    assert len(doors) >= 2
+    assert all(mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1 for mask in doors)
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def test_clients_that_stand_still() -> None:
     """The door waits 10 s for one that says nothing, for headers without an end, and for the rest of a message."""
     with Echo(receive_seconds_max=60.0) as echo:
@@ -462,6 +568,20 @@ def test_clients_that_stand_still() -> None:
             with client:
                 client.wait_end()
         assert 0.9 < time.monotonic() - began < 5
+
+
+def test_headers_without_an_end_beside_a_call_that_ends() -> None:
+    with Echo() as echo:
+        probes.hurry(echo.library._door, 10)
+        with Client(echo) as client:
+            client.call("/echo/Hold", message(b"x"))
+            echo.wait(lambda: len(echo.opened) == 1)
+            began = time.monotonic()
+            client.send(frame(HEADERS, 0, 3, call_headers("/echo/Unary")))
+            time.sleep(0.2)
+            echo.library.finish(*echo.opened, 0, "", [])
+            client.wait_end()
+            assert time.monotonic() - began < 4
 
 
 def test_a_message_that_is_late_for_its_call(echo: Echo) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 
 from gpkvs.batch import Status
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.door.library import Refusal
+from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
-from tests.server.wire import EXISTS, GET, batch
+from tests.server.door.toy_engine import ToyEngine
+from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
 
 CODES = grpc.StatusCode
 FULL = Refusal(CODES.RESOURCE_EXHAUSTED.value[0], "heap full: of records", "heap")
@@ -70,6 +73,10 @@ def other(number: int) -> kv_pb2.BatchRequest:
     return batch([(GET, b"k")], id=number, conditions=b"\0")
 
 
+def several(number: int) -> kv_pb2.BatchRequest:
+    return batch([(SET, b"k", b"value"), (EXISTS, b"k"), (DELETE, b"k")], id=number, request_ops=u32(2, 1))
+
+
 def assert_refused(call: Any, code: grpc.StatusCode, text: str, **trailers: str) -> None:
     assert (call.code(), call.details()) == (code, text)
     assert {name[6:]: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")} == trailers
@@ -91,9 +98,41 @@ def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
         (kv.Set, kv_pb2.SetRequest(key=b"k", condition=kv_pb2.CONDITION_ABSENT)),
         (kv.Get, kv_pb2.GetRequest()),
         (kv.Get, kv_pb2.GetRequest(key=b"k", table="none")),
+        (kv.Batch, batch([(EXISTS, b"k")] * 1025, request_ops=u32(*[1] * 1025))),
     ):
         assert method.future(message, timeout=20).details() == PYTHON
         assert door.handed.pop()[1] == message.SerializeToString()
+
+
+def test_several_requests_of_a_message_stay_several_for_the_engine(door: HeldDoor, kv: Any) -> None:
+    engine = ToyEngine(door.library)
+    calls = [kv.Batch.future(several(5)), kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"))]
+    door.wait_for_requests(2)
+    door.drop_all()
+    assert calls[0].result() == kv_pb2.BatchResponse(id=5, status=bytes(3))
+    assert calls[1].result() == kv_pb2.DeleteResponse(found=True)
+    assert engine.request_ops in ([[2, 1, 1]], [[1, 2, 1]])
+    assert door.handed == []
+
+
+def test_several_requests_that_the_engine_leaves_are_pythons(door: HeldDoor, kv: Any) -> None:
+    calls = [get(kv), kv.Batch.future(several(5), timeout=20), get(kv)]
+    door.wait_for_requests(3)
+    door.execute()
+    assert [call.result().value for call in (calls[0], calls[2])] == [VALUE] * 2
+    assert calls[1].details() == PYTHON
+    assert door.handed == [("Batch", several(5).SerializeToString())]
+    calls = [kv.Batch.future(several(6), timeout=20)]
+    door.wait_for_requests(1)
+    door.drop_all()
+    assert calls[0].details() == PYTHON
+
+
+def test_several_requests_in_a_stream_are_pythons(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(several(1))
+    assert stream.receive().message == PYTHON
+    assert stream.end()[0] is CODES.OK
 
 
 def test_a_request_whose_table_is_gone_is_pythons(door: HeldDoor, kv: Any) -> None:
@@ -183,6 +222,50 @@ def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) 
     door.drop_all()
     assert [stream.receive().id for _ in range(2)] == [1, 2]
     assert stream.end() == (CODES.UNAVAILABLE, STOPPING.text)
+
+
+def test_a_stop_while_requests_wait() -> None:
+    ended = []
+    for _ in range(10):  # the engine's thread and that of the connections race
+        with HeldDoor() as stopping, stopping.client() as kv:
+            executed = get(kv)
+            stopping.execute(gate=1)
+            waiting = get(kv)  # until that is durable
+            stopping.wait_for_requests(1)
+            turns = threading.Thread(target=lambda: ended.append(stopping.library.turn(10)))
+            turns.start()
+            stopping.library.stop()
+            turns.join()
+            assert {executed.code(), waiting.code()} == {CODES.UNAVAILABLE}
+            assert stopping.library.waiting() == 0
+    assert ended == [Turn.STOPPED] * 10
+
+
+@pytest.mark.parametrize("late", [plain(2), other(2)])
+def test_a_stream_that_python_has_ended_takes_no_more(door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1))
+    door.wait_for_requests(1)
+    (call,) = door.opened
+    door.library.finish(call, CODES.UNAUTHENTICATED.value[0], "who are you?", [])
+    stream.send(late)
+    time.sleep(0.1)
+    door.execute()
+    assert stream.receive().values == VALUE
+    assert stream.end() == (CODES.UNAUTHENTICATED, "who are you?")
+    assert door.library.requests() == 0
+    assert not door.handed
+
+
+def test_a_response_to_no_message_ends_the_stream(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    stream.send(plain(1), other(2))
+    door.wait_for_requests(1)
+    (call,) = door.opened
+    door.library.respond(call, kv_pb2.BatchResponse(id=2, message=PYTHON).SerializeToString())
+    assert stream.end()[0] is CODES.INTERNAL
+    door.drop_all()
+    assert door.library.requests() == 0
 
 
 @pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])

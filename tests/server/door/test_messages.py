@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from google.protobuf.message import DecodeError, Message
@@ -13,6 +14,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.options import options_of
+from gpkvs.server.several import decode_several
 from gpkvs.server.wire import require_message
 from tests.server.door.probes import BATCH, DELETE, GET, METHODS, SET, Parsed, failed_response, parse, response
 from tests.server.wire import u32, u64
@@ -50,15 +52,20 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
         request.key_lengths,
         request.values,
         request.value_lengths,
+        request.request_ops,
     )
 
 
 def decoded(method: int, message: Message, limits: Limits) -> codec.Request:
     """Take a message as `gpkvs.server.service` does."""
     if isinstance(message, kv_pb2.BatchRequest):
-        for name in ("conditions", "expected", "expiries", "ttls", "request_ops", "numbers"):
+        for name in ("conditions", "expected", "expiries", "ttls"):
             if getattr(message, name):
                 raise GpkvsError(f"{name}: not plain")
+        if message.numbers and limits is not NUMBERS:
+            raise GpkvsError("the table's layout is not u64")
+        if message.request_ops:
+            return decode_several(message, limits, 0, 0, 1 << 20, lambda: 0)
         return codec.decode(message, limits)
     names = ("condition", "expected", "expiry_ms", "ttl_ms")
     asked = {name: getattr(message, name) for name in names if hasattr(message, name)}
@@ -111,11 +118,24 @@ def foreign_field(known: tuple[int, ...], rng: random.Random, depth: int = 0) ->
     return head + rng.randbytes(8 if kind == FIXED64 else 4)
 
 
+def request_ops(count: int, rng: random.Random) -> bytes:
+    """Share operations out to requests; now and then wrongly."""
+    ends = sorted(rng.sample(range(1, count), rng.randrange(count)))
+    counts = [end - begin for begin, end in pairwise((0, *ends, count))]
+    if rng.random() < 0.1:
+        counts[rng.randrange(len(counts))] += rng.choice((1, -1, 2**32 - 1 - count))
+        counts.insert(rng.randrange(len(counts)), rng.choice((0, 1)))
+    return u32(*counts) + bytes(rng.random() < 0.05)
+
+
 def columns(limits: Limits, rng: random.Random) -> list[bytes]:
     """Encode the columns of some operations."""
     count = rng.randrange(1, limits.request_ops_max + 1)
-    ops = bytes(rng.choices((1, 2, 3, 4), k=count))
+    is_several = rng.random() < 0.3
+    ops = bytes(rng.choices((2, 3, 4) if is_several and rng.random() < 0.9 else (1, 2, 3, 4), k=count))
     fields = [field(2, ops, rng)]
+    if is_several:
+        fields += [field(14, request_ops(count, rng), rng)]
     for name, of, low, high in (
         (3, count, limits.key_bytes_min, limits.key_bytes_max),
         (6, ops.count(2), limits.value_bytes_min, limits.value_bytes_max),
@@ -136,6 +156,8 @@ def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
     if method == BATCH:
         fields += columns(limits, rng)
         fields += [field(9, rng.getrandbits(rng.choice((1, 7, 32, 64))), rng)]
+        if rng.random() < (0.3 if limits is NUMBERS else 0.05):
+            fields += [field(15, rng.choice((0, 1)), rng)]
     else:
         fields += [field(2, rng.randbytes(rng.randint(limits.key_bytes_min, limits.key_bytes_max)), rng)]
         if method == SET:

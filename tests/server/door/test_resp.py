@@ -243,3 +243,12 @@ def test_a_client_that_is_gone_leaves_nothing_behind() -> None:
         while library.connections():
             time.sleep(0.001)
         assert library.clients_bytes() == 0
+
+
+def test_nobody_is_served_where_logins_are_asked_for() -> None:
+    with bare_door() as (library, port), connect(port) as connection:
+        library.ask_for_logins()
+        for words in ((b"GET", b"k"), (b"SET", b"k", b"v"), (b"DEL", b"k"), (b"EXISTS", b"k")):
+            connection.sendall(command(*words))
+            assert answers(connection, 1).startswith(b"-NOAUTH ")
+        assert library.waiting() == 0

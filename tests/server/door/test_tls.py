@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import select
 import socket
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,24 @@ def test_a_slow_handshake_ends(site: Site) -> None:
         assert has_ended(silent)
         assert has_ended(slow)
         assert time.monotonic() - began < 5
+
+
+def test_a_crowd_that_shakes_hands_does_not_stop_the_others(site: Site, tmp_path: Path) -> None:
+    """What a handshake costs the server costs the client nothing: it may send the same bytes again and again."""
+    hello, crowd = first_flight(site), 100
+    command = "openssl req -x509 -newkey rsa:3072 -nodes -subj /CN=localhost -out cert -keyout key"
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    with site.connect() as connection, ExitStack() as stack:
+        assert answers(connection)
+        site.door.set_tls((tmp_path / "cert").read_bytes(), (tmp_path / "key").read_bytes(), None, SECONDS_MAX)
+        waiting = [stack.enter_context(site.plain()) for _ in range(crowd)]
+        for one in waiting:
+            one.sendall(hello)
+        while waiting:
+            assert answers(connection)
+            shaken = select.select(waiting, [], [], 0)[0]
+            assert len(shaken) < crowd / 2
+            waiting = [one for one in waiting if one not in shaken]
 
 
 def first_flight(site: Site) -> bytes:

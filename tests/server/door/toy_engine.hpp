@@ -20,6 +20,7 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     config.connections_max = 1000;
     config.clients_bytes_max = 256 * MIB;
     config.message_bytes_max = 4 * MIB;
+    config.message_requests_max = 1024;
     config.stream_requests_max = 1024;
     config.stream_bytes_max = 16 * MIB;
     config.receive_bytes_max = 64 * MIB;
@@ -40,7 +41,9 @@ class ToyEngine {
     Engine engine() { return {this, run, newest_durable, wait}; }
 
   private:
-    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* gate, u64* has_versions) {
+    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
+                   u64* has_versions) {
+        *requests = batch->requests;
         return ((ToyEngine*)self)->run(*batch, room, sink, gate, has_versions);
     }
 
@@ -70,7 +73,7 @@ class ToyEngine {
             }
         }
         EngineRoom out;
-        if (!room(sink, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
+        if (!room(sink, batch.n, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
         memcpy(out.status, status_.data(), batch.n);
         memset(out.versions, 0, 8 * batch.n);
         if (!lengths_.empty()) memcpy(out.value_lengths, lengths_.data(), 4 * lengths_.size());

@@ -11,6 +11,7 @@ DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION
 END_STREAM, END_HEADERS, PADDED, ACK = 1, 4, 8, 1
 HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE = 1, 4
 FRAME_BYTES = 16_384
+_WINDOW_MAX, _WINDOW_USUAL = (1 << 31) - 1, (1 << 16) - 1
 
 
 class Frame(NamedTuple):
@@ -23,7 +24,14 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return one as it is sent."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def wide_open() -> bytes:
+    """Return the frames that let the other side send as much as it likes, on all streams."""
+    settings = frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, _WINDOW_MAX))
+    return settings + frame(WINDOW, 0, 0, struct.pack(">I", _WINDOW_MAX - _WINDOW_USUAL))
 
 
 def headers(fields: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:

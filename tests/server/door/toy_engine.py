@@ -1,0 +1,57 @@
+"""An engine for a door's turns: each operation of each batch goes well, and finds nothing."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from gpkvs.server.door.left_batch import EngineBatch, batch_of
+from gpkvs.server.door.library import Library
+
+_DONE = 0
+_Address, _U64 = ctypes.c_void_p, ctypes.c_uint64
+
+
+class _Room(ctypes.Structure):
+    _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values")]
+
+
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, ctypes.POINTER(_Room))
+_Run = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    _Address,
+    ctypes.POINTER(EngineBatch),
+    _GivesRoom,
+    _Address,
+    ctypes.POINTER(_U64),
+    ctypes.POINTER(_U64),
+    ctypes.POINTER(_U64),
+)
+_Durable = ctypes.CFUNCTYPE(_U64, _Address)
+_Wait = ctypes.CFUNCTYPE(None, _Address, _U64)
+
+
+class _Engine(ctypes.Structure):
+    """``struct Engine`` of gpkvs/kernels/engine_batch.h."""
+
+    _fields_ = [("self", _Address), ("run", _Run), ("durable", _Durable), ("wait", _Wait)]
+
+
+class ToyEngine:
+    """Runs the batches of a door; it must stay as long as there are turns."""
+
+    def __init__(self, library: Library) -> None:
+        self.request_ops: list[list[int]] = []  # of each batch: the operations of its requests
+        self._engine = _Engine(None, _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None))
+        library.set_engine(ctypes.addressof(self._engine))
+
+    def _run(self, _: Any, given: Any, give_room: Any, sink: Any, *outs: Any) -> int:
+        batch, room = batch_of(given.contents), _Room()
+        self.request_ops.append(batch.request_ops.tolist())
+        assert give_room(sink, len(batch), 0, 0, room)
+        ctypes.memset(room.status, 0, len(batch))
+        ctypes.memset(room.versions, 0, 8 * len(batch))
+        requests, gate, has_versions = outs
+        requests[0] = len(batch.request_ops)
+        gate[0] = has_versions[0] = 0
+        return _DONE
