@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "door-takes-rapid-resets",
         _HTTP2,
-        "!call->is_finished() && !resets_.take(now())",
-        "!call->is_finished() && !resets_.take(now(), 0)",
+        "(session_, stream) && !resets_.take(now())",
+        "(session_, stream) && !resets_.take(now(), 0)",
         "a client that gives up its calls at once has the door work for nothing, without an end",
         (f"{_HTTP2_TESTS}test_a_flood_ends_the_connection",),
     ),
@@ -95,8 +95,8 @@ MUTANTS = (
     Mutant(
         "door-takes-headers-without-an-end",
         _HTTP2,
-        "if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;",
-        "",
+        "if (http2.opening_.bytes > HEADERS_BYTES_FLOOD) {",
+        "if (false) {",
         "a header that is named again and again is unpacked without an end",
         (f"{_HTTP2_TESTS}test_too_many_headers",),
     ),
