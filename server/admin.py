@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from gpkvs.config import Sizes
+from gpkvs.config import DoorName, Sizes
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.media.layout import BYTES_LAYOUT
@@ -37,13 +37,18 @@ class AdminService:
         Leads to the store.
     audit
         Notes the calls.
+    door
+        What serves gRPC.
     tables_changed
         Is told when a table was made or dropped, in any thread.
     """
 
-    def __init__(self, gate: Gate, audit: AuditLog, tables_changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, gate: Gate, audit: AuditLog, door: DoorName, tables_changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._gate = gate
         self._audit = audit
+        self._door = door
         self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
@@ -52,10 +57,12 @@ class AdminService:
     async def Info(  # noqa: N802
         self, _message: admin_pb2.InfoRequest, call: Call
     ) -> admin_pb2.InfoResponse:
-        """Describe the store and the limits in force."""
+        """Describe the store, the limits in force, and what serves."""
         self._audit.note("admin", **_fields(call))
         serving = self._gate.serving()
-        return to_message(serving.store.info(), serving.message_bytes_max)
+        message = to_message(serving.store.info(), serving.message_bytes_max)
+        message.door = self._door
+        return message
 
     async def CreateTable(  # noqa: N802
         self, message: admin_pb2.CreateTableRequest, call: Call

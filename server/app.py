@@ -195,7 +195,7 @@ class _Server:
             add_service(
                 server,
                 admin_pb2.DESCRIPTOR.services_by_name["Admin"],
-                AdminService(gate, self._audit, self._door.tables_changed),
+                AdminService(gate, self._audit, self._options.server.door, self._door.tables_changed),
                 doors,
             ),
         ]

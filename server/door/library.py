@@ -213,14 +213,21 @@ class Library:
     Raises
     ------
     InvalidArgumentError
-        If the library is not there.
+        If the library is not there, or one that it needs.
     MemoryError
         If there is no memory for a door.
     """
 
     def __init__(self, config: ServerConfig, bounds: Bounds) -> None:
         path = _path()
-        new = ctypes.CDLL(path).gpkvs_door_new
+        try:
+            new = ctypes.CDLL(path).gpkvs_door_new
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"the native door cannot be loaded: {error}; install the library that is missing, or take "
+                "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
+                field="door",
+            ) from None
         new.argtypes, new.restype = [ctypes.POINTER(_Config)], c_void_p
         self._door = new(
             _Config(

@@ -39,7 +39,7 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
     gate: Any = SimpleNamespace(serving=lambda: SimpleNamespace(store=store))
     context: Any = SimpleNamespace(peer=lambda: "ipv4:192.0.2.1:5000")
     memory = Memory(1 << 30, 1)
-    service = AdminService(gate, noted)
+    service = AdminService(gate, noted, "native")
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 

@@ -78,7 +78,7 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
         server = grpc.aio.server(interceptors=[CallMetrics(metrics.registry)])
         for module, name, service in (
             (kv_pb2, "KV", KVService(access, gate, receives, metrics)),
-            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT)),
+            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, "native")),
         ):
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")

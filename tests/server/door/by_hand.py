@@ -5,9 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from tests.server.door import probes
-from tests.server.door.echo import MIB, Echo
-from tests.server.frames import (
+from gpkvs.bench.door.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -19,6 +17,8 @@ from tests.server.frames import (
     frame,
     frames_of,
 )
+from tests.server.door import probes
+from tests.server.door.echo import MIB, Echo
 
 BEGIN = PREFACE + frame(SETTINGS, 0, 0)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Op
+from gpkvs.bench.door.frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST, WINDOW, call_headers, frame, message
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Turn
 from tests.server.door.by_hand import BEGIN, Client
 from tests.server.door.echo import MIB
 from tests.server.door.held_door import PYTHON, HeldDoor
-from tests.server.frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST, WINDOW, call_headers, frame, message
 from tests.server.wire import EXISTS, GET, SET, batch, u32
 
 MOMENTS = PARSING, QUEUED, IN_BATCH, COMMITTED, HALF_SENT = [

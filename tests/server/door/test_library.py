@@ -1,0 +1,53 @@
+"""A door that is not built, or lacks a library: what the user reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.server.bounds import bounds_of
+from gpkvs.server.door import library, versions
+from gpkvs.server.door.library import Library
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def installed_as(monkeypatch: pytest.MonkeyPatch, found: Path | BackendError) -> None:
+    """Let the library be this file, or none."""
+
+    def installed_library(name: str) -> Path:
+        assert name == versions.NAME
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+    for module in (library, versions):
+        monkeypatch.setattr(module, "installed_library", installed_library)
+
+
+def refusal() -> str:
+    """Return why no door can be made."""
+    config = ServerConfig()
+    with pytest.raises(InvalidArgumentError) as caught:
+        Library(config, bounds_of(config, Limits(), 64 * MIB, 64 * GIB))
+    assert caught.value.field == "door"
+    return str(caught.value)
+
+
+def test_a_door_that_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_as(monkeypatch, BackendError("there is none"))
+    assert versions.versions() == ""
+    assert "libnghttp2-dev" in refusal()
+    assert "GPKVS_DOOR=grpcio" in refusal()
+
+
+def test_a_door_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / versions.NAME
+    broken.write_bytes(b"no library")
+    installed_as(monkeypatch, broken)
+    assert versions.versions().startswith("cannot be loaded: ")
+    assert str(broken) in refusal()
+    assert "GPKVS_DOOR=grpcio" in refusal()
