@@ -7,8 +7,9 @@ from tests.mutants.mutant import Mutant
 _TLS, _HTTP2, _CALL = "door/tls.cpp", "door/http2.cpp", "door/call.cpp"
 _TURN, _GATES, _QUEUE, _PIPELINE = "door/turn.cpp", "door/gates.cpp", "door/queue.hpp", "door/pipeline.cpp"
 _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_request.cpp"
-_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
-    f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
+_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS, _MOMENTS_TESTS = (
+    f"server/door/test_{name}.py::"
+    for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams", "moments")
 )
 
 MUTANTS = (
@@ -294,5 +295,53 @@ MUTANTS = (
         "",
         "a call on a table that was dropped and made again meanwhile is refused",
         (f"{_KV_TESTS}test_a_request_whose_table_is_gone_is_pythons",),
+    ),
+    Mutant(
+        "door-message-in-pieces",
+        _CALL,
+        "memcpy(message_.data() + message_have_, data + taken, part)",
+        "memcpy(message_.data(), data + taken, part)",
+        "a message that comes in two pieces is another message",
+        (f"{_MOMENTS_TESTS}test_requests_cut_at_every_byte",),
+    ),
+    Mutant(
+        "door-sends-the-beginning-again",
+        _CALL,
+        "first.message.data() + (sent_ - PREFIX_BYTES)",
+        "first.message.data()",
+        "a response longer than the client's window is wrong from there on",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-deadline-of-what-is-half-sent",
+        _CALL,
+        "    connection.reset(*this);\n    responses_.clear();",
+        "    responses_.clear();",
+        "a client whose deadline passes in the middle of a response never hears of its end",
+        (f"{_MOMENTS_TESTS}test_a_deadline_passes",),
+    ),
+    Mutant(
+        "door-asks-tables-that-are-gone",
+        _TURN,
+        "    if (!tables_.now()->find(request->table_id)) return drop(request, GONE);\n",
+        "",
+        "a request on a table that was dropped meanwhile ends in the engine",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-runs-what-is-late",
+        _TURN,
+        "request->deadline_ns <= now",
+        "false",
+        "work is done for clients that have given up",
+        (f"{_MOMENTS_TESTS}test_a_deadline_that_the_engine_sees_first",),
+    ),
+    Mutant(
+        "door-reads-without-room",
+        _TURN,
+        "if (request->gets && !request->connection->account",
+        "if (false && !request->connection->account",
+        "one connection's answers take the memory of all",
+        (f"{_MOMENTS_TESTS}test_a_request_for_whose_answer_there_is_no_room",),
     ),
 )

@@ -27,7 +27,7 @@ MOMENTS = PARSING, QUEUED, IN_BATCH, COMMITTED, HALF_SENT = [
     "half sent",
 ]
 LARGE, WINDOW_BYTES = b"large", 65_535  # what a client takes unasked
-DEADLINE_SECONDS = 0.5
+DEADLINE_SECONDS = 0.3
 CANCEL = (8).to_bytes(4, "big")
 GATE = 1
 
@@ -73,8 +73,9 @@ class Held(HeldDoor):
 def door() -> Iterator[Held]:
     with Held() as made:
         yield made
-        made.wait(lambda: made.library.connections() == 0)
-        assert made.library.clients_bytes() == made.library.held_bytes("batch") == made.library.requests() == 0
+        library = made.library
+        made.wait(lambda: library.connections() == library.requests() == library.clients_bytes() == 0)
+        assert library.held_bytes("batch") == 0
 
 
 class Place:
@@ -121,9 +122,9 @@ class Place:
             self.door.answer(GATE)
         self.require_silence()
         self.door.library.durable(GATE)
+        waiting, handed = self.door.library.waiting(), len(self.door.handed)
         self.ask(3)
-        known = len(self.door.handed)
-        self.door.wait(lambda: self.door.library.waiting() > 0 or len(self.door.handed) > known)
+        self.door.wait(lambda: self.door.library.waiting() > waiting or len(self.door.handed) > handed)
         self.door.answer_all()
 
     def require_answers(self, *, is_there: bool = True) -> None:
@@ -161,7 +162,7 @@ def place(request: pytest.FixtureRequest, door: Held) -> Iterator[Callable[[str]
 def test_a_call_is_reset(place: Callable[[str], Place]) -> None:
     made = place("")
     made.client.send(frame(RST, 0, 1, CANCEL))
-    made.client.call("/gpkvs.v1.KV/Get", b"", 3)  # Python answers it, so the reset has been seen
+    made.client.call("/gpkvs.v1.Admin/Info", message(b""), 3)  # Python answers it, so the reset has been seen
     assert made.client.trailers(3)
     made.go_on()
     made.require_answers()
@@ -231,20 +232,22 @@ def test_a_request_for_whose_answer_there_is_no_room(door: Held) -> None:
     """Its connection holds too much when its turn comes; the others are served."""
     library = door.library
     with Client(door) as client, Client(door) as other:
-        client.call("/gpkvs.v1.KV/Get", b"", 1)  # Python's
+        client.call("/gpkvs.v1.Admin/Info", message(b""), 1)  # Python's
         door.wait(lambda: len(door.opened) == 1)
         (opened,) = door.opened.values()
         for made in (client, other):
             made.call("/gpkvs.v1.KV/Get", message(kv_pb2.GetRequest(key=b"k").SerializeToString()), 3)
         door.wait_for_requests(2)
-        much = 3 << 30
-        library.charge(opened.connection, "answers", much)
-        door.wait(lambda: library.held_bytes("answers") > much)
+        much = 6 * door.bounds.clients_bytes_max // 10
+        held = library.held_bytes("answers") + much
+        library.charge(opened.connection, "answers", much + 1)
+        library.charge(opened.connection, "answers", -1)
+        door.wait(lambda: library.held_bytes("answers") == held)  # the connection's thread has counted both
         door.leave()
         door.answer(0)
         trailers = client.trailers(3)
         assert trailers["grpc-status"] == "8"
-        assert trailers["grpc-message"].startswith("memory full: this connection holds 3,")
+        assert trailers["grpc-message"].startswith(f"memory full: this connection holds {much // 1000:,}"[:-3])
         assert (trailers["gpkvs-executed"], trailers["gpkvs-full"]) == ("no", "memory")
         assert other.trailers(3) == {"grpc-status": "0"}
         assert other.messages(3) == get_response(b"k")
