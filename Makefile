@@ -176,7 +176,7 @@ sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_th
 	build/sanitize/address/door_allocations plain engine 1
 	build/sanitize/address/door_allocations plain left 20
 	build/sanitize/address/door_allocations logins engine 1
-	build/sanitize/address/door_allocations tls engine 1 $$(($$(date +%s) % 37 + 1)) 37
+	build/sanitize/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)

@@ -1,6 +1,6 @@
-// Each allocation of the native door fails once, in a run of its own, maybe with some behind it: the first, then the second,
-// until a run meets none. A conversation goes on all the while. Whatever fails, a client gets the right answer, a refusal, or the end of its connection,
-// a new connection is served, and nothing is left behind. Sanitizers see the rest.
+// Each allocation of the native door fails once, in a run of its own, maybe with some behind it: the first, then the
+// second, until a run meets none. A conversation goes on all the while. Whatever fails, a client gets the right answer, a
+// refusal, or the end of its connection, a new connection is served, and nothing is left behind. Sanitizers see the rest.
 //
 //     door_allocations plain|tls|logins engine|left IN_A_ROW [FIRST [STEP]]      STEP 0: only this one, and where it is
 #include <arpa/inet.h>
