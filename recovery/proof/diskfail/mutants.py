@@ -38,6 +38,11 @@ class Mutant:
         """The script that shows it; empty: lives at random do."""
         return SHOWN_BY.get(self.name, "")
 
+    @property
+    def is_pythons(self) -> bool:
+        """Whether only Python's engine and its committer's steps have it; native code does the same without it."""
+        return any(change == _IN_STEPS or change[0] == _ENGINE for change in self.changes)
+
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
     return Mutant(name, ((module, old, new),), harm)

@@ -19,6 +19,7 @@ from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.media.directory import DATA_FILE, ROOT_FILE
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.expected import Expected, TableName, difference
 from gpkvs.recovery.proof.diskfail.life import KEYS, Life, LifeError, Request, Sent, Shape, contents_of, open_store
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
@@ -39,15 +40,18 @@ class Stage:
         The directory of the store.
     shape
         Its sizes.
+    engine
+        Runs its batches.
     expected
         The model; it knows what the life before may have left.
     recorder
         It runs.
     """
 
-    def __init__(self, path: Path, shape: Shape, expected: Expected, recorder: Recorder) -> None:
+    def __init__(self, path: Path, shape: Shape, engine: EngineName, expected: Expected, recorder: Recorder) -> None:
         self._path = path
         self._shape = shape
+        self._engine: EngineName = engine
         self._expected = expected
         self._recorder = recorder
         self._values = 0
@@ -65,7 +69,7 @@ class Stage:
         if wrong := difference(found, before):
             raise LifeError(f"the opening that was recorded: {wrong}")
         self._expected.begin(found)
-        self.life = Life(self.store, self._shape, self._expected, self._recorder, Random(1))
+        self.life = Life(self.store, self._shape, self._engine, self._expected, self._recorder, Random(1))
 
     def close(self) -> None:
         """Let everything go on, and close the store."""
