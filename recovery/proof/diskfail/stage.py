@@ -55,7 +55,6 @@ class Stage:
         self._expected = expected
         self._recorder = recorder
         self._values = 0
-        self._stop_at = ""
         self._is_stopped, self._goes_on = threading.Event(), threading.Event()
         self._pool = ThreadPoolExecutor(4)
         self.store: Store | None = None
@@ -189,10 +188,10 @@ class Stage:
         return future
 
     def stop_at(self, name: str) -> None:
-        """Have the thread stop that comes to a failpoint first."""
+        """Have the thread stop that comes to a failpoint first; in the middle of work that it splits in two."""
         self._is_stopped.clear()
         self._goes_on.clear()
-        self._stop_at = name
+        failpoint.arm(name)
 
     def wait_stopped(self, work: Future[object]) -> bool:
         """Return whether a thread stopped, once it did or its work is done."""
@@ -201,25 +200,24 @@ class Stage:
 
     def go_on(self) -> None:
         """Let the thread that stopped go on."""
-        self._stop_at = ""
+        failpoint.arm("")
         self._goes_on.set()
 
-    def hit(self, name: str) -> None:
-        """Stop the calling thread if it is to stop here; in place of `failpoint.hit`."""
-        if name == self._stop_at:
-            self._stop_at = ""
-            self._is_stopped.set()
-            self._goes_on.wait()
+    def stop(self) -> None:
+        """Stop the calling thread, which has come to the failpoint."""
+        failpoint.arm("")
+        self._is_stopped.set()
+        self._goes_on.wait()
 
 
 @contextmanager
 def quiet(stage: Stage) -> Iterator[None]:
     """Let no checkpoint and no empty frame come by itself, and a stage's threads stop where it says."""
-    looks, hit = checkpoint._LOOK_SECONDS, failpoint.hit
+    looks = checkpoint._LOOK_SECONDS
     checkpoint._LOOK_SECONDS = 3600
-    failpoint.hit = stage.hit
+    failpoint.stop_instead(stage.stop)
     try:
         yield
     finally:
-        failpoint.hit = hit
+        failpoint.stop_instead(None)
         checkpoint._LOOK_SECONDS = looks
