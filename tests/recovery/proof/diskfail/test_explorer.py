@@ -89,7 +89,7 @@ def test_power_failures_show_no_violation_of_pythons_engine(tmp_path: Path) -> N
     seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
     module = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--engine", "python", "--seed", seed]
-    options = ["--schedules", *ENGINES, "--states", "80", "--points", "10", "--keep", str(tmp_path)]
+    options = ["--schedules", *ENGINES, "--states", "60", "--points", "5", "--depth", "1", "--keep", str(tmp_path)]
     done = subprocess.run([*module, *options], capture_output=True, text=True, timeout=240, check=False)
     report = reported(done)
     assert done.returncode == 0
