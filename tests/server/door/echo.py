@@ -34,6 +34,7 @@ class Echo:
         config = ServerConfig(**settings)  # type: ignore[arg-type]
         bounds = bounds_of(config, Limits(), 64 << 10, memory_bytes_max)
         self.library = Library(bounds.config, bounds)
+        self.clients_bytes_max = bounds.clients_bytes_max
         self.opened: dict[int, Opened] = {}
         self.over: set[int] = set()
         self.sent = 0  # responses of streams
