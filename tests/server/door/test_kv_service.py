@@ -114,6 +114,17 @@ def test_several_requests_of_a_message_stay_several_for_the_engine(door: HeldDoo
     assert door.handed == []
 
 
+def test_a_batch_has_no_more_operations_than_the_engine_takes(door: HeldDoor, kv: Any) -> None:
+    engine = ToyEngine(door.library, operations_max=4)
+    stream = Stream(kv)
+    stream.send(*(batch([(EXISTS, b"k")] * count, id=number) for number, count in enumerate((2, 2, 3))))
+    door.wait_for_requests(3)
+    door.drop_all()
+    assert [stream.receive().id for _ in range(3)] == [0, 1, 2]
+    assert engine.request_ops == [[2, 2], [3]]
+    assert stream.end()[0] is CODES.OK
+
+
 def test_several_requests_that_the_engine_leaves_are_pythons(door: HeldDoor, kv: Any) -> None:
     calls = [get(kv), kv.Batch.future(several(5), timeout=20), get(kv)]
     door.wait_for_requests(3)
