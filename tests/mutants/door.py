@@ -214,6 +214,14 @@ MUTANTS = (
         (f"{_STREAMS_TESTS}test_plain_messages_and_others_keep_their_order",),
     ),
     Mutant(
+        "door-lets-streams-outlive-a-stop",
+        _PIPELINE,
+        "if (is_half_closed_ || !may_open_companion() || open_companion()) return;",
+        "return;",
+        "a stream that only sleeps keeps the server from its stop, and goes on when its user is removed",
+        (f"{_KV_TESTS}test_python_hears_of_a_stream_when_the_door_is_shut",),
+    ),
+    Mutant(
         "door-takes-the-first-value",
         _MESSAGES,
         "case field(3, BYTES): value = reader.bytes; break;",
