@@ -26,7 +26,8 @@ from gpkvs.server.door.library import Event, EventKind, Library, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
-from gpkvs.server.door.stats import DoorStats
+from gpkvs.server.door.refused_connections import RefusedConnections
+from gpkvs.server.door.stats import DoorStats, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
@@ -75,6 +76,9 @@ class NativeDoor:
         self._metrics = metrics
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
+        self._refused_connections = RefusedConnections(
+            lambda: refused_connections(self._library.stats()), bounds.connections_max
+        )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
@@ -179,6 +183,7 @@ class NativeDoor:
         """End what runs beside the calls; the port is closed."""
         if self._tls:
             self._tls.give(lambda _: None)
+        self._refused_connections.close()
         self._loop.remove_reader(self._library.events_file())
         self._metrics.registry.unregister(self._stats)
         self.engine_thread.shutdown()
