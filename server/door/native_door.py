@@ -34,6 +34,7 @@ from gpkvs.server.memory import Kind
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
+from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -160,6 +161,11 @@ class NativeDoor:
         while self._library.requests():  # noqa: ASYNC110 - another thread answers them
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def waits_for(self) -> str:
+        """Return what a stop waits for."""
+        calls = self._library.requests() + len(self._calls)
+        return f"{counted(self._library.connections(), 'connection')} with {counted(calls, 'call')}"
+
     def abandon(self) -> None:
         """Refuse the requests that wait in the door."""
         self._library.abandon(self._refusal)
@@ -175,7 +181,8 @@ class NativeDoor:
         except TimeoutError:
             if grace_seconds:
                 _log.warning(
-                    "clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS
+                    "clients do not read their responses, or do not hear that they end: given up after %.0f s",
+                    grace_seconds + _CANCEL_SECONDS,
                 )
         await asyncio.to_thread(self._library.stop)
 
