@@ -7,10 +7,10 @@ from tests.mutants.mutant import Mutant
 _TLS, _HTTP2, _CALL = "door/tls.cpp", "door/http2.cpp", "door/call.cpp"
 _TURN, _GATES, _QUEUE, _PIPELINE = "door/turn.cpp", "door/gates.cpp", "door/queue.hpp", "door/pipeline.cpp"
 _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_request.cpp"
-_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS, _MOMENTS_TESTS = (
-    f"server/door/test_{name}.py::"
-    for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams", "moments")
+_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
+    f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
+_MOMENTS_TESTS, _REFUSED_TESTS = (f"server/door/test_{name}.py::" for name in ("moments", "refused_connections"))
 
 MUTANTS = (
     Mutant(
@@ -295,6 +295,22 @@ MUTANTS = (
         "",
         "a connection that is open for long is told that its memory is full",
         (f"{_KV_TESTS}test_plain_calls_never_reach_python",),
+    ),
+    Mutant(
+        "door-does-not-count-whom-it-refuses",
+        "door/listener.cpp",
+        "    door_.threads.front()->stats.connections_refused[why].add();\n",
+        "",
+        "clients that get no connection are seen by nobody",
+        (f"{_REFUSED_TESTS}test_more_than_there_may_be",),
+    ),
+    Mutant(
+        "door-speaks-first",
+        _HTTP2,
+        "    if (!has_begun_) return true;",
+        "    if (false) return true;",
+        "a browser at the port of gRPC shows garbage",
+        (f"{_REFUSED_TESTS}test_http_1",),
     ),
     Mutant(
         "door-refuses-for-a-table-that-is-gone",
