@@ -202,6 +202,7 @@ def test_a_stream_keeps_its_order_between_engine_and_python(door: HeldDoor, kv: 
     stream = Stream(kv)
     stream.send(plain(1), other(2))
     door.wait_for_requests(1)
+    time.sleep(0.05)  # the other message is there
     assert not door.handed  # not while the engine has one
     door.execute()
     assert stream.receive().values == VALUE
