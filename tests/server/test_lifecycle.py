@@ -138,11 +138,12 @@ def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:
     watch.cancel()
 
 
-def test_second_server_on_one_directory_names_the_first(server: Server) -> None:
-    result = run_gpkvs("serve", "--data", str(server.data), *ANY_PORT)
-    line = error_line(result, 1)
-    assert str(server.data) in line
-    assert f"process {server.process.pid}" in line
+def test_a_second_process_on_one_directory_names_the_first(server: Server) -> None:
+    data, new = str(server.data), str(server.data.parent / "new")
+    for command in (("serve", "--data", data, *ANY_PORT), ("check", data), ("recover", data), ("copy", data, new)):
+        line = error_line(run_gpkvs(*command), 3)
+        assert data in line
+        assert f"process {server.process.pid}" in line
     assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found  # the first one goes on
 
 
