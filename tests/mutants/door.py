@@ -222,6 +222,14 @@ MUTANTS = (
         (f"{_KV_TESTS}test_python_hears_of_a_stream_when_the_door_is_shut",),
     ),
     Mutant(
+        "door-writes-over-results",
+        "door/message_writer.hpp",
+        "if (before > room || size_ - before - part->size > room) return nullptr;",
+        "",
+        "a client gets a damaged response, or another one's bytes",
+        ("server/door/test_large_values.py::test_large_values_come_whole",),
+    ),
+    Mutant(
         "door-takes-the-first-value",
         _MESSAGES,
         "case field(3, BYTES): value = reader.bytes; break;",
