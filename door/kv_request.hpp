@@ -26,6 +26,9 @@ class KvRequest : public Request {
     std::optional<Refusal> why_not_done() const;
     Message make_response() const;
 
+    // Why it is refused where so many bytes more are not free.
+    Refusal no_room(u64 bytes) const;
+
     // The message that was taken; the request has no columns then.
     Message take_back() { return std::move(taken_); }
     // Nobody needs its columns and results any more.
@@ -38,8 +41,6 @@ class KvRequest : public Request {
     u64 response_bytes(u64 mean_value_bytes) const;
 
   private:
-    Refusal no_room(u64 bytes) const;
-
     ConnectionAccount& account_;
     Method method_ = Method::BATCH;
     Said said_;

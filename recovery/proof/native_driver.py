@@ -67,7 +67,13 @@ _Wait = ctypes.CFUNCTYPE(None, _POINTER, _U64)
 
 
 class _Engine(ctypes.Structure):
-    _fields_ = [("engine", _POINTER), ("run", _Run), ("durable", _Durable), ("wait", _Wait)]
+    _fields_ = [
+        ("engine", _POINTER),
+        ("run", _Run),
+        ("durable", _Durable),
+        ("wait", _Wait),
+        ("operations_max", _U64),
+    ]
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,11 @@ class NativeDriver:
         self._engine = _Engine.from_address(native.address)
         self.has_room = self.waits = True
         self.counts = dict.fromkeys(Ran, 0)
+
+    @property
+    def operations_max(self) -> int:
+        """Of a batch that the door may form in this turn."""
+        return int(self._engine.operations_max)
 
     def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
         """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""

@@ -214,6 +214,18 @@ def test_a_message_of_several_requests_is_run_whole_or_left(driven: tuple[Store,
     driver.native.end_turn()
 
 
+def test_a_batch_of_as_many_operations_as_a_door_is_told(driven: tuple[Store, NativeDriver]) -> None:
+    store, driver = driven
+    driver.native.begin_turn()
+    most = batch_of(store, sets(100) * (driver.operations_max // 100))
+    assert driver.run(most).ran is Ran.LEFT  # there are no columns for it yet
+    driver.native.end_turn()
+    store.execute_requests(most)
+    driver.native.begin_turn()
+    assert driver.run(most).ran is not Ran.LEFT
+    assert driver.run(batch_of(store, sets(1) * (driver.operations_max + 1))).ran is Ran.LEFT
+
+
 def test_more_records_than_a_transaction_may_read_are_several(store_path: Path) -> None:
     limits = Limits(value_bytes_max=50_000, result_bytes_max=1 << 20)
     config = StoreConfig(backend="cpu", commit="undo", limits=limits, batch_result_bytes_max=1 << 20, **SMALL)

@@ -18,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import gpkvs
+from gpkvs.bench.door.frames import PREFACE, SETTINGS, frame
 from gpkvs.info import package_version
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.server.wire import SET, batch
@@ -109,6 +110,19 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
     assert "still waiting after 0 s" in server.log.read_text()
     with gpkvs.open(server.data) as store:
         assert all(store.get(b"%d" % i) == b"" for i in done)
+
+
+def test_a_client_that_does_not_hear_of_the_end(start_server: StartServer) -> None:
+    """It answers no PING, so the server cannot know which of its calls are still to come."""
+    server = start_server("--drain-seconds-max", "1.5")
+    host, port = server.target.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        assert client.recv(1)
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 4.5
+    assert "stopping: waits for " in server.log.read_text()
 
 
 def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def test_files_change_under_load(site: Site) -> None:
     for pair in pairs:
         site.take(pair)
         serials.append(site.serial())
+    assert len(set(serials)) == 2
     errors: list[Exception] = []
     ended = threading.Event()
 
