@@ -65,6 +65,13 @@ STEPS = (
         60,
     ),
     Step(
+        "engine-python",
+        "gpkvs crash --engine python --part 100 --json --seed $SEED >&2 &&"
+        " gpkvs crash --commit journal --engine python --states 10000 --json --seed $SEED",
+        "gpkvs crash --commit journal --engine python --states 500 --json --seed $SEED",
+        20,
+    ),
+    Step(
         "mistakes",
         "gpkvs crash --commit journal --mutate --json --seed $SEED",
         "gpkvs crash --commit journal --mutate --mutant no-flush --mutant no-first-frame --json --seed $SEED",

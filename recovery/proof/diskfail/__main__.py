@@ -89,7 +89,8 @@ def _explore(given: argparse.Namespace, directory: Path) -> int:
             known = len(totals.violations)
             Player(explorer).play(schedule)
             plays = goes_on(known)
-    while plays and totals.states < given.states and time.monotonic() - began < given.seconds:
+    played = time.monotonic()
+    while plays and totals.states < given.states and time.monotonic() - played < given.seconds:
         print(f"seed {seed}", file=sys.stderr, flush=True)
         known = len(totals.violations)
         explorer.explore(seed)

@@ -21,6 +21,7 @@ from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail import mutants
 from gpkvs.recovery.proof.diskfail.mutants import EQUIVALENT, Mutant
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
+from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
 _MODULE = "gpkvs.recovery.proof.diskfail"
 # Few places of many lives.
@@ -115,24 +116,15 @@ def report_of(output: str, errors: str, status: int) -> dict[str, Any]:
 
 
 def explore(states: int, seconds: float, engine: EngineName, seed: int, processes: int, keep: Path) -> Report:
-    """Play all scripts, and let stores live at random, until so many states were judged or so much time is gone."""
+    """Play all scripts, then let stores live at random until so many states were judged or so much time is gone."""
     began, total = time.monotonic(), Report()
     with _Processes(processes) as running:
         begun = []
         for number in range(processes):
-            limits = (
-                "--engine",
-                engine,
-                "--states",
-                str(-(-states // processes)),
-                "--seconds",
-                str(seconds),
-                "--keep",
-                keep,
-            )
-            seeds = ("--seed", str(seed + number), "--step", str(processes))
-            scripts = ("--schedules", "all") if number == 0 else ()
-            begun.append(running.begin("-m", _MODULE, *_OPTIONS, *limits, *seeds, *scripts))
+            limits = ("--states", str(-(-states // processes)), "--seconds", str(seconds), "--keep", keep)
+            lives = ("--engine", engine, "--seed", str(seed + number), "--step", str(processes))
+            scripts = [schedule.name for schedule in SCHEDULES[number::processes]]
+            begun.append(running.begin("-m", _MODULE, *_OPTIONS, *limits, *lives, "--schedules", *scripts))
         for done in as_completed(begun):
             _add(total, done.result())
     total.seconds = time.monotonic() - began

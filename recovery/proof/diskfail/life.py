@@ -80,7 +80,7 @@ class Shape:
     heap_step_bytes: int = 64 * _KIB
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
     expiry_share: float = 0.0  # of the SETs, those after which a key expires
-    looking_share: float = 0.5  # of the requests, those with operations that look first
+    is_plain: bool = False  # no request looks first, and a batch is on one table: most run on the native engine
 
     @property
     def heap_bytes_all(self) -> int:
@@ -94,7 +94,7 @@ class Shape:
             Shape._of_fixed_heap(random),
             journal_share=random.choice((0.0, 0.0, 0.05, 0.5)),
             expiry_share=random.choice((0.0, 0.05, 0.5)),
-            looking_share=random.choice((0.0, 0.5)),
+            is_plain=random.random() < 0.5,
         )
         if random.random() < 0.5:
             return shape
@@ -413,6 +413,8 @@ class Life:
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
         chosen = random.choices(tables, weights, k=count)
+        if self._shape.is_plain:
+            chosen = chosen[:1] * count
         requests = [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
         return [(table, self._expiring(random, table, operations)) for table, operations in requests]
 
@@ -462,7 +464,7 @@ class Life:
 
     def _looking(self, random: Random, table: TableName, operations: list[Operation]) -> list[Operation]:
         """Have some of a request's operations look first, and sometimes a check that may refuse all of them."""
-        if random.random() >= self._shape.looking_share:
+        if self._shape.is_plain or random.random() < 0.5:
             return operations
         held = self._expected.batches[-1][1].get(table.id, {})
         looking: list[Operation] = [
