@@ -91,7 +91,7 @@ def _good_after_all(site: Site) -> Iterator[None]:
     """After each test the door serves others, and holds nothing of those who went."""
     yield
     site.take(site.pair)
-    assert site.is_let_in(None)
+    wait_until(lambda: site.is_let_in(None))
     wait_until(lambda: site.door.connections() == 0)
 
 
