@@ -80,7 +80,7 @@ class Shape:
     heap_step_bytes: int = 64 * _KIB
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
     expiry_share: float = 0.0  # of the SETs, those after which a key expires
-    is_plain: bool = False  # no request looks first, and a batch is on one table: most run on the native engine
+    is_plain: bool = False  # no request looks first, and a batch is on one table
 
     @property
     def heap_bytes_all(self) -> int:
