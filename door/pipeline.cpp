@@ -31,7 +31,7 @@ Handler* Pipeline::open(Call& call) {
 
 void Pipeline::message(Message&& message) {
     is_asked_ = false;
-    if (status_.is_there) return;  // it was asked for before Python ended the stream
+    if (status_.is_there) return;  // it was asked for before
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
     if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message)) {
@@ -91,14 +91,26 @@ void Pipeline::respond(Message&& response) {
     advance();
 }
 
+bool Pipeline::ends_with(const Status& status) {
+    is_asked_ = false;
+    if (!status_.is_there) plan_end(status);
+    advance();
+    return true;
+}
+
 void Pipeline::finish(const Status& status) {
     companion_ = nullptr;
-    status_ = {true, status.code, std::string(status.text), std::string(status.trailers)};
     // What Python has not answered by now it never will.
-    for (u64 left = pythons_.size() + held_.is_there(); left; left--) in_flight_.pop_back();
+    u64 left = pythons_.size() + held_.is_there();
+    if (left || !status_.is_there) plan_end(status);
+    for (; left; left--) in_flight_.pop_back();
     pythons_.clear();
     held_ = Message();
     advance();
+}
+
+void Pipeline::plan_end(const Status& status) {
+    status_ = {true, status.code, std::string(status.text), std::string(status.trailers)};
 }
 
 void Pipeline::submit(InFlight& request) {
@@ -149,7 +161,7 @@ void Pipeline::advance() {
         call_->respond(std::move(first.response));
     }
     if (status_.is_there && in_flight_.empty()) {
-        end_as_python();
+        end_by_status();
     } else if (may_read()) {
         is_asked_ = true;
         call_->ask();
@@ -177,9 +189,11 @@ void Pipeline::end(const Refusal& refusal) {
     call.finish({refusal.code, refusal.text, trailers});
 }
 
-void Pipeline::end_as_python() {
+void Pipeline::end_by_status() {
     const std::unique_ptr<Pipeline> self(this);
-    call_->finish({status_.code, status_.text, status_.trailers});
+    Call& call = *call_;
+    leave_call();
+    call.finish({status_.code, status_.text, status_.trailers});
 }
 
 }  // namespace door

@@ -24,6 +24,7 @@ class Pipeline final : public Handler, public Responder {
     void half_closed() override;
     void sent() override;
     void stop_waiting() override {}  // Python ends its call
+    bool ends_with(const Status& status) override;
     void over() override;
     void answered(Request* request) override;
 
@@ -59,11 +60,12 @@ class Pipeline final : public Handler, public Responder {
     void give_python();
     void set_room(InFlight& request, u64 bytes);
     void learn(const InFlight& request);
+    void plan_end(const Status& status);
     void advance();
     bool may_read() const;
     void leave_call();
     void end(const Refusal& refusal);
-    void end_as_python();
+    void end_by_status();
 
     Call* call_;                    // null: it has ended
     Forwarded* companion_ = nullptr;  // Python's call; null: it has ended
@@ -81,7 +83,7 @@ class Pipeline final : public Handler, public Responder {
         bool is_there = false;
         int code;
         std::string text, trailers;
-    } status_;  // with which Python ended its call
+    } status_;  // with which the stream ends, when all that was read is answered
 };
 
 }  // namespace door

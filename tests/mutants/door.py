@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "door-waits-for-handshakes",
         "door/connection.cpp",
-        "transport->is_late(thread.now()) || ",
-        "",
+        "if (is_late || (closes",
+        "if ((closes",
         "clients that never end their handshake take all connections",
         (f"{_TLS_TESTS}test_a_slow_handshake_ends",),
     ),
@@ -287,6 +287,22 @@ MUTANTS = (
         "",
         "a connection that is open for long is told that its memory is full",
         (f"{_KV_TESTS}test_plain_calls_never_reach_python",),
+    ),
+    Mutant(
+        "door-forgets-requests-before-one-that-it-refuses",
+        _PIPELINE,
+        "    advance();\n    return true;\n}\n\nvoid Pipeline::finish",
+        "    return false;\n}\n\nvoid Pipeline::finish",
+        "a client is told that nothing was executed, and its writes may be stored",
+        (f"{_KV_TESTS}test_what_a_stream_cannot_take_ends_it_behind_its_responses",),
+    ),
+    Mutant(
+        "door-says-not-executed-of-all",
+        _CALL,
+        "    if (has_delivered_ && ",
+        "    if (false && ",
+        "a client is told that nothing was executed, and Python may have done it",
+        (f"{_HTTP2_TESTS}test_a_message_over_the_limit_behind_others",),
     ),
     Mutant(
         "door-does-not-count-whom-it-refuses",
