@@ -94,7 +94,6 @@ void Call::count_end(int code) {
 
 void Call::forward(Message&& first) {
     handler_ = nullptr;
-    stats_ = nullptr;
     connection.forward(*this, std::move(first));
 }
 

@@ -112,6 +112,8 @@ class Call final : public Responder {
     // Counts the call as one of this method. Python does that if the call is forwarded, but for its start.
     void count_in(MethodStats& stats);
     bool is_counted() const { return counted_in_; }
+    // Python has a call of its own for it, and counts its end.
+    void leave_end() { stats_ = nullptr; }
     // Python has not heard of it, and never will: its end is counted here.
     void count_unheard();
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.

@@ -111,6 +111,7 @@ Forwarded* Forward::open(Call& call, Responder& responder) {
         calls.open.erase(made.first);
         throw;
     }
+    call.leave_end();
     return made.first->second.get();
 }
 

@@ -22,9 +22,12 @@ class KvRequest : public Request {
     // Lends itself to the engine; or returns why not.
     std::optional<Refusal> lend();
 
-    // Of a request that is back: why it was not done, or its response. std::bad_alloc.
+    // Of a request that is back: why it was not done, or its response, which may take the results. std::bad_alloc.
     std::optional<Refusal> why_not_done() const;
-    Message make_response() const;
+    Message make_response();
+
+    // Why it is refused where so many bytes more are not free.
+    Refusal no_room(u64 bytes) const;
 
     // The message that was taken; the request has no columns then.
     Message take_back() { return std::move(taken_); }
@@ -38,7 +41,7 @@ class KvRequest : public Request {
     u64 response_bytes(u64 mean_value_bytes) const;
 
   private:
-    Refusal no_room(u64 bytes) const;
+    Message response_in_place(const MessageWriter& writer);
 
     ConnectionAccount& account_;
     Method method_ = Method::BATCH;

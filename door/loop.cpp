@@ -30,7 +30,12 @@ Thread::Thread(Door& door, u32 number)
       tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
 
 Thread::~Thread() {
-    post([this] { is_ending_ = true; });
+    struct End final : Errand {
+        explicit End(bool& is_ending) : is_ending(is_ending) {}
+        void run() override { is_ending = true; }
+        bool& is_ending;
+    } end(is_ending_);
+    post(end);
     thread_.join();
     close(epoll_);
 }
@@ -75,9 +80,10 @@ void Thread::expire() {
 }
 
 // Whoever used least of this thread's time comes first, so that nobody waits long for those who ask too much. The others go
-// on in the next round, beside those who have become ready.
+// on in the next round, beside those who have become ready. What came back from other threads has taken its own time.
 void Thread::serve_waiting() {
-    for (u64 began = now_ns(); !waiting_.empty() && began < now_ + ROUND_NS;) {
+    u64 began = now_ns();
+    for (const u64 ends = began + ROUND_NS; !waiting_.empty() && began < ends;) {
         std::pop_heap(waiting_.begin(), waiting_.end(), used_more);
         Connection& connection = *waiting_.back();
         waiting_.pop_back();

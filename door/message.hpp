@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "account.hpp"
+#include "results.hpp"
 
 namespace door {
 
@@ -14,6 +15,11 @@ class Message {
     // Takes bytes of malloc that are charged already.
     Message(ConnectionAccount& account, Kind kind, u8* data, u64 size)
         : account_(&account), kind_(kind), data_(data), size_(size) {}
+    // The same of results whose only holder it is from now on.
+    Message(ConnectionAccount& account, Kind kind, Results* results, u8* data, u64 size)
+        : Message(account, kind, data, size) {
+        results_ = results;
+    }
     Message(Message&& other) noexcept { *this = std::move(other); }
     ~Message() { drop(); }
 
@@ -22,6 +28,7 @@ class Message {
             drop();
             account_ = other.account_;
             kind_ = other.kind_;
+            results_ = other.results_;
             data_ = std::exchange(other.data_, nullptr);
             size_ = other.size_;
         }
@@ -44,6 +51,8 @@ class Message {
     const u8* data() const { return data_; }
     u64 size() const { return size_; }
 
+    // Of bytes of malloc only:
+
     // The server holds the bytes from now on, not the connection. The caller frees them, and gives them back to the server.
     u8* leave(Account& server) {
         server.change(kind_, (i64)size_);
@@ -63,13 +72,15 @@ class Message {
 
     void drop() {
         if (!data_) return;
-        free(data_);
+        if (results_) results_->release();
+        else free(data_);
         account_->give(kind_, size_);
         data_ = nullptr;
     }
 
     ConnectionAccount* account_ = nullptr;
     Kind kind_ = REQUESTS;
+    Results* results_ = nullptr;  // whose bytes they are; null: of malloc
     u8* data_ = nullptr;
     u64 size_ = 0;
 };

@@ -1,5 +1,6 @@
 // A protobuf message that is to be sent, as parts: a few bytes of its own between columns that stay where they are.
 #pragma once
+#include <algorithm>
 #include <new>
 
 #include "message.hpp"
@@ -32,8 +33,20 @@ class MessageWriter {
 
     u64 size() const { return size_; }
 
-    void write(u8* to) const {
-        for (const Part* part = parts_; part < parts_ + count_; to += part++->size) memcpy(to, part->at, part->size);
+    void write(u8* to) const { write_parts(parts_, parts_ + count_, to); }
+
+    // Writes all but one part around that part, where there is so much room before it and behind it; returns the beginning of
+    // the message, or null.
+    u8* write_around(u8* at, u64 room) const {
+        const Part* const end = parts_ + count_;
+        const Part* const part = std::find_if(parts_, end, [at](const Part& one) { return one.at == at; });
+        if (part == end) return nullptr;
+        u64 before = 0;
+        for (const Part* other = parts_; other < part; other++) before += other->size;
+        if (before > room || size_ - before - part->size > room) return nullptr;
+        write_parts(parts_, part, at - before);
+        write_parts(part + 1, end, at + part->size);
+        return at - before;
     }
 
     // Returns the message, charged as an answer that must be sent. std::bad_alloc.
@@ -51,6 +64,10 @@ class MessageWriter {
         const u8* at;
         u64 size;
     };
+
+    static void write_parts(const Part* part, const Part* end, u8* to) {
+        for (; part < end; to += part++->size) memcpy(to, part->at, part->size);
+    }
 
     void add_varint(u64 value) {
         const u64 before = own_bytes_;

@@ -18,8 +18,9 @@ Pipeline::InFlight::~InFlight() { connection->account.give(REQUESTS, sizeof *thi
 
 Handler* Pipeline::open(Call& call) {
     std::unique_ptr<Pipeline> pipeline(new Pipeline(call));
-    pipeline->companion_ = call.connection.thread.door.forward.open(call, *pipeline);
-    if (!pipeline->companion_) {
+    if (knows_caller(call)) {
+        call.count_in(call.connection.thread.stats.methods[STATS_PIPELINE]);
+    } else if (!pipeline->open_companion()) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
         return nullptr;
     }
@@ -46,6 +47,7 @@ void Pipeline::message(Message&& message) {
 void Pipeline::half_closed() {
     is_half_closed_ = true;
     if (companion_ && !held_.is_there()) companion_->half_closed();
+    advance();
 }
 
 void Pipeline::sent() {
@@ -54,6 +56,12 @@ void Pipeline::sent() {
     room_bytes_ -= unsent.room_bytes;
     if (unsent.is_pythons && companion_) companion_->sent();
     advance();
+}
+
+// Python ends its call. A stream of which nothing more comes ends by itself.
+void Pipeline::stop_waiting() {
+    if (is_half_closed_ || !may_open_companion() || open_companion()) return;
+    call_->refuse({RESOURCE_EXHAUSTED, memory_text(call_->account(), call_->metadata.size()), MEMORY_FULL});
 }
 
 void Pipeline::over() {
@@ -132,8 +140,17 @@ void Pipeline::fail(InFlight& request, const Refusal& refusal) {
     request.drop();
 }
 
+bool Pipeline::open_companion() {
+    companion_ = call_->connection.thread.door.forward.open(*call_, *this);
+    return companion_;
+}
+
 void Pipeline::give_python() {
     InFlight& request = in_flight_.back();
+    if (!companion_ && !open_companion()) {
+        held_ = Message();
+        return fail(request, request.no_room(call_->metadata.size()));
+    }
     request.is_pythons = true;
     pythons_.push_back(&request);
     companion_->message(std::move(held_));
@@ -160,8 +177,9 @@ void Pipeline::advance() {
         unsent_.push_back({first.room_bytes, first.is_pythons});
         call_->respond(std::move(first.response));
     }
-    if (status_.is_there && in_flight_.empty()) {
-        end_by_status();
+    const bool is_over = status_.is_there || (is_half_closed_ && !companion_);
+    if (is_over && in_flight_.empty()) {
+        finish_call();
     } else if (may_read()) {
         is_asked_ = true;
         call_->ask();
@@ -189,7 +207,8 @@ void Pipeline::end(const Refusal& refusal) {
     call.finish({refusal.code, refusal.text, trailers});
 }
 
-void Pipeline::end_by_status() {
+// By its status, or well where it has none.
+void Pipeline::finish_call() {
     const std::unique_ptr<Pipeline> self(this);
     Call& call = *call_;
     leave_call();

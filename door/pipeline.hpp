@@ -1,8 +1,9 @@
 // One stream of batches: many in flight, responses in order, bounded in number and bytes (server/pipeline.py).
 //
-// It is also a call of Python's, which sees whether the stream may begin, and when it must end, since its caller is gone or
-// the server stops. Python gets the messages that are not plain, and responds to them. All are executed in order: a message
-// for Python waits until the engine is done with those before it, and while Python has some, all others go there too.
+// It becomes a call of Python's too, the companion, when Python is needed: to say whether an unknown caller may begin it, to
+// end it since its caller is gone or the server stops, or for a message that is not plain. Python gets those messages, and
+// responds to them. All are executed in order: a message for Python waits until the engine is done with those before it, and
+// while Python has some, all others go there too.
 #pragma once
 #include <deque>
 #include <list>
@@ -23,7 +24,7 @@ class Pipeline final : public Handler, public Responder {
     void message(Message&& message) override;
     void half_closed() override;
     void sent() override;
-    void stop_waiting() override {}  // Python ends its call
+    void stop_waiting() override;
     bool ends_with(const Status& status) override;
     void over() override;
     void answered(Request* request) override;
@@ -55,6 +56,8 @@ class Pipeline final : public Handler, public Responder {
 
     explicit Pipeline(Call& call) : call_(&call) {}
 
+    bool may_open_companion() const { return !companion_ && !status_.is_there; }
+    bool open_companion();
     void submit(InFlight& request);
     void fail(InFlight& request, const Refusal& refusal);
     void give_python();
@@ -65,10 +68,10 @@ class Pipeline final : public Handler, public Responder {
     bool may_read() const;
     void leave_call();
     void end(const Refusal& refusal);
-    void end_by_status();
+    void finish_call();
 
     Call* call_;                    // null: it has ended
-    Forwarded* companion_ = nullptr;  // Python's call; null: it has ended
+    Forwarded* companion_ = nullptr;  // Python's call; null: there is none yet, or it has ended
     std::list<InFlight> in_flight_;
     std::deque<Unsent> unsent_;
     std::deque<InFlight*> pythons_;  // those that Python has to answer: the last ones
@@ -81,7 +84,7 @@ class Pipeline final : public Handler, public Responder {
     bool is_half_closed_ = false;
     struct {
         bool is_there = false;
-        int code;
+        int code = OK;
         std::string text, trailers;
     } status_;  // with which the stream ends, when all that was read is answered
 };

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "account.hpp"
 
@@ -14,7 +15,7 @@ class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
     static Results* make(Account& account, u64 n, u64 gets, u64 value_bytes) {
-        void* block = malloc(sizeof(Results) + 8 * n + 4 * gets + n + value_bytes);
+        void* block = malloc(sizeof(Results) + 8 * n + 4 * gets + n + 2 * RESPONSE_ROOM + value_bytes);
         return block ? new (block) Results(account, n, gets, value_bytes) : nullptr;
     }
 
@@ -27,6 +28,12 @@ class Results {
         }
     }
 
+    // The values are charged to somebody else from now on. For a lone holder.
+    void leave_charge() { account_.change(ANSWERS, -(i64)std::exchange(charged_bytes_, 0)); }
+
+    // Before the values and behind them: a lone holder may make a response of them where they are.
+    static constexpr u64 RESPONSE_ROOM = 64;
+
     const u64 n, gets, value_bytes;
     bool has_versions = false;
     u64* const versions;       // n
@@ -37,12 +44,14 @@ class Results {
   private:
     Results(Account& account, u64 n, u64 gets, u64 value_bytes)
         : n(n), gets(gets), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
-          status((u8*)(value_lengths + gets)), values(status + n), account_(account) {
+          status((u8*)(value_lengths + gets)), values(status + n + RESPONSE_ROOM), account_(account),
+          charged_bytes_(value_bytes) {
         account_.change(ANSWERS, (i64)value_bytes);
     }
-    ~Results() { account_.change(ANSWERS, -(i64)value_bytes); }
+    ~Results() { leave_charge(); }
 
     Account& account_;
+    u64 charged_bytes_;
     std::atomic<u64> holders_{1};
 };
 

@@ -64,7 +64,7 @@ struct MethodStats {
     Nanoseconds ns{NANOSECONDS_BOUNDS};
 };
 
-enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_BATCH, STATS_METHODS };
+enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_BATCH, STATS_PIPELINE, STATS_METHODS };
 
 // Why the door itself refused a request, before it was executed.
 enum StatsRefusal { STATS_MEMORY_FULL, STATS_QUEUE_FULL, STATS_UNSUPPORTED, STATS_SLOW, STATS_REFUSALS };

@@ -113,7 +113,7 @@ Verdict Turn::judge(Request* request, u64 now) {
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
         if (gets_ + request->gets > gets_max_) return Verdict::END;
-        if (operations > door_.config.batch_ops_max || bytes > door_.config.batch_bytes_max) return Verdict::END;
+        if (operations > operations_max() || bytes > door_.config.batch_bytes_max) return Verdict::END;
     }
     operations_ = operations;
     payload_bytes_ = bytes;
@@ -123,6 +123,11 @@ Verdict Turn::judge(Request* request, u64 now) {
     last_ = request;
     request->next = nullptr;
     return Verdict::TAKEN;
+}
+
+u64 Turn::operations_max() const {
+    const u64 most = door_.config.batch_ops_max;
+    return engine_ ? std::min(most, engine_->operations_max) : most;
 }
 
 Verdict Turn::drop(Request* request, Outcome outcome) {

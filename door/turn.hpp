@@ -41,6 +41,7 @@ class Turn {
     bool may_start();
     void form();
     Verdict judge(Request* request, u64 now);
+    u64 operations_max() const;
     Verdict drop(Request* request, Outcome outcome);
     void give_back_dropped();
     bool join_columns();

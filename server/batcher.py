@@ -145,7 +145,8 @@ class Batcher:
     observer
         Is told of every batch.
     maintain
-        Does a step of the work that batches leave behind, and says whether there is more (`Store.maintain`).
+        Does a step of the work that batches leave behind, and says whether there is more (`Store.maintain`); None where
+        another one does that.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Batcher:
         bounds: Bounds,
         memory: Memory,
         observer: BatchObserver,
-        maintain: Callable[[], bool] = lambda: False,
+        maintain: Callable[[], bool] | None = None,
     ) -> None:
         self._begin = begin
         self._engine_thread = engine_thread
@@ -239,12 +240,12 @@ class Batcher:
         job.add_done_callback(partial(self._on_stored, batch))
 
     def _maintain_later(self, seconds: float) -> None:
-        if self._is_stopping:
+        if self._is_stopping or self._maintain is None:
             return
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._has_nothing_to_maintain = seconds == _IDLE_AGAIN_SECONDS
-        self._idle_timer = self._loop.call_later(seconds, self._maintain_if_idle)
+        self._idle_timer = self._loop.call_later(seconds, self._maintain_if_idle, self._maintain)
 
     def stop_maintenance(self) -> None:
         """Begin no step of maintenance any more; the engine's thread may end when its last batch has."""
@@ -253,13 +254,13 @@ class Batcher:
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    def _maintain_if_idle(self) -> None:
+    def _maintain_if_idle(self, maintain: Callable[[], bool]) -> None:
         """Have the engine's thread do a step of maintenance, unless there are requests."""
         self._idle_timer = None
         if self._busy or self._queue or self._in_flight:
             return  # the last batch sets the timer again
         self._busy = True
-        job = self._loop.run_in_executor(self._engine_thread, self._maintain)
+        job = self._loop.run_in_executor(self._engine_thread, maintain)
         job.add_done_callback(self._on_maintained)
 
     def _on_maintained(self, job: asyncio.Future[bool]) -> None:

@@ -57,7 +57,10 @@ class TurnSums(NamedTuple):
 class _Calls(ctypes.Structure):
     """`Engine` in kernels/engine_batch.h."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait")]
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait")),
+        ("operations_max", ctypes.c_uint64),
+    ]
 
 
 class NativeEngine:
@@ -136,6 +139,7 @@ class NativeEngine:
         may_run = self._committer.begin_turn() is not None and not failpoint.armed_among(failpoint.PLANNING)
         self._describe_tables()
         planner, expiry = self._planner, self._expiry
+        self._calls.operations_max = planner.ops_max
         self._words[self._of_turn] = [
             address_of(self._rows),
             len(self._rows) if may_run else 0,

@@ -52,6 +52,7 @@ typedef struct Engine {
                uint64_t* has_versions);
     uint64_t (*durable)(void* self);             // the newest durable gate, from any thread; gates rise, 0 is always durable
     void (*wait)(void* self, uint64_t gate);     // returns when it is durable; from a thread of the door's own
+    uint64_t operations_max;  // a batch with more is left; it changes between turns
 } Engine;
 
 #ifdef __cplusplus

@@ -135,7 +135,7 @@ class Stats(ctypes.Structure):
     """``struct DoorStats``: what the door has counted since its start."""
 
     _fields_ = [
-        ("methods", MethodStats * 4),
+        ("methods", MethodStats * 5),
         ("refused", c_uint64 * 4),
         ("connections_refused", c_uint64 * 6),
         ("cancelled", c_uint64),

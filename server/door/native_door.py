@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import NamedTuple
@@ -140,9 +140,8 @@ class NativeDoor:
         if self._store:
             wait((self.engine_thread.submit(self._set_tables, self._store),))
 
-    def maintenance(self, _store: Store) -> Callable[[], bool]:
+    def maintenance(self, _store: Store) -> None:
         """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""
-        return lambda: False
 
     def queue_requests(self) -> int:
         """Return how many requests of the door wait."""

@@ -13,7 +13,7 @@ from gpkvs.batch import Op, Status
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.exporter import OPERATIONS, SECONDS
 
-_METHODS = ("Get", "Set", "Delete", "Batch")
+_METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary", "Pipeline": "bidi_stream"}
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
 _CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "handshake")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
@@ -80,9 +80,9 @@ def _calls(stats: Stats) -> Iterator[Metric]:
     started = CounterMetricFamily("grpc_server_started", "", labels=_LABELS)
     handled = CounterMetricFamily("grpc_server_handled", "", labels=[*_LABELS, "grpc_code"])
     seconds = HistogramMetricFamily("grpc_server_handling_seconds", "", labels=_LABELS)
-    for method, own in zip(_METHODS, stats.methods, strict=True):
+    for (method, kind), own in zip(_METHODS.items(), stats.methods, strict=True):
         if own.started:
-            labels = ["unary", "gpkvs.v1.KV", method]
+            labels = [kind, "gpkvs.v1.KV", method]
             started.add_metric(labels, own.started)
             for code, count in enumerate(own.handled):
                 if count or code == 0:

@@ -18,9 +18,9 @@ from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
+from gpkvs.recovery.proof.native_driver import NO_BOUND, Answer, NativeDriver, Ran
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
-from tests.engine.native_driver import NO_BOUND, Answer, NativeDriver, Ran
 
 pytestmark = pytest.mark.undo
 
@@ -212,6 +212,18 @@ def test_a_message_of_several_requests_is_run_whole_or_left(driven: tuple[Store,
         assert (answer.ran is Ran.LEFT) == (not run), messages
         assert answer.values == [b"v" * 1000] * run
     driver.native.end_turn()
+
+
+def test_a_batch_of_as_many_operations_as_a_door_is_told(driven: tuple[Store, NativeDriver]) -> None:
+    store, driver = driven
+    driver.native.begin_turn()
+    most = batch_of(store, sets(100) * (driver.operations_max // 100))
+    assert driver.run(most).ran is Ran.LEFT  # there are no columns for it yet
+    driver.native.end_turn()
+    store.execute_requests(most)
+    driver.native.begin_turn()
+    assert driver.run(most).ran is not Ran.LEFT
+    assert driver.run(batch_of(store, sets(1) * (driver.operations_max + 1))).ran is Ran.LEFT
 
 
 def test_more_records_than_a_transaction_may_read_are_several(store_path: Path) -> None:

@@ -7,10 +7,10 @@ from tests.mutants.mutant import Mutant
 _TLS, _HTTP2, _CALL = "door/tls.cpp", "door/http2.cpp", "door/call.cpp"
 _TURN, _GATES, _QUEUE, _PIPELINE = "door/turn.cpp", "door/gates.cpp", "door/queue.hpp", "door/pipeline.cpp"
 _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_request.cpp"
-_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS, _REFUSED_TESTS = (
-    f"server/door/test_{name}.py::"
-    for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams", "refused_connections")
+_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
+    f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
+_MOMENTS_TESTS, _REFUSED_TESTS = (f"server/door/test_{name}.py::" for name in ("moments", "refused_connections"))
 
 MUTANTS = (
     Mutant(
@@ -56,16 +56,16 @@ MUTANTS = (
     Mutant(
         "door-waits-for-handshakes",
         "door/connection.cpp",
-        "if (is_late || (closes",
-        "if ((closes",
+        "is_late || (closes_when_sent_",
+        "(closes_when_sent_",
         "clients that never end their handshake take all connections",
         (f"{_TLS_TESTS}test_a_slow_handshake_ends",),
     ),
     Mutant(
         "door-takes-rapid-resets",
         _HTTP2,
-        "(session_, stream) && !resets_.take(now())",
-        "(session_, stream) && !resets_.take(now(), 0)",
+        "!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now())",
+        "!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now(), 0)",
         "a client that gives up its calls at once has the door work for nothing, without an end",
         (f"{_HTTP2_TESTS}test_a_flood_ends_the_connection",),
     ),
@@ -147,7 +147,7 @@ MUTANTS = (
         "memcpy(prefix_ + prefix_have_, data, taken);",
         "memcpy(prefix_, data, taken);",
         "a message whose length comes in two pieces is read with another length",
-        (f"{_HTTP2_TESTS}test_two_connections_cut_at_every_byte",),
+        (f"{_HTTP2_TESTS}test_a_message_that_is_late_for_its_call",),
     ),
     Mutant(
         "door-counts-a-connection-once",
@@ -212,6 +212,22 @@ MUTANTS = (
         "if (request.take(",
         "a message of a stream is executed before one that was sent earlier",
         (f"{_STREAMS_TESTS}test_plain_messages_and_others_keep_their_order",),
+    ),
+    Mutant(
+        "door-lets-streams-outlive-a-stop",
+        _PIPELINE,
+        "if (is_half_closed_ || !may_open_companion() || open_companion()) return;",
+        "return;",
+        "a stream that only sleeps keeps the server from its stop, and goes on when its user is removed",
+        (f"{_KV_TESTS}test_python_hears_of_a_stream_when_the_door_is_shut",),
+    ),
+    Mutant(
+        "door-writes-over-results",
+        "door/message_writer.hpp",
+        "if (before > room || size_ - before - part->size > room) return nullptr;",
+        "",
+        "a client gets a damaged response, or another one's bytes",
+        ("server/door/test_large_values.py::test_large_values_come_whole",),
     ),
     Mutant(
         "door-takes-the-first-value",
@@ -327,5 +343,53 @@ MUTANTS = (
         "",
         "a call on a table that was dropped and made again meanwhile is refused",
         (f"{_KV_TESTS}test_a_request_whose_table_is_gone_is_pythons",),
+    ),
+    Mutant(
+        "door-message-in-pieces",
+        _CALL,
+        "memcpy(message_.data() + message_have_, data + taken, part)",
+        "memcpy(message_.data(), data + taken, part)",
+        "a message that comes in two pieces is another message",
+        (f"{_MOMENTS_TESTS}test_requests_cut_at_every_byte",),
+    ),
+    Mutant(
+        "door-sends-the-beginning-again",
+        _CALL,
+        "first.message.data() + (sent_ - PREFIX_BYTES)",
+        "first.message.data()",
+        "a response longer than the client's window is wrong from there on",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-deadline-of-what-is-half-sent",
+        _CALL,
+        "    connection.reset(*this);\n    responses_.clear();",
+        "    responses_.clear();",
+        "a client whose deadline passes in the middle of a response never hears of its end",
+        (f"{_MOMENTS_TESTS}test_a_deadline_passes",),
+    ),
+    Mutant(
+        "door-asks-tables-that-are-gone",
+        _TURN,
+        "    if (!tables_.now()->find(request->table_id)) return drop(request, GONE);\n",
+        "",
+        "a request on a table that was dropped meanwhile ends in the engine",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-runs-what-is-late",
+        _TURN,
+        "request->deadline_ns <= now",
+        "false",
+        "work is done for clients that have given up",
+        (f"{_MOMENTS_TESTS}test_a_deadline_that_the_engine_sees_first",),
+    ),
+    Mutant(
+        "door-reads-without-room",
+        _TURN,
+        "if (request->gets && !request->connection->account",
+        "if (false && !request->connection->account",
+        "one connection's answers take the memory of all",
+        (f"{_MOMENTS_TESTS}test_a_request_for_whose_answer_there_is_no_room",),
     ),
 )

@@ -172,6 +172,21 @@ async def test_maintenance_runs_when_idle_and_not_after_the_stop(store: gpkvs.St
 
 
 @asynchronous
+async def test_a_batcher_that_maintains_nothing_leaves_the_engine_alone(store: gpkvs.Store) -> None:
+    watched, memory = Watched(store), Memory(1 << 40, 1)
+    bounds = bounds_of(ServerConfig(), LIMITS, 64 << 20, 16 << 30)
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush, pytest.MonkeyPatch.context() as patch:
+        batcher = Batcher(watched.begin, engine, flush, bounds, memory, watched)
+        watched.go.set()
+        account = Account(memory.connection("one"))
+        await asyncio.wait_for(batcher.submit(set_one(b"a"), account, None), 30)
+        jobs = list[object]()
+        patch.setattr(engine, "submit", lambda *job: jobs.append(job))
+        await asyncio.sleep(0.3)
+        assert not jobs
+
+
+@asynchronous
 async def test_an_idle_store_is_maintained_again(store: gpkvs.Store) -> None:
     """What is not needed for a minute is given back although nobody asks for anything; a request comes between."""
 

@@ -27,9 +27,9 @@ STOPPING = Refusal(CODES.UNAVAILABLE.value[0], "the server is stopping: try agai
 class Stream:
     """A Pipeline: requests are sent one by one."""
 
-    def __init__(self, kv: Any) -> None:
+    def __init__(self, kv: Any, *metadata: tuple[str, str]) -> None:
         self._requests: queue.SimpleQueue[kv_pb2.BatchRequest | None] = queue.SimpleQueue()
-        self._responses = kv.Pipeline(iter(self._requests.get, None), timeout=20)
+        self._responses = kv.Pipeline(iter(self._requests.get, None), timeout=20, metadata=metadata)
 
     def send(self, *requests: kv_pb2.BatchRequest) -> None:
         for request in requests:
@@ -90,6 +90,7 @@ def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
     call = kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"), timeout=20)
     door.execute(Status.NOT_FOUND)
     assert call.result() == kv_pb2.DeleteResponse(status=kv_pb2.STATUS_NOT_FOUND)
+    door.wait(lambda: door.library.held_bytes("answers") == 0)
     assert door.handed == []
 
 
@@ -121,27 +122,6 @@ def messages_of(data: bytes) -> Iterator[bytes]:
         data = data[end:]
 
 
-def test_a_deadline_has_one_text_whoever_sees_it_pass(door: HeldDoor) -> None:
-    """The connection's thread does, or the engine's, which knows that nothing was executed."""
-    plain = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Get"), (":authority", "a")]
-    call = [*plain, ("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "20m")]
-    _engine = ToyEngine(door.library)
-    said: dict[str | None, str] = {}  # the text, by whether the answer says that nothing was executed
-    end = time.monotonic() + 10
-    with Http2Client(door.target) as client:
-        while "no" not in said:
-            assert time.monotonic() < end, "the engine was never the first"
-            stream = client.begin(call)
-            client.send(stream, framed(kv_pb2.GetRequest(key=b"k").SerializeToString()), ends=True)
-            time.sleep(0.0201)
-            door.drop_all()
-            answer = client.answer(stream)
-            trailers = dict(answer.headers + answer.trailers)
-            if trailers["grpc-status"] == "4":  # else the call came late, and the engine in time
-                said[trailers.get("gpkvs-executed")] = trailers["grpc-message"]
-    assert set(said.values()) == {"Deadline Exceeded"}
-
-
 def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
     for method, message in (
         (kv.Set, kv_pb2.SetRequest(key=b"k", condition=kv_pb2.CONDITION_ABSENT)),
@@ -162,6 +142,17 @@ def test_several_requests_of_a_message_stay_several_for_the_engine(door: HeldDoo
     assert calls[1].result() == kv_pb2.DeleteResponse(found=True)
     assert engine.request_ops in ([[2, 1, 1]], [[1, 2, 1]])
     assert door.handed == []
+
+
+def test_a_batch_has_no_more_operations_than_the_engine_takes(door: HeldDoor, kv: Any) -> None:
+    engine = ToyEngine(door.library, operations_max=4)
+    stream = Stream(kv)
+    stream.send(*(batch([(EXISTS, b"k")] * count, id=number) for number, count in enumerate((2, 2, 3))))
+    door.wait_for_requests(3)
+    door.drop_all()
+    assert [stream.receive().id for _ in range(3)] == [0, 1, 2]
+    assert engine.request_ops == [[2, 2], [3]]
+    assert stream.end()[0] is CODES.OK
 
 
 def test_several_requests_that_the_engine_leaves_are_pythons(door: HeldDoor, kv: Any) -> None:
@@ -240,6 +231,7 @@ def test_a_stream_keeps_its_order_between_engine_and_python(door: HeldDoor, kv: 
     stream = Stream(kv)
     stream.send(plain(1), other(2))
     door.wait_for_requests(1)
+    time.sleep(0.05)  # the other message is there
     assert not door.handed  # not while the engine has one
     door.execute()
     assert stream.receive().values == VALUE
@@ -258,6 +250,60 @@ def test_a_stream_that_the_client_ends_has_all_its_responses(door: HeldDoor, kv:
             door.execute()
         assert [response.id for response in responses] == [request.id for request in requests]
         assert responses.code() is CODES.OK
+
+
+def test_a_plain_stream_never_reaches_python(door: HeldDoor, kv: Any) -> None:
+    stream = Stream(kv)
+    for number in range(3):
+        stream.send(plain(number))
+        door.execute()
+        assert stream.receive().values == VALUE
+    assert stream.end()[0] is CODES.OK
+    assert not door.opened
+    counted = door.library.stats().methods[4]
+    assert (counted.started, counted.handled[0]) == (1, 1)
+
+
+def test_python_hears_of_a_stream_when_the_door_is_shut(door: HeldDoor, kv: Any) -> None:
+    idle, ending = Stream(kv), Stream(kv)
+    for stream in (idle, ending):
+        stream.send(plain(1))
+        door.execute()
+        assert stream.receive().values == VALUE
+    ending.send(plain(2))
+    door.wait_for_requests(1)
+    ended = threading.Thread(target=ending.end)
+    ended.start()
+    time.sleep(0.1)
+    door.library.shut()
+    door.wait(lambda: len(door.opened) == 1)
+    (call,) = door.opened
+    door.library.finish(call, CODES.UNAVAILABLE.value[0], STOPPING.text, [])
+    assert idle.end() == (CODES.UNAVAILABLE, STOPPING.text)
+    door.execute()
+    assert ending.receive().id == 2
+    ended.join()
+    assert ending.end()[0] is CODES.OK
+    assert len(door.opened) == 1
+
+
+def test_python_hears_of_a_stream_where_there_is_memory_for_it(door: HeldDoor, kv: Any) -> None:
+    assert kv.Get.future(kv_pb2.GetRequest(), timeout=20).details() == PYTHON
+    (unary,) = door.opened.values()
+    stream = Stream(kv, ("long", "x" * 10_000))
+    stream.send(plain(1))
+    door.execute()
+    assert stream.receive().values == VALUE
+    most = door.bounds.clients_bytes_max * 7 // 8
+    held = most // 2 - (8 << 10) - door.library.clients_bytes()  # the connection may hold 8 KiB more
+    door.library.charge(unary.connection, "requests", held)
+    stream.send(other(2))
+    refused = stream.receive()
+    assert (refused.id, refused.code, refused.full) == (2, CODES.RESOURCE_EXHAUSTED.value[0], "memory")
+    door.library.charge(unary.connection, "requests", -held)
+    stream.send(other(3))
+    assert stream.receive().message == PYTHON
+    assert stream.end()[0] is CODES.OK
 
 
 def test_a_stop_ends_a_stream_behind_what_was_executed(door: HeldDoor, kv: Any) -> None:
@@ -293,6 +339,8 @@ def test_a_stop_while_requests_wait() -> None:
 @pytest.mark.parametrize("late", [plain(2), other(2)])
 def test_a_stream_that_python_has_ended_takes_no_more(door: HeldDoor, kv: Any, late: kv_pb2.BatchRequest) -> None:
     stream = Stream(kv)
+    stream.send(other(0))
+    assert stream.receive().message == PYTHON
     stream.send(plain(1))
     door.wait_for_requests(1)
     (call,) = door.opened
@@ -303,11 +351,13 @@ def test_a_stream_that_python_has_ended_takes_no_more(door: HeldDoor, kv: Any, l
     assert stream.receive().values == VALUE
     assert stream.end() == (CODES.UNAUTHENTICATED, "who are you?")
     assert door.library.requests() == 0
-    assert not door.handed
+    assert len(door.handed) == 1
 
 
 def test_a_response_to_no_message_ends_the_stream(door: HeldDoor, kv: Any) -> None:
     stream = Stream(kv)
+    stream.send(other(0))
+    assert stream.receive().message == PYTHON
     stream.send(plain(1), other(2))
     door.wait_for_requests(1)
     (call,) = door.opened
@@ -317,16 +367,21 @@ def test_a_response_to_no_message_ends_the_stream(door: HeldDoor, kv: Any) -> No
     assert door.library.requests() == 0
 
 
+@pytest.mark.parametrize("has_companion", [False, True])
 @pytest.mark.parametrize("requests", [[plain(1), plain(2)], [other(1)], [plain(1), other(2)], []])
 def test_a_stream_that_is_cancelled_leaves_nothing(
-    door: HeldDoor, kv: Any, requests: list[kv_pb2.BatchRequest]
+    door: HeldDoor, kv: Any, requests: list[kv_pb2.BatchRequest], has_companion: bool
 ) -> None:
     stream, waiting = Stream(kv), requests.count(plain(1)) + requests.count(plain(2))
+    if has_companion:
+        stream.send(other(0))
+        assert stream.receive().message == PYTHON
     stream.send(*requests)
-    door.wait(lambda: len(door.opened) == 1)
+    is_pythons = has_companion or requests == [other(1)]
+    door.wait(lambda: door.library.stats().methods[4].started == 1 and len(door.opened) == is_pythons)
     door.wait_for_requests(waiting)
     stream.cancel()
-    door.wait(lambda: len(door.over) == 1)
+    door.wait(lambda: len(door.over) + door.library.stats().methods[4].handled[1] == 1)
     door.drop_all()
     assert door.library.requests() == 0
 

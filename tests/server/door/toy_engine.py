@@ -34,15 +34,24 @@ _Wait = ctypes.CFUNCTYPE(None, _Address, _U64)
 class _Engine(ctypes.Structure):
     """``struct Engine`` of gpkvs/kernels/engine_batch.h."""
 
-    _fields_ = [("self", _Address), ("run", _Run), ("durable", _Durable), ("wait", _Wait)]
+    _fields_ = [("self", _Address), ("run", _Run), ("durable", _Durable), ("wait", _Wait), ("operations_max", _U64)]
 
 
 class ToyEngine:
-    """Runs the batches of a door; it must stay as long as there are turns."""
+    """Runs the batches of a door; it must stay as long as there are turns.
 
-    def __init__(self, library: Library) -> None:
+    Parameters
+    ----------
+    library
+        The door.
+    operations_max
+        Of a batch.
+    """
+
+    def __init__(self, library: Library, operations_max: int = 1 << 20) -> None:
         self.request_ops: list[list[int]] = []  # of each batch: the operations of its requests
-        self._engine = _Engine(None, _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None))
+        calls = _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None)
+        self._engine = _Engine(None, *calls, operations_max)
         library.set_engine(ctypes.addressof(self._engine))
 
     def _run(self, _: Any, given: Any, give_room: Any, sink: Any, *outs: Any) -> int:
