@@ -98,7 +98,7 @@ void Call::forward(Message&& first) {
 }
 
 void Call::receive(const u8* data, u64 size) {
-    if (!handler_) return;
+    if (!handler_ || is_deaf_) return;
     progress_ns_ = connection.now();
     if (is_asked_ && !is_delivering_ && unread_.empty()) deliver(data, size);
     else keep_unread(data, size);
@@ -113,12 +113,12 @@ void Call::half_close() {
 void Call::tick(u64 now_ns) {
     if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
-            refuse({DEADLINE_EXCEEDED,
-                    "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
-                        " s (--receive-seconds-max)",
-                    NOT_EXECUTED});
+            refuse_message({DEADLINE_EXCEEDED,
+                            "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
+                                " s (--receive-seconds-max)",
+                            NOT_EXECUTED});
         } else if (prefix_have_ && now_ns > progress_ns_ + connection.patience().message_ns) {
-            refuse({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
+            refuse_message({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
     }
 }
@@ -133,10 +133,31 @@ void Call::look_at_caller() {
     if (caller && caller->is_gone && handler_) handler_->stop_waiting();
 }
 
-void Call::refuse(const Status& status) {
+void Call::count_refusal(const Status& status) {
     if (status.trailers == MEMORY_FULL) connection.thread.stats.refused[STATS_MEMORY_FULL].add();
     else if (status.code == UNIMPLEMENTED) connection.thread.stats.refused[STATS_UNSUPPORTED].add();
-    else if (status.trailers == NOT_EXECUTED) connection.thread.stats.refused[STATS_SLOW].add();
+    else if (status.code == DEADLINE_EXCEEDED && status.trailers == NOT_EXECUTED)
+        connection.thread.stats.refused[STATS_SLOW].add();
+}
+
+// What was read before it is executed all the same. Where nobody can say whether it was, nobody says that it was not.
+void Call::refuse_message(Status status) {
+    count_refusal(status);
+    is_deaf_ = true;
+    is_asked_ = false;
+    drop_input();
+    if (handler_->ends_with(status)) return;
+    if (has_delivered_ && status.trailers.substr(0, NOT_EXECUTED.size()) == NOT_EXECUTED)
+        status.trailers.remove_prefix(NOT_EXECUTED.size());
+    end(status);
+}
+
+void Call::refuse(const Status& status) {
+    count_refusal(status);
+    end(status);
+}
+
+void Call::end(const Status& status) {
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
     finish(status);
 }
@@ -210,6 +231,7 @@ u64 Call::take(const u8* data, u64 size) {
     if (message_have_ == message_.size()) {
         is_asked_ = false;
         prefix_have_ = message_have_ = 0;
+        has_delivered_ = true;
         handler_->message(std::move(message_));
     }
     return taken + part;
@@ -220,16 +242,19 @@ bool Call::begin_message() {
     const u64 size = (u64)prefix_[1] << 24 | (u64)prefix_[2] << 16 | (u64)prefix_[3] << 8 | prefix_[4];
     const u64 size_max = connection.config().message_bytes_max;
     if (prefix_[0] == 1) {
-        refuse({UNIMPLEMENTED, "compressed messages are not accepted: send grpc-encoding identity", NOT_EXECUTED});
+        refuse_message(
+            {UNIMPLEMENTED, "compressed messages are not accepted: send grpc-encoding identity", NOT_EXECUTED});
     } else if (prefix_[0]) {
         refuse({INTERNAL, "a message begins with an unknown flag"});
     } else if (size > size_max) {
-        refuse({RESOURCE_EXHAUSTED,
-                "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " + std::to_string(size_max) + ")"});
+        refuse_message({RESOURCE_EXHAUSTED,
+                        "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
+                            std::to_string(size_max) + ")",
+                        NOT_EXECUTED});
     } else {
         message_ = Message::admitted(connection.account, REQUESTS, size);
         if (message_.is_there()) return true;
-        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, size), MEMORY_FULL});
+        refuse_message({RESOURCE_EXHAUSTED, memory_text(connection.account, size), MEMORY_FULL});
     }
     return false;
 }
@@ -243,10 +268,11 @@ void Call::open_window() {
 
 // The first of them, up to a window, are charged with the call. A client that has not heard of the window may send more.
 void Call::keep_unread(const u8* data, u64 size) {
+    if (is_deaf_) return;
     const u64 before = unread_.size(), after = before + size;
     const u64 more = after > WINDOW_BYTES ? after - std::max(before, WINDOW_BYTES) : 0;
     if (more && !connection.account.admit(REQUESTS, more)) {
-        refuse({RESOURCE_EXHAUSTED, memory_text(connection.account, more), MEMORY_FULL});
+        refuse_message({RESOURCE_EXHAUSTED, memory_text(connection.account, more), MEMORY_FULL});
         return;
     }
     unread_charged_ += more;

@@ -33,8 +33,8 @@ constexpr u64 WINDOW_BYTES = 16 << 10;
 constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
 
 // The trailers of a call that surely changed nothing, and of one that found no room.
-constexpr const char* NOT_EXECUTED = "gpkvs-executed: no\n";
-constexpr const char* MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
+constexpr std::string_view NOT_EXECUTED = "gpkvs-executed: no\n";
+constexpr std::string_view MEMORY_FULL = "gpkvs-executed: no\ngpkvs-full: memory\n";
 
 // How a call ends. Trailers are lines, "name: value\n" each.
 struct Status {
@@ -57,6 +57,9 @@ class Handler {
     // The caller's login counts no longer, or the door is shut. What waits for a message is forwarded now; what is executed
     // goes on.
     virtual void stop_waiting() = 0;
+    // The next message cannot be taken, and no other one comes. True: the handler ends the call so, when those before it are
+    // answered. False: it ends at once.
+    virtual bool ends_with(const Status&) { return false; }
     // The client gave the call up, its deadline passed, its connection ended, or the door refused it.
     virtual void over() = 0;
     // A request is back whose `call` is this handler; also after the call's end.
@@ -165,6 +168,9 @@ class Call final : public Responder {
     u64 take(const u8* data, u64 size);
     bool begin_message();
     void keep_unread(const u8* data, u64 size);
+    void refuse_message(Status status);
+    void count_refusal(const Status& status);
+    void end(const Status& status);
     void drop_input();
     void drop_responses();
     void count_end(int code);
@@ -184,6 +190,7 @@ class Call final : public Responder {
     u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
+    bool has_delivered_ = false, is_deaf_ = false;
 
     std::list<Response> responses_;
     u64 sent_ = 0;  // of the first

@@ -127,7 +127,7 @@ u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
 }
 
 std::string trailers_of(const Refusal& refusal) {
-    std::string trailers = refusal.is_refusal ? NOT_EXECUTED : "";
+    std::string trailers(refusal.is_refusal ? NOT_EXECUTED : "");
     if (!refusal.full.empty()) trailers += "gpkvs-full: " + refusal.full + "\n";
     return trailers;
 }

@@ -32,7 +32,7 @@ Handler* Pipeline::open(Call& call) {
 
 void Pipeline::message(Message&& message) {
     is_asked_ = false;
-    if (status_.is_there) return;  // it was asked for before Python ended the stream
+    if (status_.is_there) return;  // it was asked for before
     InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
     room_bytes_ += request.room_bytes;
     if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message)) {
@@ -99,14 +99,26 @@ void Pipeline::respond(Message&& response) {
     advance();
 }
 
+bool Pipeline::ends_with(const Status& status) {
+    is_asked_ = false;
+    if (!status_.is_there) plan_end(status);
+    advance();
+    return true;
+}
+
 void Pipeline::finish(const Status& status) {
     companion_ = nullptr;
-    status_ = {true, status.code, std::string(status.text), std::string(status.trailers)};
     // What Python has not answered by now it never will.
-    for (u64 left = pythons_.size() + held_.is_there(); left; left--) in_flight_.pop_back();
+    u64 left = pythons_.size() + held_.is_there();
+    if (left || !status_.is_there) plan_end(status);
+    for (; left; left--) in_flight_.pop_back();
     pythons_.clear();
     held_ = Message();
     advance();
+}
+
+void Pipeline::plan_end(const Status& status) {
+    status_ = {true, status.code, std::string(status.text), std::string(status.trailers)};
 }
 
 void Pipeline::submit(InFlight& request) {
@@ -135,7 +147,7 @@ bool Pipeline::open_companion() {
 
 void Pipeline::give_python() {
     InFlight& request = in_flight_.back();
-    if (may_open_companion() && !open_companion()) {
+    if (!companion_ && !open_companion()) {
         held_ = Message();
         return fail(request, request.no_room(call_->metadata.size()));
     }
@@ -195,10 +207,12 @@ void Pipeline::end(const Refusal& refusal) {
     call.finish({refusal.code, refusal.text, trailers});
 }
 
-// As Python ended its call, or well without it.
+// By its status, or well where it has none.
 void Pipeline::finish_call() {
     const std::unique_ptr<Pipeline> self(this);
-    call_->finish({status_.code, status_.text, status_.trailers});
+    Call& call = *call_;
+    leave_call();
+    call.finish({status_.code, status_.text, status_.trailers});
 }
 
 }  // namespace door

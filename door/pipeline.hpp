@@ -25,6 +25,7 @@ class Pipeline final : public Handler, public Responder {
     void half_closed() override;
     void sent() override;
     void stop_waiting() override;
+    bool ends_with(const Status& status) override;
     void over() override;
     void answered(Request* request) override;
 
@@ -62,6 +63,7 @@ class Pipeline final : public Handler, public Responder {
     void give_python();
     void set_room(InFlight& request, u64 bytes);
     void learn(const InFlight& request);
+    void plan_end(const Status& status);
     void advance();
     bool may_read() const;
     void leave_call();
@@ -84,7 +86,7 @@ class Pipeline final : public Handler, public Responder {
         bool is_there = false;
         int code = OK;
         std::string text, trailers;
-    } status_;  // with which Python ended its call
+    } status_;  // with which the stream ends, when all that was read is answered
 };
 
 }  // namespace door

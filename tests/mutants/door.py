@@ -305,6 +305,22 @@ MUTANTS = (
         (f"{_KV_TESTS}test_plain_calls_never_reach_python",),
     ),
     Mutant(
+        "door-forgets-requests-before-one-that-it-refuses",
+        _PIPELINE,
+        "    advance();\n    return true;\n}\n\nvoid Pipeline::finish",
+        "    return false;\n}\n\nvoid Pipeline::finish",
+        "a client is told that nothing was executed, and its writes may be stored",
+        (f"{_KV_TESTS}test_what_a_stream_cannot_take_ends_it_behind_its_responses",),
+    ),
+    Mutant(
+        "door-says-not-executed-of-all",
+        _CALL,
+        "    if (has_delivered_ && ",
+        "    if (false && ",
+        "a client is told that nothing was executed, and Python may have done it",
+        (f"{_HTTP2_TESTS}test_a_message_over_the_limit_behind_others",),
+    ),
+    Mutant(
         "door-does-not-count-whom-it-refuses",
         "door/listener.cpp",
         "    door_.threads.front()->stats.connections_refused[why].add();\n",

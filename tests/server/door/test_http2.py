@@ -135,6 +135,18 @@ def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     error: Any = caught.value
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert error.details() == "SERVER: Received message larger than max (4194305 vs. 4194304)"
+    assert ("gpkvs-executed", "no") in error.trailing_metadata()
+
+
+def test_a_message_over_the_limit_behind_others(echo: Echo) -> None:
+    """Python may have executed those: nobody says that it did not."""
+    with Client(echo) as client:
+        client.call("/echo/Stream", message(b"x"), flags=0)
+        client.wait(DATA, 1)
+        client.send(frame(DATA, 0, 1, message(b"a part", size=5 * MIB)))
+        trailers = client.trailers(1)
+        assert trailers["grpc-status"] == "8"
+        assert "gpkvs-executed" not in trailers
 
 
 def test_a_compressed_message(channel: grpc.Channel) -> None:

@@ -94,25 +94,32 @@ def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
     assert door.handed == []
 
 
-def test_a_deadline_has_one_text_whoever_sees_it_pass(door: HeldDoor) -> None:
-    """The connection's thread does, or the engine's, which knows that nothing was executed."""
-    plain = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Get"), (":authority", "a")]
-    call = [*plain, ("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "20m")]
-    _engine = ToyEngine(door.library)
-    said: dict[str | None, str] = {}  # the text, by whether the answer says that nothing was executed
-    end = time.monotonic() + 10
+@pytest.mark.parametrize(
+    ("prefix", "status"), [(b"\0\x7f\0\0\0", "8"), (b"\1\0\0\0\1", "12")], ids=["large", "compressed"]
+)
+def test_what_a_stream_cannot_take_ends_it_behind_its_responses(door: HeldDoor, prefix: bytes, status: str) -> None:
+    """The status says that nothing was executed: so what was read before has its response."""
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Pipeline"), (":authority", "a")]
     with Http2Client(door.target) as client:
-        while "no" not in said:
-            assert time.monotonic() < end, "the engine was never the first"
-            stream = client.begin(call)
-            client.send(stream, framed(kv_pb2.GetRequest(key=b"k").SerializeToString()), ends=True)
-            time.sleep(0.0201)
-            door.drop_all()
-            answer = client.answer(stream)
-            trailers = dict(answer.headers + answer.trailers)
-            if trailers["grpc-status"] == "4":  # else the call came late, and the engine in time
-                said[trailers.get("gpkvs-executed")] = trailers["grpc-message"]
-    assert set(said.values()) == {"Deadline Exceeded"}
+        stream = client.begin([*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+        for number in (7, 8):
+            client.send(stream, framed(batch([(DELETE, b"k")], id=number).SerializeToString()))
+        door.wait_for_requests(2)
+        client.send(stream, prefix + b"the rest is ignored")
+        time.sleep(0.1)  # the door has it
+        door.execute()
+        answer = client.answer(stream)
+    responses = map(kv_pb2.BatchResponse.FromString, messages_of(answer.data))
+    assert [(response.id, response.status) for response in responses] == [(7, bytes(1)), (8, bytes(1))]
+    trailers = dict(answer.trailers)
+    assert (trailers["grpc-status"], trailers["gpkvs-executed"]) == (status, "no")
+
+
+def messages_of(data: bytes) -> Iterator[bytes]:
+    while data:
+        end = 5 + int.from_bytes(data[1:5], "big")
+        yield data[5:end]
+        data = data[end:]
 
 
 def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
