@@ -41,8 +41,6 @@ void Mailbox::ready(u32) {
     Request* request;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        u64 count;
-        (void)!read(file_, &count, sizeof count);
         mail.swap(mail_);
         request = first_;
         first_ = last_ = nullptr;
