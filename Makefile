@@ -146,13 +146,13 @@ sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels 
 		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400 \
 		&& $(BIN)/gpkvs bitflip --commit journal --bits 500 --bursts 500 --every 400
 
-# The door with a toy engine (tests/server/door/door_threads.cpp), as sanitizers want it.
+# The door with a toy engine (tests/server/door/door_threads.cpp, door_allocations.cpp), as sanitizers want it.
 DOOR_PROGRAM := $(wildcard door/*.cpp) tests/server/door/door_threads.cpp
 SANITIZERS_thread := thread
 SANITIZERS_address := address,undefined -fno-sanitize-recover=all
 
 define door_under
-build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
+build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h tests/server/door/toy_engine.hpp
 	@mkdir -p $$(@D)
 	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIE -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
 
@@ -162,12 +162,21 @@ endef
 $(eval $(call door_under,thread))
 $(eval $(call door_under,address))
 
-sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads  ## the native door under ThreadSanitizer and AddressSanitizer
+build/sanitize/address/door_allocations: $(patsubst %.cpp,build/sanitize/address/%.o,\
+		$(wildcard door/*.cpp) tests/server/door/door_allocations.cpp)
+	$(CXX) -pthread -fsanitize=$(SANITIZERS_address) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \
+		-o $@ $^ -lnghttp2 -lssl -lcrypto
+
+sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads build/sanitize/address/door_allocations  ## the native door under ThreadSanitizer and AddressSanitizer
 	build/sanitize/thread/door_threads clients
 	build/sanitize/address/door_threads clients
 	build/sanitize/address/door_threads stops
 	build/sanitize/address/door_threads queue
 	build/sanitize/address/door_threads parser
+	build/sanitize/address/door_allocations plain engine 1
+	build/sanitize/address/door_allocations plain left 20
+	build/sanitize/address/door_allocations logins engine 1
+	build/sanitize/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)

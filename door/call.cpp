@@ -126,7 +126,7 @@ void Call::tick(u64 now_ns) {
 void Call::expire() {
     deadline_ns = NEVER;
     if (is_finished_) drop_responses();
-    else refuse({DEADLINE_EXCEEDED, "Deadline Exceeded"});
+    else refuse({DEADLINE_EXCEEDED, DEADLINE_TEXT});
 }
 
 void Call::look_at_caller() {

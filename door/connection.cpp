@@ -68,9 +68,11 @@ void Connection::take_turn() {
 }
 
 void Connection::receive() {
-    if (!transport->is_ready() && !thread.may_shake_hands()) return;  // what came is still there in the next round
+    const bool was_ready = transport->is_ready();
+    if (!was_ready && !thread.may_shake_hands()) return;  // what came is still there in the next round
     if (!wants_input() || closes_when_sent_) return;
     const long bytes = transport->read(thread.input_.data(), thread.input_.size());
+    if (bytes < 0 && !was_ready) thread.stats.connections_refused[STATS_HANDSHAKE].add();
     if (bytes < 0 || (bytes > 0 && !received(thread.input_.data(), (u64)bytes))) return close();
     if (!is_closed_ && transport->has_more() && wants_input()) want_fill();
 }
@@ -109,7 +111,9 @@ void Connection::watch() {
 
 void Connection::tick_if_open() {
     if (is_closed_) return;
-    if (transport->is_late(thread.now()) || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
+    const bool is_late = transport->is_late(thread.now());
+    if (is_late) thread.stats.connections_refused[STATS_HANDSHAKE].add();
+    if (is_late || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
     if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return close();
     guard([this] { tick(thread.now()); });
 }

@@ -42,6 +42,28 @@ std::shared_ptr<const Refusal> copy_of(const Door& door, const DoorRefusal& refu
     return door.no_memory;
 }
 
+// What every thread is to do.
+struct Everywhere {
+    Everywhere(const std::function<void(Thread&)>& work, u64 busy) : work(work), busy(busy) {}
+
+    const std::function<void(Thread&)>& work;
+    u64 busy;  // threads that have not done it
+    std::mutex mutex;
+    std::condition_variable done;
+};
+
+// One thread's share of it.
+struct Share final : Errand {
+    void run() override {
+        all->work(*thread);
+        std::lock_guard<std::mutex> guard(all->mutex);
+        if (!--all->busy) all->done.notify_all();
+    }
+
+    Everywhere* all;
+    Thread* thread;
+};
+
 }  // namespace
 
 Door::Door(const DoorConfig& config)
@@ -78,17 +100,16 @@ void Door::give_back(Request* first) {
 }
 
 void Door::in_all_threads(const std::function<void(Thread&)>& work) {
-    std::mutex mutex;
-    std::condition_variable done;
-    u64 busy = threads.size();
-    for (const auto& thread : threads)
-        thread->post([&, thread = thread.get()] {
-            work(*thread);
-            std::lock_guard<std::mutex> guard(mutex);
-            if (!--busy) done.notify_all();
-        });
-    std::unique_lock<std::mutex> lock(mutex);
-    done.wait(lock, [&] { return !busy; });
+    Everywhere all(work, threads.size());
+    Share shares[THREADS_MAX];
+    for (const auto& thread : threads) {
+        Share& share = shares[thread->number];
+        share.all = &all;
+        share.thread = thread.get();
+        thread->post(share);
+    }
+    std::unique_lock<std::mutex> lock(all.mutex);
+    all.done.wait(lock, [&] { return !all.busy; });
 }
 
 Thread& Door::least_loaded() {

@@ -85,6 +85,7 @@ typedef struct DoorMethodStats {
 typedef struct DoorStats {
     DoorMethodStats methods[5];  // Get, Set, Delete, Batch, Pipeline; those that were forwarded are counted as started only
     uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
+    uint64_t connections_refused[6];  // connections_full, files_full, memory_full, http1, tls, handshake
     uint64_t cancelled, expired;
     uint64_t operations[5][3];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;

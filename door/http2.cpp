@@ -4,6 +4,7 @@
 
 #include "door.hpp"
 #include "grpc_text.hpp"
+#include "strangers.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -192,7 +193,7 @@ struct Http2::Callbacks {
 };
 
 Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
-    : Connection(thread, std::move(transport), std::move(peer)), memory_(account), begun_ns_(thread.now()),
+    : Connection(thread, std::move(transport), std::move(peer)), memory_(account), begun_ns_(thread.now()), has_begun_(thread.tls() != nullptr),
       resets_(RESETS_MAX, RESETS_PER_SECOND, begun_ns_), frames_(FRAMES_MAX, FRAMES_PER_SECOND, begun_ns_),
       heard_ns_(begun_ns_) {
     nghttp2_mem hooks = memory_.hooks();
@@ -224,14 +225,28 @@ bool Http2::received(const u8* data, u64 size) {
     heard_ns_ = now();
     keepalive_ns_ = NEVER;
     const ssize_t taken = nghttp2_session_mem_recv(session_, data, size);
-    if (taken < 0 && !is_calmed_) return false;
+    if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC && !has_begun_) look_at_stranger({(const char*)data, size});
+    if (taken < 0 && !is_calmed_ && !is_http1_) return false;
+    has_begun_ = true;
     want_fill();
     return true;
+}
+
+// A client that does not speak HTTP/2; it may be a person with a browser.
+void Http2::look_at_stranger(std::string_view first) {
+    is_http1_ = is_http1_request(first);
+    if (is_http1_) thread.stats.connections_refused[STATS_HTTP1].add();
+    if (is_tls_hello(first)) thread.stats.connections_refused[STATS_TLS].add();
 }
 
 void Http2::answered(Request* request) { ((Handler*)request->call)->answered(request); }
 
 bool Http2::fill(Output& output) {
+    if (!has_begun_) return true;  // HTTP/2 would be no answer to whoever speaks something else
+    if (is_http1_) {
+        output.append(HTTP1_ANSWER.data(), HTTP1_ANSWER.size());
+        return false;
+    }
     output_ = &output;
     while (output.size() < Output::LOW_BYTES) {
         const u8* data;

@@ -60,6 +60,7 @@ class Http2 final : public Connection {
     void stream_closed(int32_t stream);
     void remove(Call& call);
     ssize_t read_responses(Call& call, u64 room, u32* flags);
+    void look_at_stranger(std::string_view first);
     void ping_came();
     void calm(std::string_view why);
     void end_drain();
@@ -81,6 +82,8 @@ class Http2 final : public Connection {
 
     // What keeps a client from being a burden.
     const u64 begun_ns_;
+    bool has_begun_;  // it sent something, or has said by TLS that it speaks HTTP/2
+    bool is_http1_ = false;
     bool has_settings_ = false;
     u64 headers_since_ns_ = NEVER;  // a block of headers that is not whole
     TokenBucket resets_, frames_;

@@ -77,7 +77,7 @@ std::optional<Refusal> KvRequest::why_not_done() const {
         case DONE: break;
         case CANCELLED:
         case LEFT: break;  // nobody asks
-        case EXPIRED: return Refusal{DEADLINE_EXCEEDED, expired_text(), "", true};
+        case EXPIRED: return Refusal{DEADLINE_EXCEEDED, DEADLINE_TEXT, "", true};
         case NO_ROOM: return no_room(0);
         case REFUSED: return *refusal;
         case GONE: return Refusal{NOT_FOUND, "table: there is no table '" + name_of(said_) + "'", "", true};

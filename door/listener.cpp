@@ -53,15 +53,13 @@ void begin_connection(Thread& thread, int file, int protocol) {
     std::unique_ptr<Transport> transport;
     if (const auto& tls = thread.tls()) transport = tls->accept(file, protocol == DOOR_GRPC);
     else transport.reset(new (std::nothrow) PlainTransport(file));
-    if (!transport) {
-        close(file);
-        return thread.forget_expected();
-    }
+    if (!transport) close(file);
     try {
-        thread.add(new_connection(thread, protocol, std::move(transport), name_of(address)));
+        if (transport) return thread.add(new_connection(thread, protocol, std::move(transport), name_of(address)));
     } catch (const std::bad_alloc&) {
-        thread.forget_expected();
     }
+    thread.forget_expected();
+    thread.stats.connections_refused[STATS_CONNECTION_MEMORY_FULL].add();
 }
 
 }  // namespace
@@ -115,13 +113,14 @@ void Listener::ready(u32) {
 // No file is free: a client that is not accepted would keep this thread busy, so it is accepted and closed.
 void Listener::refuse_one() {
     close(spare_);
-    close(accept4(file_, nullptr, nullptr, SOCK_CLOEXEC));
+    const int file = accept4(file_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (file >= 0) refuse(file, STATS_FILES_FULL);
     spare_ = open_spare();  // or later: another thread may have been faster
 }
 
 void Listener::deal(int file) {
     if (door_.connections() >= door_.config.connections_max) {
-        close(file);
+        refuse(file, STATS_CONNECTIONS_FULL);
         return;
     }
     const int yes = 1;
@@ -133,9 +132,14 @@ void Listener::deal(int file) {
         if (&thread == door_.threads.front().get()) open();
         else thread.post(open);
     } catch (const std::bad_alloc&) {
-        close(file);
         thread.forget_expected();
+        refuse(file, STATS_CONNECTION_MEMORY_FULL);
     }
+}
+
+void Listener::refuse(int file, StatsConnection why) {
+    close(file);
+    door_.threads.front()->stats.connections_refused[why].add();
 }
 
 }  // namespace door

@@ -2,6 +2,7 @@
 #pragma once
 #include <netdb.h>
 
+#include "stats.hpp"
 #include "watched.hpp"
 
 struct Door;
@@ -23,6 +24,7 @@ class Listener : public Watched {
   private:
     void refuse_one();
     void deal(int file);
+    void refuse(int file, StatsConnection why);
 
     Door& door_;
     const int file_;

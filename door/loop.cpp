@@ -30,7 +30,12 @@ Thread::Thread(Door& door, u32 number)
       tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
 
 Thread::~Thread() {
-    post([this] { is_ending_ = true; });
+    struct End final : Errand {
+        explicit End(bool& is_ending) : is_ending(is_ending) {}
+        void run() override { is_ending = true; }
+        bool& is_ending;
+    } end(is_ending_);
+    post(end);
     thread_.join();
     close(epoll_);
 }

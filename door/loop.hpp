@@ -33,6 +33,8 @@ class Thread {
 
     // Runs `mail` in this thread, soon, in the order of posting. std::bad_alloc where there is no memory.
     void post(std::function<void()> mail) { mailbox_.post(std::move(mail)); }
+    // Does this after the mail that came before.
+    void post(Errand& errand) { mailbox_.post(errand); }
     // Requests come back: a list.
     void post_answered(Request* first, Request* last) { mailbox_.post(first, last); }
     // How many it has, or will have soon.

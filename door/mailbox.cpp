@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 namespace door {
 
@@ -36,14 +37,24 @@ void Mailbox::post(Request* first, Request* last) {
     if (was_empty) wake();
 }
 
+void Mailbox::post(Errand& errand) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const bool was_empty = is_empty();
+    errand.next = errands_;
+    errands_ = &errand;
+    if (was_empty) wake();
+}
+
 void Mailbox::ready(u32) {
     std::vector<std::function<void()>> mail;
     Request* request;
+    Errand* errand;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         mail.swap(mail_);
         request = first_;
         first_ = last_ = nullptr;
+        errand = std::exchange(errands_, nullptr);
     }
     while (request) {
         Request* const next = request->next;
@@ -51,6 +62,7 @@ void Mailbox::ready(u32) {
         request = next;
     }
     for (const std::function<void()>& piece : mail) piece();
+    while (errand) std::exchange(errand, errand->next)->run();
 }
 
 void Mailbox::wake() {

@@ -1,4 +1,4 @@
-// What other threads send to a thread: work, and requests that come back. It wakes the thread once, however much comes.
+// What other threads send to a thread: requests that come back, and work. It wakes the thread once, however much comes.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -8,6 +8,15 @@
 #include "watched.hpp"
 
 namespace door {
+
+// Work whose sender waits until it is done.
+struct Errand {
+    virtual void run() = 0;
+    Errand* next = nullptr;
+
+  protected:
+    ~Errand() = default;
+};
 
 class Mailbox : public Watched {
   public:
@@ -20,14 +29,16 @@ class Mailbox : public Watched {
 
     // Any thread. std::bad_alloc where there is no memory.
     void post(std::function<void()> mail);
-    // A list of requests, which needs no memory.
+    // These need no memory: a list of requests, and an errand, which stays the sender's. It comes after mail that was posted
+    // before.
     void post(Request* first, Request* last);
+    void post(Errand& errand);
 
     // Its thread: does what came.
     void ready(u32 events) override;
 
   private:
-    bool is_empty() const { return !first_ && mail_.empty(); }
+    bool is_empty() const { return !first_ && mail_.empty() && !errands_; }
     void wake();
 
     const std::function<void(Request*)> on_answered_;
@@ -36,6 +47,7 @@ class Mailbox : public Watched {
     std::vector<std::function<void()>> mail_;
     Request* first_ = nullptr;
     Request* last_ = nullptr;
+    Errand* errands_ = nullptr;  // a list
 };
 
 }  // namespace door

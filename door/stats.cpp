@@ -30,6 +30,8 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
     for (const auto& thread : door->threads) {
         for (u64 method = 0; method < STATS_METHODS; method++) add(stats->methods[method], thread->stats.methods[method]);
         for (u64 why = 0; why < STATS_REFUSALS; why++) stats->refused[why] += thread->stats.refused[why].value();
+        for (u64 why = 0; why < STATS_CONNECTIONS; why++)
+            stats->connections_refused[why] += thread->stats.connections_refused[why].value();
     }
     const EngineStats& engine = door->engine_stats;
     stats->cancelled = engine.cancelled.value();

@@ -69,10 +69,22 @@ enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_BATCH, STATS_PIPELI
 // Why the door itself refused a request, before it was executed.
 enum StatsRefusal { STATS_MEMORY_FULL, STATS_QUEUE_FULL, STATS_UNSUPPORTED, STATS_SLOW, STATS_REFUSALS };
 
+// Why a connection ended before it made a call.
+enum StatsConnection {
+    STATS_CONNECTIONS_FULL,
+    STATS_FILES_FULL,
+    STATS_CONNECTION_MEMORY_FULL,
+    STATS_HTTP1,
+    STATS_TLS,  // where none is spoken
+    STATS_HANDSHAKE,
+    STATS_CONNECTIONS
+};
+
 // Of one thread of connections.
 struct ThreadStats {
     MethodStats methods[STATS_METHODS];
     Counter refused[STATS_REFUSALS];
+    Counter connections_refused[STATS_CONNECTIONS];
 };
 
 }  // namespace door

@@ -24,6 +24,7 @@ inline std::string queue_text(u64 requests_max) {
            " requests wait, as many as queue_requests_max allows: try again later, or send fewer and larger batches";
 }
 
-inline std::string expired_text() { return "the deadline passed while the request waited"; }
+// As gRPC's own libraries say it, whoever is the first to see it.
+constexpr const char* DEADLINE_TEXT = "Deadline Exceeded";
 
 }  // namespace door

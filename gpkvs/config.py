@@ -243,7 +243,12 @@ class ServerConfig:
         Setting("What serves gRPC: native, or grpcio, gRPC's own server, which takes far more processor time.", SERVER),
     ] = "native"
     drain_seconds_max: Annotated[
-        float, Setting("Seconds that accepted requests may take to finish after SIGTERM.", SERVER, min=0)
+        float,
+        Setting(
+            "Seconds that accepted requests may take to finish after SIGTERM, and clients to read their responses.",
+            SERVER,
+            min=0,
+        ),
     ] = 30.0
     tls_cert: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Named places where a test can kill the process, one at each durability boundary.
+"""Named places where a test can kill the process, or stop a thread, one at each durability boundary.
 
 ``GPKVS_FAILPOINT=name[:n]`` kills the process (SIGKILL, nothing is cleaned up) when it gets to the place `name` for
 the n-th time. Without the variable a failpoint is one comparison.
@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 VARIABLE = "GPKVS_FAILPOINT"
 
@@ -104,14 +104,24 @@ ALL = (
 )
 
 
+_Stop = ctypes.CFUNCTYPE(None)
+
+
 class _State(ctypes.Structure):
     """What native code has as `Failpoint` (``kernels/failpoint.hpp``), and counts too."""
 
-    _fields_ = [("armed", ctypes.c_char_p), ("remaining", ctypes.c_uint64)]
+    _fields_ = [("armed", ctypes.c_char_p), ("remaining", ctypes.c_uint64), ("stop", _Stop)]
 
 
 _armed = ""
 _state = _State()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_reached: Callable[[], None] = _die
 
 
 def arm(specification: str) -> None:
@@ -132,13 +142,20 @@ def arm(specification: str) -> None:
     _state.armed, _state.remaining = name.encode() or None, int(count or 1)
 
 
+def stop_instead(stop: Callable[[], None] | None) -> None:
+    """Have the thread that gets to the armed place call a function, and the process live on; None: it dies again."""
+    global _reached  # noqa: PLW0603 - as above
+    _reached = stop or _die
+    _state.stop = _Stop(stop) if stop else _Stop()
+
+
 def address() -> int:
     """Return where native code finds what is armed."""
     return ctypes.addressof(_state)
 
 
 def armed(name: str) -> bool:
-    """Whether the next `hit` of this failpoint kills; the engine then splits the work in two for a ``mid_`` one."""
+    """Whether the next `hit` of this failpoint counts; the engine then splits the work in two for a ``mid_`` one."""
     return _armed == name and _state.remaining == 1
 
 
@@ -148,11 +165,11 @@ def armed_among(names: Container[str]) -> bool:
 
 
 def hit(name: str) -> None:
-    """Die here, if armed."""
+    """Die or stop here, if armed."""
     if _armed == name:
         _state.remaining -= 1
         if _state.remaining == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _reached()
 
 
 try:

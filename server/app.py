@@ -58,6 +58,10 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # For streams that never end by themselves, such as a health watch, and for responses to slow clients.
 _STREAM_GRACE_SECONDS = 5.0
+# Also where no time is left: whoever is refused at the end should hear of it.
+_LAST_WORD_SECONDS = 0.1
+# A stop that takes longer says what it waits for.
+_SILENT_SECONDS = 1.0
 
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
@@ -281,6 +285,8 @@ class _Server:
             self._options.ready_file.unlink(missing_ok=True)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
+        began = time.monotonic()
+        saying = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._log_wait)
         try:
             async with asyncio.timeout(config.drain_seconds_max):
                 await gate.wait_idle()
@@ -293,7 +299,14 @@ class _Server:
             )
             batcher.abandon(NotServingError(gate.refusal))
             self._door.abandon()
-        await self._door.stop(_STREAM_GRACE_SECONDS)
+        left = config.drain_seconds_max - (time.monotonic() - began)
+        await self._door.stop(min(max(left, _LAST_WORD_SECONDS), _STREAM_GRACE_SECONDS))
+        saying.cancel()
+
+    def _log_wait(self) -> None:
+        _log.info(
+            "stopping: waits for %s; --drain-seconds-max bounds it", self._door.waits_for(), extra={"event": "draining"}
+        )
 
 
 def _ignore_signals() -> None:

@@ -39,6 +39,8 @@ _IDLE_AGAIN_SECONDS = 1.0
 # same whatever its size: 50 clients with one call each did 1,000 calls a second when every batch started early (2 in a
 # batch), and 1,600 when none did (5 in a batch).
 _EARLY_OPERATIONS_MIN = 4096
+# As gRPC's own libraries say it, whoever is the first to see it.
+_DEADLINE_TEXT = "Deadline Exceeded"
 
 
 class ExpiredRequestError(GpkvsError):
@@ -308,7 +310,7 @@ class Batcher:
                 waiting.account.release(waiting.held_bytes)
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
-                _give(waiting, ExpiredRequestError("the deadline passed while the request waited"))
+                _give(waiting, ExpiredRequestError(_DEADLINE_TEXT))
                 self._observer.request_dropped("deadline")
             elif request.returning and (refusal := waiting.account.connection.refusal()):
                 _give(waiting, refusal)

@@ -17,12 +17,13 @@ from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError, require_free
-from gpkvs.server.bounds import CONNECTION_CALLS_MAX, HANDSHAKE_SECONDS, WINDOW_BYTES, Bounds
+from gpkvs.server.bounds import CALL_BYTES, CONNECTION_CALLS_MAX, HANDSHAKE_SECONDS, WINDOW_BYTES, Bounds
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.tls import Tls
 from gpkvs.store import Store
+from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -109,6 +110,10 @@ class GrpcioDoor:
 
     async def wait_idle(self) -> None:
         """Wait until no request is here."""
+
+    def waits_for(self) -> str:
+        """Return what a stop waits for."""
+        return counted(self.memory.by_kind["calls"] // CALL_BYTES, "call")
 
     def abandon(self) -> None:
         """Drop the requests that wait here."""

@@ -153,8 +153,10 @@ class HttpPort:
         """Respond to one connection's request."""
         try:
             async with asyncio.timeout(self._connection_seconds_max), self._streams(accepted) as (reader, writer):
+                head = await reader.readexactly(1)
                 try:
-                    head = await reader.readuntil(b"\r\n\r\n")
+                    if head.isalpha():  # else it may be TLS where none is spoken, and its client waits
+                        head += await reader.readuntil(b"\r\n\r\n")
                 except asyncio.LimitOverrunError:
                     head = b""
                 connection: Any = asyncio.current_task()

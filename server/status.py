@@ -30,11 +30,13 @@ from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.exporter import Metrics
+from gpkvs.server.full_log import FullLog
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.receive import SlowRequestError
 from gpkvs.server.wire import UnsupportedError
 
 _log = logging.getLogger("gpkvs.server")
+_FULL_LOG = FullLog()
 
 # The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
 _REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
@@ -104,7 +106,10 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
         metrics.request_refused(reason)
     else:
         _log.error("%s: %s", code.name, error)
-    full = error.resource if isinstance(error, NoSpaceError) else ""
+    full = ""
+    if isinstance(error, NoSpaceError):
+        full = error.resource
+        _FULL_LOG.note(error)
     conflict = error if isinstance(error, ConflictError) else None
     return ErrorStatus(code, status_text(error), full, bool(reason), conflict)
 

@@ -65,6 +65,13 @@ STEPS = (
         60,
     ),
     Step(
+        "engine-python",
+        "gpkvs crash --engine python --part 100 --json --seed $SEED >&2 &&"
+        " gpkvs crash --commit journal --engine python --states 10000 --json --seed $SEED",
+        "gpkvs crash --commit journal --engine python --states 500 --json --seed $SEED",
+        20,
+    ),
+    Step(
         "mistakes",
         "gpkvs crash --commit journal --mutate --json --seed $SEED",
         "gpkvs crash --commit journal --mutate --mutant no-flush --mutant no-first-frame --json --seed $SEED",
@@ -97,10 +104,11 @@ STEPS = (
         20,
     ),
     Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),
+    Step("allocations", "make sanitize-door GPKVS_ALL_ALLOCATIONS=1", "make sanitize-door", 30),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("fuzz-doors", "make fuzz-doors SECONDS=1800", "make fuzz-doors SECONDS=5", 45),
-    Step("fuzz-frames", "make fuzz-frames SECONDS=1800", "make fuzz-frames SECONDS=5", 120),
+    Step("fuzz-frames", "make fuzz-frames SECONDS=1800", "make fuzz-frames SECONDS=5", 90),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
         "security-native",

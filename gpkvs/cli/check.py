@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from gpkvs.cli.exit_status import exits
+from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import open_store
@@ -37,7 +37,7 @@ EXIT_NEEDS_RECOVERY = 2
         1: "broken",
         2: "a batch was in progress (start the server or run `gpkvs recover`), or the store was in use with "
         "durability=none and was not closed",
-        3: "the store cannot be read (it is in use, missing, or of another format)",
+        IN_USE: "the store cannot be read (another process has it, it is missing, or of another format)",
     }
 )
 def check_command(directory: DataDir, as_json: AsJson = False) -> None:
@@ -45,7 +45,7 @@ def check_command(directory: DataDir, as_json: AsJson = False) -> None:
 
     Names each broken invariant and says where.
     """
-    with failures_exit(3):
+    with failures_exit(IN_USE):
         report = check(directory)
     if as_json:
         print_json(_as_json(report))
@@ -97,6 +97,7 @@ def _print(report: CheckReport) -> None:
     {
         0: "recovered, or there was nothing to do",
         1: "the store cannot be opened",
+        IN_USE: "another process has the store",
         70: "a write to the store's files failed (try again)",
     }
 )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
+from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import CommitName
@@ -68,6 +68,7 @@ Commit = Annotated[
     {
         0: "copied",
         1: "not copied: OLD is damaged or unsafe, or does not fit the sizes given; NEW holds no store",
+        IN_USE: "another process has OLD, or NEW",
         143: "SIGTERM; NEW holds no store",
     }
 )

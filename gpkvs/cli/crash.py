@@ -16,6 +16,7 @@ from gpkvs.cli.crash_disk import STATES, explore_disk, judge_disk_state, mutate_
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
 from gpkvs.recovery.proof.powerfail.crash_models import MODEL_OF_DOMAIN, Model
 from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateReport, Visited
@@ -34,6 +35,10 @@ def crash_command(
     commit: Annotated[
         Literal["undo", "journal"], typer.Option(help="Of the stores: with an undo log, or with a journal on a disk.")
     ] = "undo",
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="What runs batches: the native engine, which leaves some to Python's, or Python's alone."),
+    ] = "native",
     depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
         bool,
@@ -76,6 +81,10 @@ def crash_command(
     crash keeps (docs/reliability.md). The command recovers and checks each of them: it must hold what the store held
     before the batch or after it, nothing else.
 
+    Batches come to the engine as the native door gives them: those of GET, SET, DELETE and EXISTS on one table are
+    planned and committed by one native call. With --engine python, Python's engine runs all of them, as behind the
+    other door.
+
     With --commit journal, stores of that kind live on a disk in memory, at random and by scripts, up to three times in
     a row, each time from a state that a power failure may leave. The options --depth, --model, --workload, --part and
     --without are of the undo log.
@@ -90,9 +99,9 @@ def crash_command(
             if state:
                 passed = judge_disk_state(Path(state))
             elif mutate:
-                passed = mutate_journal(mutant or [], seed, processes, keep, as_json=as_json)
+                passed = mutate_journal(mutant or [], engine, seed, processes, keep, as_json=as_json)
             else:
-                passed = explore_disk(states, seconds, seed, processes, keep, as_json=as_json)
+                passed = explore_disk(states, seconds, engine, seed, processes, keep, as_json=as_json)
         if not passed:
             raise typer.Exit(1)
         return
@@ -100,6 +109,7 @@ def crash_command(
     with failures_exit(1), ended_by_signals(kill_children=False):  # the pool of processes ends its own
         options = ExplorerOptions(
             models=tuple(model or Model),
+            engine=engine,
             seed=seed,
             depth=2 if mutate else depth,
             samples=16 if mutate else 64,
@@ -175,6 +185,7 @@ def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json
     title = f"{len(totals.violations):,} VIOLATIONS" if totals.violations else "No violation"
     counts = [
         ("workloads", totals.workloads),
+        ("  batches that the native engine ran", totals.natively),
         ("epochs", totals.epochs),
         ("  whose states were all visited", totals.exhaustive),
     ]
@@ -187,8 +198,9 @@ def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json
     console.print(counts_table(f"{title} in {totals.distinct:,} states", counts, totals.seconds))
     for found in totals.violations[:_SHOWN_MAX]:
         console.print(f"{found.state}: {found.message}", markup=False)
+        again = f"--engine {options.engine} --seed {options.seed}"
         without = f" --without '{options.mutation}'" if options.mutation else ""
-        console.print(f"  again: gpkvs crash --seed {options.seed}{without} --state {found.state}", markup=False)
+        console.print(f"  again: gpkvs crash {again}{without} --state {found.state}", markup=False)
     if missed:
         console.print(f"FAILED: at least {wanted:,} distinct states should have been visited")
     console.print(f"seed {options.seed}", markup=False)
@@ -198,8 +210,10 @@ def _print_totals(totals: Totals, options: ExplorerOptions, wanted: int, as_json
 def _as_json(totals: Totals, options: ExplorerOptions) -> dict[str, object]:
     return {
         "seed": options.seed,
+        "engine": options.engine,
         "depth": options.depth,
         "workloads": totals.workloads,
+        "native_batches": totals.natively,
         "epochs": totals.epochs,
         "epochs_exhaustive": totals.exhaustive,
         "states": {model.value: totals.states[model] for model in options.models},
@@ -218,6 +232,7 @@ def _print_verdicts(verdicts: list[MutantVerdict], options: ExplorerOptions, as_
         print_json(
             {
                 "seed": options.seed,
+                "engine": options.engine,
                 "mutants": len(verdicts),
                 "unseen": [str(verdict.mutation) for verdict in unseen],
                 "seen": {str(verdict.mutation): str(verdict.caught) for verdict in verdicts if verdict.caught},

@@ -12,6 +12,7 @@ from rich.console import Console
 from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.output import print_json
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.campaign import Report, Verdict, explore, judge_again, plant
 from gpkvs.recovery.proof.diskfail.mutants import EQUIVALENT
 
@@ -20,7 +21,9 @@ _MUTANT_SECONDS = 180  # of lives at random, which most mistakes need a few of
 _SHOWN_MAX = 10
 
 
-def explore_disk(states: int, seconds: float, seed: int, processes: int, keep: Path, *, as_json: bool) -> bool:
+def explore_disk(
+    states: int, seconds: float, engine: EngineName, seed: int, processes: int, keep: Path, *, as_json: bool
+) -> bool:
     """Judge at least so many states, if there is time, and print what came of it; return whether no promise is broken.
 
     Parameters
@@ -29,13 +32,13 @@ def explore_disk(states: int, seconds: float, seed: int, processes: int, keep: P
         To judge.
     seconds
         After which no new lives begin; 0: no limit.
-    seed, processes, keep, as_json
+    engine, seed, processes, keep, as_json
         As `gpkvs crash` has them.
     """
-    report = explore(states, seconds or math.inf, seed, processes or os.cpu_count() or 1, keep)
+    report = explore(states, seconds or math.inf, engine, seed, processes or os.cpu_count() or 1, keep)
     passed = not report.violations and (report.states >= states or seconds > 0)
     if as_json:
-        print_json(_as_json(report, seed))
+        print_json(_as_json(report, engine, seed))
         return passed
     console = Console(highlight=False, soft_wrap=True, emoji=False)
     title = f"{report.violations:,} VIOLATIONS" if report.violations else "No violation"
@@ -55,10 +58,11 @@ def explore_disk(states: int, seconds: float, seed: int, processes: int, keep: P
     return passed
 
 
-def _as_json(report: Report, seed: int) -> dict[str, object]:
+def _as_json(report: Report, engine: EngineName, seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "commit": "journal",
+        "engine": engine,
         "schedules": report.schedules,
         "rows": report.rows,
         "lives": report.lives,
@@ -71,7 +75,9 @@ def _as_json(report: Report, seed: int) -> dict[str, object]:
     }
 
 
-def mutate_journal(names: list[str], seed: int, processes: int, keep: Path, *, as_json: bool) -> bool:
+def mutate_journal(
+    names: list[str], engine: EngineName, seed: int, processes: int, keep: Path, *, as_json: bool
+) -> bool:
     """Plant mistakes, one at a time, and print what became of each; return whether all that can be seen were seen."""
     console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -79,7 +85,7 @@ def mutate_journal(names: list[str], seed: int, processes: int, keep: Path, *, a
         console.print(_line(verdict), markup=False)
 
     try:
-        verdicts = plant(names, _MUTANT_SECONDS, seed, processes or os.cpu_count() or 1, keep, show)
+        verdicts = plant(names, _MUTANT_SECONDS, engine, seed, processes or os.cpu_count() or 1, keep, show)
     except KeyError as error:
         raise InvalidArgumentError(str(error.args[0]), field="mutant") from None
     missed = [verdict.mutant.name for verdict in verdicts if verdict.is_missed]
@@ -88,7 +94,14 @@ def mutate_journal(names: list[str], seed: int, processes: int, keep: Path, *, a
         seen = {verdict.mutant.name: verdict.seen for verdict in verdicts if verdict.seen}
         reasons = {name: EQUIVALENT[name] for name in harmless}
         print_json(
-            {"seed": seed, "mutants": len(verdicts), "unseen": missed, "harmless": reasons, "seen": seen},
+            {
+                "seed": seed,
+                "engine": engine,
+                "mutants": len(verdicts),
+                "unseen": missed,
+                "harmless": reasons,
+                "seen": seen,
+            },
         )
     else:
         seen_count = len(verdicts) - len(missed) - len(harmless)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 WRONG_OPTIONS = 2
+IN_USE = 3  # another process has the store; for any command that opens one
 INTERRUPTED = 130
 
 # For the commands that only have subcommands.

@@ -19,7 +19,7 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.cli.access import is_typed, takes_access
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, connect
-from gpkvs.cli.exit_status import exits
+from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
 from gpkvs.cli.typed_keys import is_u64
@@ -69,6 +69,7 @@ class FileFormat(StrEnum):
         0: "exported",
         EXIT_DAMAGED: "exported, without the records that fail their checks",
         EXIT_FAILED: "failed; FILE is as it was",
+        IN_USE: "another process has the store of --data",
         143: "SIGTERM",
     }
 )

@@ -10,17 +10,21 @@ from pathlib import Path
 
 import typer
 
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.cli.exit_status import IN_USE
+from gpkvs.errors import GpkvsError, InvalidArgumentError, StoreLockedError
 
 
 @contextmanager
 def failures_exit(status: int, kinds: type[GpkvsError] | tuple[type[GpkvsError], ...] = GpkvsError) -> Iterator[None]:
-    """Print an expected error of some kinds as one line on stderr and exit with `status`; bugs keep their traceback."""
+    """Print an expected error of some kinds as one line on stderr and exit with `status`; bugs keep their traceback.
+
+    A store that another process has is `IN_USE`, whatever `status` is.
+    """
     try:
         yield
     except kinds as error:
         typer.echo(f"gpkvs: {error}", err=True)
-        raise typer.Exit(status) from error
+        raise typer.Exit(IN_USE if isinstance(error, StoreLockedError) else status) from error
 
 
 def confirm(question: str) -> None:

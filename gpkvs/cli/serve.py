@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.config_options import options_from_configs
-from gpkvs.cli.exit_status import WRONG_OPTIONS, exits
+from gpkvs.cli.exit_status import IN_USE, WRONG_OPTIONS, exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import SERVER, ServerConfig, StoreConfig
@@ -26,6 +26,7 @@ from gpkvs.server.tls import TlsFilesError
         0: "stopped as asked",
         1: "the server could not start",
         2: "a file of TLS or users is wrong",
+        IN_USE: "another process has the store",
         70: "a write to the store's files failed (start it again: it recovers)",
     },
     interrupted=False,

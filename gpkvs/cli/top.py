@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -37,7 +38,9 @@ def top_command(
         ),
     ] = ServerConfig.metrics,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Watch one interval, print it, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Watch one interval, print it, and end, as where the output is no terminal.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each interval as a line with one JSON object.")
     ] = False,
@@ -51,7 +54,7 @@ def top_command(
     with failures_exit(2):
         first = Scrape(metrics, access)
     try:
-        if once:
+        if once or not (as_json or sys.stdout.isatty()):
             time.sleep(interval)
             with failures_exit(2):
                 summary = summarize(Interval(first, Scrape(metrics, access)))

@@ -105,6 +105,7 @@ static void commit_journal(CommitJournal& c) {
     u64 records_digest = 0;
     for (u64 t = 0; t < c.table_count; t++) records_digest += c.tables[t]->records_digest;
     const u64 durable = frames.writer().durable();
+    // Before the slots: a checkpoint that copies some of them waits for the frame (W2).
     frames.begin(epoch);
     failpoint.hit("before_frame");
     frames.append(next, records_digest, durable);

@@ -95,8 +95,8 @@ class DirectoryLock:
     """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
 
     The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
-    who has it. The child of a fork shares the locked descriptor, so it gives its own copy away at once: else the
-    store would stay locked for as long as the child lives.
+    who has it (`sign`). The child of a fork shares the locked descriptor, so it gives its own copy away at once: else
+    the store would stay locked for as long as the child lives.
 
     Raises
     ------
@@ -104,12 +104,11 @@ class DirectoryLock:
         If another process (or this one) has it, with its pid.
     """
 
-    def __init__(self, path: Path, *, write: bool) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if write:
-                _write_owner(path / LOCK_FILE)
         except BlockingIOError:
             os.close(self._directory)
             raise StoreLockedError(path, _owner(path / LOCK_FILE)) from None
@@ -117,6 +116,10 @@ class DirectoryLock:
             os.close(self._directory)
             raise
         _locks.add(self)
+
+    def sign(self) -> None:
+        """Tell others who has it. Nothing is written before: the directory may turn out to be no store's."""
+        _write_owner(self._path / LOCK_FILE)
 
     def release(self) -> None:
         """Let others open the store."""

@@ -146,7 +146,7 @@ def copy_store(
         require_store(old)
         _require_apart(old, new)
         require_no_store(new)
-        undo.callback(DirectoryLock(old, write=False).release)
+        undo.callback(DirectoryLock(old).release)
         backend = CpuBackend()
         undo.callback(backend.close)
         source = undo.enter_context(open_source(old, backend))
@@ -221,9 +221,10 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
     """Make the new store; whatever fails, nothing of it stays."""
     was_there = new.exists()
     make_directory(new)
-    lock = DirectoryLock(new, write=True)
+    lock = DirectoryLock(new)
     try:
         require_no_store(new)  # nobody else can make one from here on
+        lock.sign()
         kind = choose_commit(commit, find_domain(new, "auto"))
         if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
             require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)

@@ -98,7 +98,7 @@ def check(path: Path) -> CheckReport:
     """
     with access_errors(path):
         require_store(path)
-        lock = DirectoryLock(path, write=False)
+        lock = DirectoryLock(path)
         try:
             return _check_locked(path)
         finally:

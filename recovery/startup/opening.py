@@ -84,12 +84,13 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         if not create:
             require_store(path)
         make_directory(path)
-        lock = DirectoryLock(path, write=True)
+        lock = DirectoryLock(path)
         undo.callback(lock.release)
+        is_new = not store_exists(path)
+        lock.sign()
         backend = choose_backend(config.backend, config.threads)
         undo.callback(backend.close)
         domain = find_domain(path, config.durability)
-        is_new = not store_exists(path)
         if is_new:
             commit = choose_commit(config.commit, domain)
             if commit is CommitKind.JOURNAL:

@@ -178,7 +178,8 @@ def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, se
     did = "no batch was in progress"
     replayed = restored.replayed
     if replayed:
-        did = f"{counted(replayed.frames, 'transaction')} replayed: {counted(replayed.entries, 'slot')}"
+        transactions, slots = counted(replayed.frames, "transaction"), counted(replayed.entries, "slot")
+        did = f"{transactions} of the journal replayed, as after any stop: {slots}"
         if replayed.cut:
             did += f"; {counted(replayed.cut, 'transaction')} of which nobody was told dropped"
     if restored.undone:

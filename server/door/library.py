@@ -137,6 +137,7 @@ class Stats(ctypes.Structure):
     _fields_ = [
         ("methods", MethodStats * 5),
         ("refused", c_uint64 * 4),
+        ("connections_refused", c_uint64 * 6),
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("operations", c_uint64 * 3 * 5),

@@ -26,13 +26,15 @@ from gpkvs.server.door.library import Event, EventKind, Library, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
-from gpkvs.server.door.stats import DoorStats
+from gpkvs.server.door.refused_connections import RefusedConnections
+from gpkvs.server.door.stats import DoorStats, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
+from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -75,6 +77,9 @@ class NativeDoor:
         self._metrics = metrics
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
+        self._refused_connections = RefusedConnections(
+            lambda: refused_connections(self._library.stats()), bounds.connections_max
+        )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
@@ -155,6 +160,11 @@ class NativeDoor:
         while self._library.requests():  # noqa: ASYNC110 - another thread answers them
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def waits_for(self) -> str:
+        """Return what a stop waits for."""
+        calls = self._library.requests() + len(self._calls)
+        return f"{counted(self._library.connections(), 'connection')} with {counted(calls, 'call')}"
+
     def abandon(self) -> None:
         """Refuse the requests that wait in the door."""
         self._library.abandon(self._refusal)
@@ -170,7 +180,8 @@ class NativeDoor:
         except TimeoutError:
             if grace_seconds:
                 _log.warning(
-                    "clients do not read their responses: given up after %.0f s", grace_seconds + _CANCEL_SECONDS
+                    "clients do not read their responses, or do not hear that they end: given up after %.0f s",
+                    grace_seconds + _CANCEL_SECONDS,
                 )
         await asyncio.to_thread(self._library.stop)
 
@@ -178,6 +189,7 @@ class NativeDoor:
         """End what runs beside the calls; the port is closed."""
         if self._tls:
             self._tls.give(lambda _: None)
+        self._refused_connections.close()
         self._loop.remove_reader(self._library.events_file())
         self._metrics.registry.unregister(self._stats)
         self.engine_thread.shutdown()

@@ -15,6 +15,7 @@ from gpkvs.server.exporter import OPERATIONS, SECONDS
 
 _METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary", "Pipeline": "bidi_stream"}
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
+_CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "handshake")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
@@ -47,6 +48,14 @@ class DoorStats(Collector):
             if count:
                 refused.add_metric([reason], count)
         yield refused
+        connections = CounterMetricFamily(
+            "gpkvs_connections_refused",
+            "Connections that ended before they made a call, by reason: limits, and clients that do not speak gRPC",
+            labels=["reason"],
+        )
+        for reason, count in refused_connections(stats).items():
+            connections.add_metric([reason], count)
+        yield connections
         operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
         for op in _PLAIN_OPS:
             for status in _PLAIN_STATUSES:
@@ -60,6 +69,11 @@ class DoorStats(Collector):
             family = HistogramMetricFamily(f"gpkvs_batch_{name}", "", labels=[])
             _add(family, [], histogram, bounds, unit)
             yield family
+
+
+def refused_connections(stats: Stats) -> dict[str, int]:
+    """Return how many connections were refused, by reason."""
+    return dict(zip(_CONNECTION_REFUSALS, stats.connections_refused, strict=True))
 
 
 def _calls(stats: Stats) -> Iterator[Metric]:

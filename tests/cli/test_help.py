@@ -27,13 +27,13 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 EVERY = dict(commands(typer.main.get_command(app)))
 EXPECTED = {
-    ("serve",): {0, 1, 2, 70},
+    ("serve",): {0, 1, 2, 3, 70},
     ("get",): {0, 1, 2, 130},
     ("set",): {0, 1, 2, 130},
     ("incr",): {0, 2, 130},
     ("check",): {0, 1, 2, 3, 130},
-    ("recover",): {0, 1, 2, 70, 130},
-    ("copy",): {0, 1, 2, 130, 143},
+    ("recover",): {0, 1, 2, 3, 70, 130},
+    ("copy",): {0, 1, 2, 3, 130, 143},
     ("top",): {0, 2},
     ("table", "drop"): {0, 1, 2, 130},
     ("ycsb", "run"): {0, 1, 2},

@@ -46,6 +46,13 @@ def top(server: Server, *options: str) -> str:
     return result.stdout.decode()
 
 
+def test_a_pipe_gets_one_look(server: Server) -> None:
+    result = run_gpkvs("top", "--metrics", server.metrics_address, "--interval", "0.1")
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"operations" in result.stdout
+    assert b"\x1b" not in result.stdout
+
+
 @pytest.mark.undo
 def test_json(server: Server) -> None:
     seen = json.loads(top(server, "--json"))

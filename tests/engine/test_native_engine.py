@@ -18,9 +18,9 @@ from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
+from gpkvs.recovery.proof.native_driver import NO_BOUND, Answer, NativeDriver, Ran
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
-from tests.engine.native_driver import NO_BOUND, Answer, NativeDriver, Ran
 
 pytestmark = pytest.mark.undo
 

@@ -10,6 +10,7 @@ _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_
 _TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
     f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
+_MOMENTS_TESTS, _REFUSED_TESTS = (f"server/door/test_{name}.py::" for name in ("moments", "refused_connections"))
 
 MUTANTS = (
     Mutant(
@@ -55,16 +56,16 @@ MUTANTS = (
     Mutant(
         "door-waits-for-handshakes",
         "door/connection.cpp",
-        "transport->is_late(thread.now()) || ",
-        "",
+        "is_late || (closes_when_sent_",
+        "(closes_when_sent_",
         "clients that never end their handshake take all connections",
         (f"{_TLS_TESTS}test_a_slow_handshake_ends",),
     ),
     Mutant(
         "door-takes-rapid-resets",
         _HTTP2,
-        "(session_, stream) && !resets_.take(now())",
-        "(session_, stream) && !resets_.take(now(), 0)",
+        "!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now())",
+        "!nghttp2_session_get_stream_local_close(session_, stream) && !resets_.take(now(), 0)",
         "a client that gives up its calls at once has the door work for nothing, without an end",
         (f"{_HTTP2_TESTS}test_a_flood_ends_the_connection",),
     ),
@@ -146,7 +147,7 @@ MUTANTS = (
         "memcpy(prefix_ + prefix_have_, data, taken);",
         "memcpy(prefix_, data, taken);",
         "a message whose length comes in two pieces is read with another length",
-        (f"{_HTTP2_TESTS}test_two_connections_cut_at_every_byte",),
+        (f"{_HTTP2_TESTS}test_a_message_that_is_late_for_its_call",),
     ),
     Mutant(
         "door-counts-a-connection-once",
@@ -304,11 +305,75 @@ MUTANTS = (
         (f"{_KV_TESTS}test_plain_calls_never_reach_python",),
     ),
     Mutant(
+        "door-does-not-count-whom-it-refuses",
+        "door/listener.cpp",
+        "    door_.threads.front()->stats.connections_refused[why].add();\n",
+        "",
+        "clients that get no connection are seen by nobody",
+        (f"{_REFUSED_TESTS}test_more_than_there_may_be",),
+    ),
+    Mutant(
+        "door-speaks-first",
+        _HTTP2,
+        "    if (!has_begun_) return true;",
+        "    if (false) return true;",
+        "a browser at the port of gRPC shows garbage",
+        (f"{_REFUSED_TESTS}test_http_1",),
+    ),
+    Mutant(
         "door-refuses-for-a-table-that-is-gone",
         "door/kv.cpp",
         "request_.outcome == GONE || ",
         "",
         "a call on a table that was dropped and made again meanwhile is refused",
         (f"{_KV_TESTS}test_a_request_whose_table_is_gone_is_pythons",),
+    ),
+    Mutant(
+        "door-message-in-pieces",
+        _CALL,
+        "memcpy(message_.data() + message_have_, data + taken, part)",
+        "memcpy(message_.data(), data + taken, part)",
+        "a message that comes in two pieces is another message",
+        (f"{_MOMENTS_TESTS}test_requests_cut_at_every_byte",),
+    ),
+    Mutant(
+        "door-sends-the-beginning-again",
+        _CALL,
+        "first.message.data() + (sent_ - PREFIX_BYTES)",
+        "first.message.data()",
+        "a response longer than the client's window is wrong from there on",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-deadline-of-what-is-half-sent",
+        _CALL,
+        "    connection.reset(*this);\n    responses_.clear();",
+        "    responses_.clear();",
+        "a client whose deadline passes in the middle of a response never hears of its end",
+        (f"{_MOMENTS_TESTS}test_a_deadline_passes",),
+    ),
+    Mutant(
+        "door-asks-tables-that-are-gone",
+        _TURN,
+        "    if (!tables_.now()->find(request->table_id)) return drop(request, GONE);\n",
+        "",
+        "a request on a table that was dropped meanwhile ends in the engine",
+        (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "door-runs-what-is-late",
+        _TURN,
+        "request->deadline_ns <= now",
+        "false",
+        "work is done for clients that have given up",
+        (f"{_MOMENTS_TESTS}test_a_deadline_that_the_engine_sees_first",),
+    ),
+    Mutant(
+        "door-reads-without-room",
+        _TURN,
+        "if (request->gets && !request->connection->account",
+        "if (false && !request->connection->account",
+        "one connection's answers take the memory of all",
+        (f"{_MOMENTS_TESTS}test_a_request_for_whose_answer_there_is_no_room",),
     ),
 )

@@ -133,8 +133,17 @@ MUTANTS = (
         "native-batch-ends-before-its-slots",
         _COMMIT_JOURNAL,
         "    store_images(c);\n    end_phase(c.meter, PHASE_APPLY);\n    frames.end();\n",
-        "    frames.end();\n    usleep(3000);\n    store_images(c);\n    end_phase(c.meter, PHASE_APPLY);\n",
+        "    frames.end();\n    store_images(c);\n    end_phase(c.meter, PHASE_APPLY);\n",
         "a checkpoint is said to have a batch whose slots its pages have not",
+        (_DISKFAIL,),
+    ),
+    Mutant(
+        "native-batch-begins-after-its-slots",
+        _COMMIT_JOURNAL,
+        '    frames.begin(epoch);\n    failpoint.hit("before_frame");\n'
+        '    frames.append(next, records_digest, durable);\n    failpoint.hit("before_apply");\n    store_images(c);\n',
+        "    frames.append(next, records_digest, durable);\n    store_images(c);\n    frames.begin(epoch);\n",
+        "a checkpoint copies slots of a batch, and does not wait for it (W2)",
         (_DISKFAIL,),
     ),
     Mutant(

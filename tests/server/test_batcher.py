@@ -272,7 +272,7 @@ async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
         await asyncio.sleep(0.02)
         watched.go.set()
         await in_time
-        with pytest.raises(ExpiredRequestError):
+        with pytest.raises(ExpiredRequestError, match=r"^Deadline Exceeded$"):
             await late
     assert watched.dropped == ["cancelled", "deadline"]
     assert watched.batches == [[b"in batch"], [b"in time"]]

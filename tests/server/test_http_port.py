@@ -7,6 +7,8 @@ import gzip
 import http.client
 import signal
 import socket
+import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,7 +24,7 @@ from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
-from gpkvs.server.http_port import CONNECTIONS_MAX, HttpPort
+from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX, HttpPort
 from tests.server.access.everybody import open_to_everybody
 from tests.serving import Server, StartServer
 
@@ -107,6 +109,13 @@ def test_metrics_in_the_form_that_is_asked_for(shared: Server) -> None:
     assert (status, headers["Content-Encoding"]) == (200, "gzip")
     assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert gzip.decompress(body).endswith(b"# EOF\n")
+
+
+def test_tls_is_refused_at_once(shared: Server) -> None:
+    began = time.monotonic()
+    with connect(shared) as client, pytest.raises(ssl.SSLError):
+        ssl.create_default_context().wrap_socket(client, server_hostname="localhost")
+    assert time.monotonic() - began < CONNECTION_SECONDS_MAX / 2
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def test_logs_of_starts_and_the_report_of_a_recovery(start_server: StartServer, 
     server = start_server("--commit", "undo", "--log-format", "json")
     messages = [json.loads(line)["message"] for line in server.log.read_text().splitlines()]
     assert any(text.startswith("commit=undo has no effect: the store was created with journal") for text in messages)
+    # It had stopped in order: nobody shall take this for a crash.
+    assert any(" of the journal replayed, as after any stop: 1 slot;" in text for text in messages)
     recovery = server.admin.Info(admin_pb2.InfoRequest()).last_recovery
     assert recovery.replayed_batches >= 1
     assert (recovery.replayed_slots, recovery.cut_batches) == (1, 0)

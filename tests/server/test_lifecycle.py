@@ -18,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import gpkvs
+from gpkvs.bench.door.frames import PREFACE, SETTINGS, frame
 from gpkvs.info import package_version
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.server.wire import SET, batch
@@ -111,6 +112,19 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
         assert all(store.get(b"%d" % i) == b"" for i in done)
 
 
+def test_a_client_that_does_not_hear_of_the_end(start_server: StartServer) -> None:
+    """It answers no PING, so the server cannot know which of its calls are still to come."""
+    server = start_server("--drain-seconds-max", "1.5")
+    host, port = server.target.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        assert client.recv(1)
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 4.5
+    assert "stopping: waits for " in server.log.read_text()
+
+
 def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:
     """To whoever asks its health, reads its metrics or looks for its ready file, while it still ends its streams."""
     watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
@@ -124,11 +138,12 @@ def test_a_server_that_stops_says_so(server: Server, tmp_path: Path) -> None:
     watch.cancel()
 
 
-def test_second_server_on_one_directory_names_the_first(server: Server) -> None:
-    result = run_gpkvs("serve", "--data", str(server.data), *ANY_PORT)
-    line = error_line(result, 1)
-    assert str(server.data) in line
-    assert f"process {server.process.pid}" in line
+def test_a_second_process_on_one_directory_names_the_first(server: Server) -> None:
+    data, new = str(server.data), str(server.data.parent / "new")
+    for command in (("serve", "--data", data, *ANY_PORT), ("check", data), ("recover", data), ("copy", data, new)):
+        line = error_line(run_gpkvs(*command), 3)
+        assert data in line
+        assert f"process {server.process.pid}" in line
     assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found  # the first one goes on
 
 

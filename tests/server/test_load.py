@@ -98,6 +98,9 @@ def test_full_heap(start_server: StartServer) -> None:
     assert server.kv.Delete(kv_pb2.DeleteRequest(key=b"0")).found
     assert server.kv.Batch(batch([(GET, b"1"), (DELETE, b"2"), (GET, b"2")])).status == bytes([0, 0, 1])
     assert server.metric("gpkvs_requests_refused_total", reason="heap_full") == 2
+    lines = [line for line in server.log.read_text().splitlines() if "requests are refused: heap full: " in line]
+    assert len(lines) == 1  # in a minute
+    assert "delete keys, or start the store again with a larger --heap-bytes-max" in lines[0]
 
 
 def test_full_index_refuses_what_does_not_fit_and_runs_the_rest(start_server: StartServer) -> None:

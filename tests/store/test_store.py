@@ -184,10 +184,16 @@ def test_no_store_without_create(tmp_path: Path) -> None:
 
 
 def test_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("do not lose")
+    files = {"thesis.txt": "do not lose", "LOCK": "of another program"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     with pytest.raises(StoreError, match="holds no store"):
         gpkvs.open(tmp_path)
-    assert (tmp_path / "thesis.txt").read_text() == "do not lose"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    (tmp_path / "LOCK").unlink()
+    with pytest.raises(StoreError, match="holds no store"):
+        gpkvs.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_interrupted_creation_begins_again(store_path: Path) -> None:

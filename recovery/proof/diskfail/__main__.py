@@ -16,7 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 from random import Random
+from typing import get_args
 
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.explorer import Explorer, Options
 from gpkvs.recovery.proof.diskfail.judge import Judge
 from gpkvs.recovery.proof.diskfail.player import Player
@@ -30,6 +32,7 @@ _KEPT_MAX = 3  # violations of one row, or script: states are large
 def main() -> int:
     """Run what the command line asks for; return the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
+    parser.add_argument("--engine", choices=get_args(EngineName), default="native", help="what runs batches")
     parser.add_argument("--seed", type=int, default=None, help="of the first row of lives; others follow")
     parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
     parser.add_argument("--seconds", type=float, default=60, help="how long to begin new rows of lives")
@@ -69,7 +72,7 @@ def _judge_again(path: Path, directory: Path) -> int:
 def _explore(given: argparse.Namespace, directory: Path) -> int:
     """Play scripts, then let stores live; print violations as they are found, and one JSON object at the end."""
     seed = Random().randrange(1 << 32) if given.seed is None else given.seed
-    explorer = Explorer(directory, Options(given.depth, given.points, given.choices, given.stop_early))
+    explorer = Explorer(directory, Options(given.engine, given.depth, given.points, given.choices, given.stop_early))
     totals, began, rows = explorer.totals, time.monotonic(), 0
     kept: list[dict[str, str]] = []
 
@@ -86,7 +89,8 @@ def _explore(given: argparse.Namespace, directory: Path) -> int:
             known = len(totals.violations)
             Player(explorer).play(schedule)
             plays = goes_on(known)
-    while plays and totals.states < given.states and time.monotonic() - began < given.seconds:
+    played = time.monotonic()
+    while plays and totals.states < given.states and time.monotonic() - played < given.seconds:
         print(f"seed {seed}", file=sys.stderr, flush=True)
         known = len(totals.violations)
         explorer.explore(seed)

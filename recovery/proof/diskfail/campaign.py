@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpkvs.errors import BackendError
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail import mutants
 from gpkvs.recovery.proof.diskfail.mutants import EQUIVALENT, Mutant
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
+from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
 _MODULE = "gpkvs.recovery.proof.diskfail"
 # Few places of many lives.
@@ -113,16 +115,16 @@ def report_of(output: str, errors: str, status: int) -> dict[str, Any]:
     return report
 
 
-def explore(states: int, seconds: float, seed: int, processes: int, keep: Path) -> Report:
-    """Play all scripts, and let stores live at random, until so many states were judged or so much time is gone."""
+def explore(states: int, seconds: float, engine: EngineName, seed: int, processes: int, keep: Path) -> Report:
+    """Play all scripts, then let stores live at random until so many states were judged or so much time is gone."""
     began, total = time.monotonic(), Report()
     with _Processes(processes) as running:
         begun = []
         for number in range(processes):
             limits = ("--states", str(-(-states // processes)), "--seconds", str(seconds), "--keep", keep)
-            seeds = ("--seed", str(seed + number), "--step", str(processes))
-            scripts = ("--schedules", "all") if number == 0 else ()
-            begun.append(running.begin("-m", _MODULE, *_OPTIONS, *limits, *seeds, *scripts))
+            lives = ("--engine", engine, "--seed", str(seed + number), "--step", str(processes))
+            scripts = [schedule.name for schedule in SCHEDULES[number::processes]]
+            begun.append(running.begin("-m", _MODULE, *_OPTIONS, *limits, *lives, "--schedules", *scripts))
         for done in as_completed(begun):
             _add(total, done.result())
     total.seconds = time.monotonic() - began
@@ -130,7 +132,13 @@ def explore(states: int, seconds: float, seed: int, processes: int, keep: Path) 
 
 
 def plant(
-    names: list[str], seconds: float, seed: int, processes: int, keep: Path, show: Callable[[Verdict], None]
+    names: list[str],
+    seconds: float,
+    engine: EngineName,
+    seed: int,
+    processes: int,
+    keep: Path,
+    show: Callable[[Verdict], None],
 ) -> list[Verdict]:
     """Plant mistakes, one at a time, all of them or some; return what became of each.
 
@@ -140,6 +148,8 @@ def plant(
         None given: all.
     seconds
         How long a mistake that no script shows may take.
+    engine
+        Runs the batches, but for mistakes that only Python's engine can have.
     seed, processes, keep
         As `explore` has them.
     show
@@ -155,19 +165,20 @@ def plant(
         raise KeyError(f"there is no mutant {min(unknown)}; there are {', '.join(known)}")
     verdicts = []
     with _Processes(processes) as running:
-        begun = {_plant(running, known[name], seconds, seed, keep): known[name] for name in names or known}
+        begun = {_plant(running, known[name], seconds, engine, seed, keep): known[name] for name in names or known}
         for done in as_completed(begun):
             verdicts.append(Verdict(begun[done], *_what_was_seen(done.result())))
             show(verdicts[-1])
     return verdicts
 
 
-def _plant(running: _Processes, mutant: Mutant, seconds: float, seed: int, keep: Path) -> Future[dict[str, Any]]:
+def _plant(
+    running: _Processes, mutant: Mutant, seconds: float, engine: EngineName, seed: int, keep: Path
+) -> Future[dict[str, Any]]:
     seconds = min(seconds, _HARMLESS_SECONDS) if mutant.name in EQUIVALENT else seconds
     scripts = ("--schedules", mutant.schedule, "--seconds", "0") if mutant.schedule else ("--seconds", str(seconds))
-    return running.begin(
-        mutants.__file__, mutant.name, "--seed", str(seed), *_MUTANT_OPTIONS, "--keep", keep / mutant.name, *scripts
-    )
+    runs = ("--engine", "python" if mutant.is_pythons else engine, "--seed", str(seed))
+    return running.begin(mutants.__file__, mutant.name, *runs, *_MUTANT_OPTIONS, "--keep", keep / mutant.name, *scripts)
 
 
 def _what_was_seen(report: dict[str, Any]) -> tuple[str, int]:

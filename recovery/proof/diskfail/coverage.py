@@ -8,7 +8,7 @@ from collections import Counter
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.recovery.proof.diskfail.disk import Disk, Write
 from gpkvs.recovery.proof.diskfail.expected import Progress
-from gpkvs.recovery.proof.diskfail.recorder import Event, Kind
+from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark
 
 _FRAME, _HEAD = b"GPKVSBL\0", b"GPKVSJS\0"
 _PAGES_AT, _SERIAL_AT = 32, 16  # in a frame's header, and in a segment's head
@@ -25,6 +25,8 @@ def reached(events: list[Event]) -> Counter[str]:
             counts["tables made"] += 1
         elif event.kind is Kind.UNLINK and event.names[0].startswith("index-"):
             counts["tables dropped"] += 1
+        elif event.kind is Kind.MARK and event.at == Mark.EXECUTED:
+            counts["batches of the native engine" if event.amount else "batches of Python's engine"] += 1
     return counts
 
 

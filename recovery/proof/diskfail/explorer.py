@@ -16,6 +16,7 @@ import numpy as np
 
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.coverage import kind_of_kill, reached
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Progress, TableName
@@ -33,12 +34,15 @@ class Options:
 
     Attributes
     ----------
+    engine
+        Runs the batches of lives.
     depth
         Lives in a row.
     points, choices
         Places of a trace where the power fails, and what each may leave.
     """
 
+    engine: EngineName = "native"
     depth: int = 3
     points: int = 40
     choices: int = 6
@@ -149,7 +153,7 @@ class Explorer:
         self.totals.lives += 1
         error = ""
         try:
-            expected = live(self.life, shape, start.before, self.recorder, random)
+            expected = live(self.life, shape, self.options.engine, start.before, self.recorder, random)
         except Exception as wrong:  # noqa: BLE001 - whatever a broken store raises
             error = f"{type(wrong).__name__}: {wrong}"
         events = self.recorder.stop()

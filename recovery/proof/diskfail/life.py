@@ -24,6 +24,7 @@ from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.table import Table
 from gpkvs.errors import ConflictError
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
 from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of, on_removal
@@ -79,6 +80,7 @@ class Shape:
     heap_step_bytes: int = 64 * _KIB
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
     expiry_share: float = 0.0  # of the SETs, those after which a key expires
+    is_plain: bool = False  # no request looks first, and a batch is on one table
 
     @property
     def heap_bytes_all(self) -> int:
@@ -92,6 +94,7 @@ class Shape:
             Shape._of_fixed_heap(random),
             journal_share=random.choice((0.0, 0.0, 0.05, 0.5)),
             expiry_share=random.choice((0.0, 0.05, 0.5)),
+            is_plain=random.random() < 0.5,
         )
         if random.random() < 0.5:
             return shape
@@ -236,6 +239,8 @@ class Life:
         Open.
     shape
         How it is used.
+    engine
+        Runs the batches.
     expected
         The model; it has what the store held when it was opened.
     recorder
@@ -249,8 +254,17 @@ class Life:
         By the clock of the store, in milliseconds; changed with the mutex.
     """
 
-    def __init__(self, store: Store, shape: Shape, expected: Expected, recorder: Recorder, random: Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        shape: Shape,
+        engine: EngineName,
+        expected: Expected,
+        recorder: Recorder,
+        random: Random,
+    ) -> None:
         self._store = store
+        self._runner = BatchRunner(store, engine)
         self._shape = shape
         self._expected = expected
         self._recorder = recorder
@@ -333,7 +347,7 @@ class Life:
     def wait(self, sent: Sent) -> None:
         """Return when the results of a batch may be seen: it is acknowledged."""
         result, gate, needed = sent
-        self._store._engine.wait(result, gate)
+        self._runner.wait(result, gate)
         self._recorder.mark(Mark.ACKNOWLEDGED, needed)
 
     def execute(self, *requests: Request) -> Sent:
@@ -343,10 +357,13 @@ class Life:
 
     def _execute(self, requests: list[Request]) -> Sent:
         """Run a batch; called with the mutex."""
-        expected, engine = self._expected, self._store._engine
+        expected, runner = self._expected, self._runner
         batch = batch_of([(table.id, [asked_of(operation) for operation in request]) for table, request in requests])
         self._recorder.mark(Mark.BEGUN, len(expected.batches))
-        result, gate = engine.execute(batch)
+        natively = runner.natively
+        result, gate = runner.execute(batch)
+        self._recorder.mark(Mark.EXECUTED, runner.natively - natively)
+        next_sequence = self._store._engine.next_sequence
         number = len(expected.batches)  # removals came before
         next_version, records = expected.batches[-1]
         records = dict(records)
@@ -359,9 +376,9 @@ class Life:
             records[table.id] = held
         before = expected.batches[-1][1]
         has_changed = any(held != before.get(table, {}) for table, held in records.items())
-        if has_changed or engine.next_sequence != next_version:
+        if has_changed or next_sequence != next_version:
             needed = number
-        expected.batches.append((engine.next_sequence, records))
+        expected.batches.append((next_sequence, records))
         return result, gate, needed
 
     def _check(
@@ -396,6 +413,8 @@ class Life:
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
         chosen = random.choices(tables, weights, k=count)
+        if self._shape.is_plain:
+            chosen = chosen[:1] * count
         requests = [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
         return [(table, self._expiring(random, table, operations)) for table, operations in requests]
 
@@ -445,7 +464,7 @@ class Life:
 
     def _looking(self, random: Random, table: TableName, operations: list[Operation]) -> list[Operation]:
         """Have some of a request's operations look first, and sometimes a check that may refuse all of them."""
-        if random.random() < 0.5:
+        if self._shape.is_plain or random.random() < 0.5:
             return operations
         held = self._expected.batches[-1][1].get(table.id, {})
         looking: list[Operation] = [
@@ -561,7 +580,9 @@ def _journal_step(engine: Engine, random: Random) -> None:
         engine._heap_growth.extend_for_journal(random.randint(1, 3))
 
 
-def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, random: Random) -> Expected:
+def live(
+    path: Path, shape: Shape, engine: EngineName, before: list[Contents], recorder: Recorder, random: Random
+) -> Expected:
     """Open a store, use it and close it, while the recorder runs; return what it may hold after a crash.
 
     Raises
@@ -576,7 +597,7 @@ def live(path: Path, shape: Shape, before: list[Contents], recorder: Recorder, r
         if wrong := difference(found, before):
             raise LifeError(f"the opening that was recorded: {wrong}")
         expected.begin(found)
-        life = Life(store, shape, expected, recorder, random)
+        life = Life(store, shape, engine, expected, recorder, random)
         if len(found.tables) == 1 and random.random() < 0.8:
             life.create(random)
         if shape.is_wide and len(found.tables) < _TABLES_MAX - 1:

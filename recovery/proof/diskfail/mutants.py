@@ -38,6 +38,11 @@ class Mutant:
         """The script that shows it; empty: lives at random do."""
         return SHOWN_BY.get(self.name, "")
 
+    @property
+    def is_pythons(self) -> bool:
+        """Whether only Python's engine and its committer's steps have it; native code does the same without it."""
+        return any(change == _IN_STEPS or change[0] == _ENGINE for change in self.changes)
+
 
 def _one(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
     return Mutant(name, ((module, old, new),), harm)
@@ -98,6 +103,32 @@ MUTANTS = (
         "image.copy_pages(first, self._batches.ended.epoch,",
         "image.copy_pages(first, self._batches.begun,",
         "the same, where the batch has begun but not ended",
+    ),
+    Mutant(
+        "begun-after-slots",
+        (
+            _IN_STEPS,
+            (_COMMITTER, '        self.journal.begin(epoch)\n        failpoint.hit("before_frame")\n', ""),
+            (
+                _COMMITTER,
+                '        lap("apply")\n        # Nothing but',
+                '        self.journal.begin(epoch)\n        lap("apply")\n        # Nothing but',
+            ),
+        ),
+        "W2: a checkpoint copies slots of a batch, and does not wait for it",
+    ),
+    Mutant(
+        "ended-before-slots",
+        (
+            _IN_STEPS,
+            (_COMMITTER, '        failpoint.hit("before_apply")\n', "        self.journal.end()\n"),
+            (
+                _COMMITTER,
+                "        self.journal.end()\n        self._count(write_set,",
+                "        self._count(write_set,",
+            ),
+        ),
+        "a checkpoint is said to have a batch whose slots its pages have not",
     ),
     _in_steps(
         "growth-not-in-frames",
@@ -451,6 +482,10 @@ MUTANTS = (
 
 # The scripts that show what lives at random seldom or never do.
 SHOWN_BY = {
+    "page-before-durable": "stored-by-halves",
+    "copied-by-mark": "stored-by-halves",
+    "begun-after-slots": "stored-by-halves",
+    "ended-before-slots": "stored-by-halves",
     "catalogue-before-last-step": "growth",
     "growth-not-in-checkpoint": "growth",
     "growth-not-in-frames": "growth",

@@ -54,7 +54,8 @@ class Player:
         expected = Expected(start.before)
         explorer.recorder.start(explorer.life, 0, 1)
         explorer.totals.lives += 1
-        stage, error = Stage(explorer.life, schedule.shape, expected, explorer.recorder), ""
+        stage = Stage(explorer.life, schedule.shape, explorer.options.engine, expected, explorer.recorder)
+        error = ""
         with quiet(stage):
             try:
                 script(stage)

@@ -67,6 +67,11 @@ SCHEDULES = (
         scripts.space_of_dropped,
         shape=scripts.LARGER,
     ),
+    Schedule(
+        "stored-by-halves",
+        "a batch has stored half of its slots, and a checkpoint copies them",
+        scripts.stored_by_halves,
+    ),
     *(
         Schedule(
             f"journal-{point}",

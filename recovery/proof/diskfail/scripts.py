@@ -205,6 +205,33 @@ def space_of_dropped(stage: Stage) -> None:
     stage.life.wait(sent)
 
 
+# W2: what a checkpoint shows of a batch whose slots are being stored.
+
+
+def stored_by_halves(stage: Stage) -> None:
+    """Write checkpoints while a batch has stored half of its slots: its frame is on its way, or it is durable."""
+    stage.open()
+    keys = range(len(KEYS[DEFAULT.layout]))
+    stage.run(stage.sets(*keys))
+    stage.checkpoint()
+    for is_on_its_way in (True, False):
+        if is_on_its_way:
+            stage.hold()
+        stage.stop_at("mid_apply")
+        storing = stage.start(lambda: stage.run(stage.sets(*keys)))
+        if not stage.wait_stopped(storing):
+            raise LifeError("no batch has stored half of its slots")
+        writing = stage.attempt(stage.checkpoint)
+        stage.look()
+        stage.release()
+        writing.result()
+        stage.look()
+        stage.go_on()
+        storing.result()
+        stage.checkpoint()  # it has the other half
+        stage.look()
+
+
 # W3: who uses the journal while a checkpoint ends.
 
 

@@ -19,6 +19,7 @@ from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.media.directory import DATA_FILE, ROOT_FILE
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.expected import Expected, TableName, difference
 from gpkvs.recovery.proof.diskfail.life import KEYS, Life, LifeError, Request, Sent, Shape, contents_of, open_store
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
@@ -39,19 +40,21 @@ class Stage:
         The directory of the store.
     shape
         Its sizes.
+    engine
+        Runs its batches.
     expected
         The model; it knows what the life before may have left.
     recorder
         It runs.
     """
 
-    def __init__(self, path: Path, shape: Shape, expected: Expected, recorder: Recorder) -> None:
+    def __init__(self, path: Path, shape: Shape, engine: EngineName, expected: Expected, recorder: Recorder) -> None:
         self._path = path
         self._shape = shape
+        self._engine: EngineName = engine
         self._expected = expected
         self._recorder = recorder
         self._values = 0
-        self._stop_at = ""
         self._is_stopped, self._goes_on = threading.Event(), threading.Event()
         self._pool = ThreadPoolExecutor(4)
         self.store: Store | None = None
@@ -65,7 +68,7 @@ class Stage:
         if wrong := difference(found, before):
             raise LifeError(f"the opening that was recorded: {wrong}")
         self._expected.begin(found)
-        self.life = Life(self.store, self._shape, self._expected, self._recorder, Random(1))
+        self.life = Life(self.store, self._shape, self._engine, self._expected, self._recorder, Random(1))
 
     def close(self) -> None:
         """Let everything go on, and close the store."""
@@ -185,10 +188,10 @@ class Stage:
         return future
 
     def stop_at(self, name: str) -> None:
-        """Have the thread stop that comes to a failpoint first."""
+        """Have the thread stop that comes to a failpoint first; in the middle of work that it splits in two."""
         self._is_stopped.clear()
         self._goes_on.clear()
-        self._stop_at = name
+        failpoint.arm(name)
 
     def wait_stopped(self, work: Future[object]) -> bool:
         """Return whether a thread stopped, once it did or its work is done."""
@@ -197,25 +200,24 @@ class Stage:
 
     def go_on(self) -> None:
         """Let the thread that stopped go on."""
-        self._stop_at = ""
+        failpoint.arm("")
         self._goes_on.set()
 
-    def hit(self, name: str) -> None:
-        """Stop the calling thread if it is to stop here; in place of `failpoint.hit`."""
-        if name == self._stop_at:
-            self._stop_at = ""
-            self._is_stopped.set()
-            self._goes_on.wait()
+    def stop(self) -> None:
+        """Stop the calling thread, which has come to the failpoint."""
+        failpoint.arm("")
+        self._is_stopped.set()
+        self._goes_on.wait()
 
 
 @contextmanager
 def quiet(stage: Stage) -> Iterator[None]:
     """Let no checkpoint and no empty frame come by itself, and a stage's threads stop where it says."""
-    looks, hit = checkpoint._LOOK_SECONDS, failpoint.hit
+    looks = checkpoint._LOOK_SECONDS
     checkpoint._LOOK_SECONDS = 3600
-    failpoint.hit = stage.hit
+    failpoint.stop_instead(stage.stop)
     try:
         yield
     finally:
-        failpoint.hit = hit
+        failpoint.stop_instead(None)
         checkpoint._LOOK_SECONDS = looks

@@ -48,6 +48,7 @@ class Totals:
     distinct: int = 0
     recoveries: int = 0
     judged: int = 0
+    natively: int = 0
     seconds: float = 0.0
     violations: list[StateViolation] = field(default_factory=list)
 
@@ -59,6 +60,7 @@ class Totals:
         self.states += visited.states
         self.recoveries += visited.recoveries
         self.judged += visited.judged
+        self.natively += visited.natively
         self.violations += visited.violations
 
 

@@ -12,6 +12,7 @@ from random import Random
 
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.powerfail.crash_models import Epoch, Machine, Model, epochs
 from gpkvs.recovery.proof.powerfail.readable_state import StateKeys, readable
 from gpkvs.recovery.proof.powerfail.state_choices import Choice, choices, is_exhaustive
@@ -31,6 +32,8 @@ class ExplorerOptions:
     ----------
     models
         The crash models.
+    engine
+        Runs the batches of workloads.
     seed
         Of every random choice.
     samples
@@ -46,6 +49,7 @@ class ExplorerOptions:
     """
 
     models: tuple[Model, ...] = tuple(Model)
+    engine: EngineName = "native"
     seed: int = 1
     samples: int = 64
     depth: int = 1
@@ -127,6 +131,7 @@ class Visited:
     distinct: set[bytes] = field(default_factory=set)  # those that recovery can tell apart; each was recovered
     judged: int = 0  # how many different images of recovered states were judged
     recoveries: int = 0  # at depth 2: first crashes that were recovered
+    natively: int = 0  # batches that the native engine ran
     violations: list[StateViolation] = field(default_factory=list)
 
 
@@ -192,7 +197,7 @@ class Explorer:
     def __init__(self, directory: Path, options: ExplorerOptions) -> None:
         self._directory = directory
         self.options = options
-        self._runner = WorkloadRunner(directory, options.seed, options.mutation)
+        self._runner = WorkloadRunner(directory, options.seed, options.engine, options.mutation)
         self._judges: dict[str, StateJudge] = {}
 
     def with_options(self, options: ExplorerOptions) -> Explorer:
@@ -205,7 +210,7 @@ class Explorer:
     def explore(self, workload: Workload) -> Visited:
         """Visit the states that a crash in a workload's last batch may leave; at depth 2, a crash in the recovery."""
         run = self._runner.run(workload)
-        visited = Visited(workload, events=len(run.trace.events))
+        visited = Visited(workload, events=len(run.trace.events), natively=run.natively)
         judge = self._judge_of(workload.layout)
         judged = judge.judged
         with suppress(_EnoughError):

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from gpkvs.batch import Batch, Op
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.expiring import on_removal
 from gpkvs.recovery.proof.powerfail.base_store import (
     OTHER_TABLE,
@@ -50,12 +51,15 @@ class WorkloadRun:
         The first event that is explored: the last batch begins there, or a part that no other workload has.
     promised
         The event from which on the store survives a power failure; before it, the store may run in a weaker domain.
+    natively
+        How many batches the native engine ran.
     """
 
     trace: Trace
     dumps: tuple[Dump, ...]
     last: int
     promised: int
+    natively: int = 0
 
 
 class WorkloadRunner:
@@ -67,13 +71,16 @@ class WorkloadRunner:
         In memory, for this process alone.
     seed
         Permutes the threads of kernels.
+    engine
+        Runs their batches.
     mutation
         What the mutated build leaves out, if anything.
     """
 
-    def __init__(self, directory: Path, seed: int, mutation: Mutation | None = None) -> None:
+    def __init__(self, directory: Path, seed: int, engine: EngineName, mutation: Mutation | None = None) -> None:
         self._directory = directory
         self._seed = seed
+        self._engine: EngineName = engine
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
@@ -119,7 +126,7 @@ class WorkloadRunner:
     def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> WorkloadRun:
         before = disk.image().copy()
         dumps = [dump(store, keys.all)]
-        script = Script(workload, keys, _contents(dumps[0]))
+        script = Script(workload, keys, _contents(dumps[0]), self._engine)
         with self._recorder(disk, before, str(workload)) as recorder:
 
             def removing(table: int, gone: list[bytes], run: Callable[[], None]) -> None:
@@ -136,7 +143,7 @@ class WorkloadRunner:
                 recorder.mark()
                 dumps.append(dump(store, keys.all))
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
-        return self._finished(disk, recorder, dumps, earlier)
+        return replace(self._finished(disk, recorder, dumps, earlier), natively=script.natively)
 
     def _grown(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Have a table with some keys grow; every step of that is explored."""
@@ -168,11 +175,12 @@ class WorkloadRunner:
             store = open_tiny(disk.path)
             recorder.mark()
             found = dump(store, keys.all)
-            Script(workload, keys, _contents(found)).step("N", store)
+            script = Script(workload, keys, _contents(found), self._engine)
+            script.step("N", store)
             recorder.mark()
         with store:
             run = self._finished(disk, recorder, [found, found, dump(store, keys.all)])
-        return replace(run, last=0, promised=0)
+        return replace(run, last=0, promised=0, natively=script.natively)
 
     def _before_idle(self, workload: Workload) -> Image:
         """Return what a batch leaves that has stored everything but its last flag: the next opening has to undo it."""
@@ -188,7 +196,7 @@ class WorkloadRunner:
     def _two_domains(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Run or copy what a power failure may take back; then open the store in msync, and run a batch."""
         with open_tiny(disk.path) as store:
-            script = Script(workload, keys, _contents(dump(store, keys.all)))
+            script = Script(workload, keys, _contents(dump(store, keys.all)), self._engine)
         before = disk.image().copy()
         is_copy = workload.letters == COPY
         earlier = self._copy(disk, before) if is_copy else self._in_process(disk, before, script)
@@ -205,7 +213,7 @@ class WorkloadRunner:
         _assert_complete(trace, disk.image())
         trace = trace.mutated(self._mutation)
         opened = next(place for place, event in enumerate(trace.events) if event.kind is Kind.MARK)
-        return WorkloadRun(trace, dumps, len(earlier.events) if is_copy else 0, opened)
+        return WorkloadRun(trace, dumps, len(earlier.events) if is_copy else 0, opened, script.natively)
 
     def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
         """Return the trace of batches in the domain process, which syncs nothing and writes no cache line back."""

@@ -59,11 +59,12 @@ from itertools import product
 
 import numpy as np
 
-from gpkvs.batch import Batch, Condition, Op
+from gpkvs.batch import Batch, BatchResult, Condition, Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
+from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of
 from gpkvs.recovery.proof.model import Asked, Held, Kept, Model, batch_of, number
 from gpkvs.recovery.proof.powerfail.base_store import OTHER_TABLE, Keys, table_of, value_of
@@ -157,9 +158,18 @@ class Script:
         The keys of that table.
     tables
         What each table holds at first.
+    engine
+        Runs the batches.
+
+    Attributes
+    ----------
+    natively : int
+        How many batches the native engine ran.
     """
 
-    def __init__(self, workload: Workload, keys: Keys, tables: dict[str, Contents]) -> None:
+    def __init__(self, workload: Workload, keys: Keys, tables: dict[str, Contents], engine: EngineName) -> None:
+        self._engine: EngineName = engine
+        self.natively = 0
         self._layout = workload.layout
         self._table = OTHER_TABLE if workload.letters in GROWTH else table_of(workload.layout)
         self.tables = {name: dict(contents) for name, contents in tables.items()}
@@ -335,7 +345,7 @@ class Script:
         """Run requests as one batch, and compare their results with the model."""
         model = Model(self._held(store), not self._is_numbers)
         table = store.table(self._table).id
-        result = store.execute_requests(batch_of([(table, request) for request in requests]))
+        result = self._run(store, batch_of([(table, request) for request in requests]))
         assert result.requests == len(requests)
         for key in [key for key in model.held if key not in self.tables[self._table]]:  # it had expired
             del model.held[key]
@@ -375,9 +385,15 @@ class Script:
     def _requests(self, store: Store, requests: list[tuple[str, list[Operation]]]) -> None:
         tables = [np.array([store.table(name).id], np.uint32) for name, _ in requests]
         batch = Batch.concatenate([Batch.of(operations) for _, operations in requests])
-        result = store.execute_requests(replace(batch, request_tables=np.concatenate(tables)))
+        result = self._run(store, replace(batch, request_tables=np.concatenate(tables)))
         assert result.requests == len(requests)
         assert not result.rejected
+
+    def _run(self, store: Store, batch: Batch) -> BatchResult:
+        runner = BatchRunner(store, self._engine)
+        result = runner.run(batch)
+        self.natively += runner.natively
+        return result
 
     def _create(self, store: Store) -> None:
         store.create_table(OTHER_TABLE, layout=self._layout, index_bytes=BLOCK_BYTES)

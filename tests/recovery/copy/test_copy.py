@@ -107,14 +107,14 @@ def test_nothing_of_the_old_store_is_opened_for_writing(tmp_path: Path, monkeypa
 
 def test_the_lock(tmp_path: Path) -> None:
     old, _ = format1("clean", tmp_path)
-    lock = DirectoryLock(old, write=False)
+    lock = DirectoryLock(old)
     with pytest.raises(StoreLockedError):
         copy(old, tmp_path / "new")
     lock.release()
     assert not (tmp_path / "new").exists()
     copy(old, tmp_path / "new")
     for path in (old, tmp_path / "new"):
-        DirectoryLock(path, write=False).release()
+        DirectoryLock(path).release()
 
 
 def test_id_and_key(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ class Echo:
 
     def __init__(self, memory_bytes_max: int = 4 << 30, **settings: float) -> None:
         config = ServerConfig(**settings)  # type: ignore[arg-type]
-        bounds = bounds_of(config, Limits(), 64 << 10, memory_bytes_max)
-        self.library = Library(bounds.config, bounds)
-        self.clients_bytes_max = bounds.clients_bytes_max
+        self.bounds = bounds_of(config, Limits(), 64 << 10, memory_bytes_max)
+        self.library = Library(self.bounds.config, self.bounds)
         self.opened: dict[int, Opened] = {}
         self.over: set[int] = set()
         self.sent = 0  # responses of streams

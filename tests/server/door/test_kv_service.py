@@ -16,6 +16,7 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
 from tests.server.door.toy_engine import ToyEngine
+from tests.server.http2_client import Http2Client, framed
 from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
 
 CODES = grpc.StatusCode
@@ -89,7 +90,29 @@ def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
     call = kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"), timeout=20)
     door.execute(Status.NOT_FOUND)
     assert call.result() == kv_pb2.DeleteResponse(status=kv_pb2.STATUS_NOT_FOUND)
+    door.wait(lambda: door.library.held_bytes("answers") == 0)
     assert door.handed == []
+
+
+def test_a_deadline_has_one_text_whoever_sees_it_pass(door: HeldDoor) -> None:
+    """The connection's thread does, or the engine's, which knows that nothing was executed."""
+    plain = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Get"), (":authority", "a")]
+    call = [*plain, ("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "20m")]
+    _engine = ToyEngine(door.library)
+    said: dict[str | None, str] = {}  # the text, by whether the answer says that nothing was executed
+    end = time.monotonic() + 10
+    with Http2Client(door.target) as client:
+        while "no" not in said:
+            assert time.monotonic() < end, "the engine was never the first"
+            stream = client.begin(call)
+            client.send(stream, framed(kv_pb2.GetRequest(key=b"k").SerializeToString()), ends=True)
+            time.sleep(0.0201)
+            door.drop_all()
+            answer = client.answer(stream)
+            trailers = dict(answer.headers + answer.trailers)
+            if trailers["grpc-status"] == "4":  # else the call came late, and the engine in time
+                said[trailers.get("gpkvs-executed")] = trailers["grpc-message"]
+    assert set(said.values()) == {"Deadline Exceeded"}
 
 
 def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
@@ -201,6 +224,7 @@ def test_a_stream_keeps_its_order_between_engine_and_python(door: HeldDoor, kv: 
     stream = Stream(kv)
     stream.send(plain(1), other(2))
     door.wait_for_requests(1)
+    time.sleep(0.05)  # the other message is there
     assert not door.handed  # not while the engine has one
     door.execute()
     assert stream.receive().values == VALUE
@@ -263,7 +287,7 @@ def test_python_hears_of_a_stream_where_there_is_memory_for_it(door: HeldDoor, k
     stream.send(plain(1))
     door.execute()
     assert stream.receive().values == VALUE
-    most = door.clients_bytes_max * 7 // 8
+    most = door.bounds.clients_bytes_max * 7 // 8
     held = most // 2 - (8 << 10) - door.library.clients_bytes()  # the connection may hold 8 KiB more
     door.library.charge(unary.connection, "requests", held)
     stream.send(other(2))

@@ -91,7 +91,7 @@ def _good_after_all(site: Site) -> Iterator[None]:
     """After each test the door serves others, and holds nothing of those who went."""
     yield
     site.take(site.pair)
-    assert site.is_let_in(None)
+    wait_until(lambda: site.is_let_in(None))
     wait_until(lambda: site.door.connections() == 0)
 
 
@@ -190,6 +190,7 @@ def test_files_change_under_load(site: Site) -> None:
     for pair in pairs:
         site.take(pair)
         serials.append(site.serial())
+    assert len(set(serials)) == 2
     errors: list[Exception] = []
     ended = threading.Event()
 

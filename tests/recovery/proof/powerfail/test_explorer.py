@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from gpkvs.media.root_copies import RootCopies, Roots
 from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
+from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, part_of
 from gpkvs.recovery.proof.powerfail.crash_models import Model
 from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateViolation
@@ -41,18 +43,31 @@ def explore(options: ExplorerOptions, *workloads: str) -> tuple[int, list[StateV
     return totals.distinct, totals.violations
 
 
-def test_a_seeded_part_of_all_workloads_has_no_violation() -> None:
+@pytest.mark.parametrize(("engine", "part"), [("native", 6), ("python", 3)])
+def test_a_seeded_part_of_all_workloads_has_no_violation(engine: EngineName, part: int) -> None:
     """`gpkvs crash` visits all of them."""
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    workloads = part_of(10, seed)
+    workloads = part_of(part, seed)
     visited = []
-    totals = Campaign(ExplorerOptions(seed=seed)).explore(workloads, lambda each: visited.append(str(each.workload)))
+    options = ExplorerOptions(engine=engine, seed=seed)
+    totals = Campaign(options).explore(workloads, lambda each: visited.append(str(each.workload)))
     assert totals.violations == [], seed
     assert sorted(visited) == sorted(map(str, workloads))
-    assert totals.distinct > 700
+    assert totals.distinct > 70 * part
     # In each model there is something to lose.
-    assert min(totals.states[model] for model in Model) > 50
+    assert min(totals.states[model] for model in Model) > 5 * part
+
+
+def test_both_engines_leave_the_same_states() -> None:
+    totals = {}
+    for engine in get_args(EngineName):
+        options = ExplorerOptions(models=(Model.KILL,), engine=engine)
+        totals[engine] = Campaign(options, 1).explore([Workload.parse("bytes:NS"), Workload.parse("u64:J")], print)
+        assert totals[engine].violations == []
+    # The batches of N and J; that of S looks first.
+    assert {engine: of_engine.natively for engine, of_engine in totals.items()} == {"native": 2, "python": 0}
+    assert totals["native"].distinct == totals["python"].distinct
 
 
 def test_a_crash_in_recovery_has_no_violation() -> None:

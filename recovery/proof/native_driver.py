@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import gpkvs
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import Batch, Op
+from gpkvs.store import Store
 
 _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
@@ -96,12 +96,12 @@ class NativeDriver:
     has_room
         Whether results find room.
     waits
-        Whether an answer is durable before a test has it.
+        Whether an answer is durable before anybody has it.
     counts
         How often each answer came.
     """
 
-    def __init__(self, store: gpkvs.Store) -> None:
+    def __init__(self, store: Store) -> None:
         native = store._engine.native()
         assert native
         self.native = native
@@ -160,7 +160,7 @@ class NativeDriver:
         if ran is Ran.LEFT:
             return Answer(ran, 0, [], [], [])
         if self.waits and self.durable() < gate.value:
-            self._engine.wait(self._engine.engine, gate.value)
+            self.wait(gate.value)
             assert self.durable() >= gate.value
         assert bool(has_versions.value) or not versions[:n].any()
         assert n == batch.request_ops[: requests.value].sum()
@@ -168,6 +168,10 @@ class NativeDriver:
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
         return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value)
+
+    def wait(self, gate: int) -> None:
+        """Return when everything up to a gate is durable, from any thread."""
+        self._engine.wait(self._engine.engine, gate)
 
     def durable(self) -> int:
         """Return the newest durable gate."""

@@ -1,0 +1,101 @@
+// An engine for the native door that stands on nothing: a map.
+#pragma once
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#include "../../../door/door.h"
+#include "../../../door/operations.hpp"
+
+using namespace door;
+
+const u64 MIB = 1 << 20;
+
+inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
+    DoorConfig config = {};
+    config.threads = threads;
+    config.connections_max = 1000;
+    config.clients_bytes_max = 256 * MIB;
+    config.message_bytes_max = 4 * MIB;
+    config.message_requests_max = 1024;
+    config.stream_requests_max = 1024;
+    config.stream_bytes_max = 16 * MIB;
+    config.receive_bytes_max = 64 * MIB;
+    config.queue_requests_max = 100000;
+    config.batch_ops_max = batch_ops_max;
+    config.batch_bytes_max = 16 * MIB;
+    config.batch_result_bytes_max = 64 * MIB;
+    config.engine_bytes = 1024 * MIB;
+    config.receive_seconds_max = 10;
+    return config;
+}
+
+// A map, whose batches are durable a while after they were executed. Only the engine's thread runs them.
+class ToyEngine {
+  public:
+    explicit ToyEngine(u64 flush_us) : flush_us_(flush_us) {}
+
+    Engine engine() { return {this, run, newest_durable, wait, ~0ull}; }
+
+  private:
+    static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
+                   u64* has_versions) {
+        *requests = batch->requests;
+        return ((ToyEngine*)self)->run(*batch, room, sink, gate, has_versions);
+    }
+
+    int run(const EngineBatch& batch, EngineGivesRoom room, void* sink, u64* gate, u64* has_versions) {
+        status_.clear();
+        lengths_.clear();
+        found_.clear();
+        const char* key = (const char*)batch.keys;
+        const char* value = (const char*)batch.values;
+        const u32* key_length = batch.key_lengths;
+        const u32* value_length = batch.value_lengths;
+        for (u64 i = 0; i < batch.n; i++, key_length += batch.key_length_step) {
+            std::string name(key, *key_length);
+            key += *key_length;
+            const auto found = values_.find(name);
+            const bool is_there = found != values_.end();
+            status_.push_back(is_there || batch.ops[i] == op::SET ? status::OK : status::NOT_FOUND);
+            if (batch.ops[i] == op::SET) {
+                values_[name] = std::string(value, *value_length);
+                value += *value_length;
+                value_length += batch.value_length_step;
+            } else if (batch.ops[i] == op::GET) {
+                lengths_.push_back(is_there ? (u32)found->second.size() : 0);
+                if (is_there) found_ += found->second;
+            } else if (batch.ops[i] == op::DELETE && is_there) {
+                values_.erase(found);
+            }
+        }
+        EngineRoom out;
+        if (!room(sink, batch.n, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
+        memcpy(out.status, status_.data(), batch.n);
+        memset(out.versions, 0, 8 * batch.n);
+        if (!lengths_.empty()) memcpy(out.value_lengths, lengths_.data(), 4 * lengths_.size());
+        memcpy(out.values, found_.data(), found_.size());
+        *gate = flush_us_ ? ++newest_ : 0;
+        *has_versions = 0;
+        return batch.n % 7 ? ENGINE_DONE : ENGINE_DUE;
+    }
+
+    static u64 newest_durable(void* self) { return ((ToyEngine*)self)->durable_; }
+
+    static void wait(void* self, u64 gate) {
+        ToyEngine& engine = *(ToyEngine*)self;
+        usleep((useconds_t)engine.flush_us_);
+        if (gate > engine.durable_) engine.durable_ = gate;
+    }
+
+    const u64 flush_us_;
+    std::unordered_map<std::string, std::string> values_;
+    std::vector<u8> status_;
+    std::vector<u32> lengths_;
+    std::string found_;
+    u64 newest_ = 0;
+    std::atomic<u64> durable_{0};
+};
