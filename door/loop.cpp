@@ -41,7 +41,7 @@ Thread::~Thread() {
 }
 
 void Thread::run() {
-    watch(mailbox_, mailbox_.file(), EPOLLIN);
+    watch(mailbox_, mailbox_.file(), EPOLLIN | EPOLLET);
     while (!is_ending_) round();
 }
 

@@ -51,8 +51,6 @@ void Mailbox::ready(u32) {
     Errand* errand;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        u64 count;
-        (void)!read(file_, &count, sizeof count);
         mail.swap(mail_);
         request = first_;
         first_ = last_ = nullptr;

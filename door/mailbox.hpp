@@ -24,6 +24,7 @@ class Mailbox : public Watched {
     explicit Mailbox(std::function<void(Request*)> on_answered);
     ~Mailbox();
 
+    // To be watched for edges: nobody reads it, each wake-up is one.
     int file() const { return file_; }
 
     // Any thread. std::bad_alloc where there is no memory.

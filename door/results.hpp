@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <sys/mman.h>
 #include <utility>
 
 #include "account.hpp"
@@ -15,7 +16,9 @@ class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
     static Results* make(Account& account, u64 n, u64 gets, u64 value_bytes) {
-        void* block = malloc(sizeof(Results) + 8 * n + 4 * gets + n + 2 * RESPONSE_ROOM + value_bytes);
+        const u64 bytes = sizeof(Results) + 8 * n + 4 * gets + n + 2 * RESPONSE_ROOM + value_bytes;
+        void* block = malloc(bytes);
+        if (block && bytes >= POPULATED_BYTES_MIN) populate(block, bytes);
         return block ? new (block) Results(account, n, gets, value_bytes) : nullptr;
     }
 
@@ -42,6 +45,16 @@ class Results {
     u8* const values;
 
   private:
+    static constexpr u64 PAGE_BYTES = 4096, POPULATED_BYTES_MIN = 64 << 10;
+
+    // All pages at once take half the time that one fault each does. Older systems refuse, and fault.
+    static void populate(void* block, u64 bytes) {
+        const u64 first = ((u64)block + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+        const u64 end = ((u64)block + bytes) / PAGE_BYTES * PAGE_BYTES;
+        constexpr int POPULATE_WRITE = 23;  // of Linux 5.14; not in all headers
+        madvise((void*)first, end - first, POPULATE_WRITE);
+    }
+
     Results(Account& account, u64 n, u64 gets, u64 value_bytes)
         : n(n), gets(gets), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
           status((u8*)(value_lengths + gets)), values(status + n + RESPONSE_ROOM), account_(account),
