@@ -41,6 +41,7 @@ from gpkvs.bench.door.frames import (
 from tests.server.door import probes
 from tests.server.door.by_hand import BEGIN, Client
 from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
+from tests.server.test_faults import wait_until
 
 ENHANCE_YOUR_CALM = 11
 
@@ -499,12 +500,15 @@ def test_the_doors_threads_leave_signals_to_python() -> None:
     def blocked(thread: str) -> int:
         return int(Path(f"/proc/self/task/{thread}/status").read_text().partition("SigBlk:")[2].split()[0], 16)
 
+    def masks_of_the_door() -> list[int]:
+        # Those of gRPC's client come and go; they block all, as a thread does that begins.
+        masks = filter(None, map(blocked, names("/proc/self/task") - before))
+        return [mask for mask in masks if not mask >> signal.SIGBUS - 1 & 1]
+
     before = names("/proc/self/task")
     with Echo():
-        # Those of gRPC's client come and go.
-        masks = list(filter(None, map(blocked, names("/proc/self/task") - before)))
-    doors = [mask for mask in masks if not mask >> signal.SIGBUS - 1 & 1]  # gRPC's client blocks all
-    assert len(doors) >= 2
+        wait_until(lambda: len(masks_of_the_door()) >= 2)
+        doors = masks_of_the_door()
     assert all(mask >> signal.SIGTERM - 1 & mask >> signal.SIGINT - 1 & 1 for mask in doors)
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
