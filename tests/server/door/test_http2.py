@@ -41,7 +41,6 @@ from gpkvs.bench.door.frames import (
 from tests.server.door import probes
 from tests.server.door.by_hand import BEGIN, Client
 from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
-from tests.server.test_faults import wait_until
 
 ENHANCE_YOUR_CALM = 11
 
