@@ -114,6 +114,8 @@ def _way_out(heap: Heap) -> str:
     """Say why a heap does not grow, and what to do."""
     if heap.growth_waits:
         return f"{heap.growth_waits}: make room, and try again; or delete keys"
+    if heap.present_bytes < heap.bytes_max:
+        return "it grows, not fast enough for this request: try again"
     return "it is as large as it may be: delete keys, or start the store again with a larger --heap-bytes-max"
 
 

@@ -277,7 +277,7 @@ CASES = {
         "second start on one directory: refused",
         (
             f"{_STORE}test_second_process_is_refused_with_the_pid_of_the_first",
-            "server/test_lifecycle.py::test_second_server_on_one_directory_names_the_first",
+            "server/test_lifecycle.py::test_a_second_process_on_one_directory_names_the_first",
         ),
     ),
     25: Case("stale lock after a kill: starts", (f"{_STORE}test_lock_left_by_a_kill_does_not_hinder",)),

@@ -68,7 +68,8 @@ with gpkvs.open(path, commit=commit, durability="msync", **SIZES) as store:
             write(store, last, last + 50, bytes(4000))
             last += 50
         except NoSpaceError as error:
-            refusal = error
+            if "it grows" not in str(error):  # a disk that is nearly full gives a little now and then
+                refusal = error
     assert refusal.resource == "heap" and "bytes free" in str(refusal) and "asked for" in str(refusal), refusal
     print(refusal)
     assert last > 600, last  # all that the disk had was used: 1 MiB at first, 3 MiB left of the disk
