@@ -27,7 +27,7 @@ from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.machine import anonymous_bytes
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.memory import Connection, Memory
-from gpkvs.server.resident import allocated_bytes, freed_bytes, give_back_free
+from gpkvs.server.resident import FreeMemory, allocated_bytes
 
 # Between two looks a fast network must not bring more than messages may take. More looks would only cost: each takes
 # 0.6 ms of the event loop.
@@ -121,7 +121,6 @@ class Receives:
         self._look_at = self._loop.call_later(_IDLE_LOOK_SECONDS, self._look)
         self._is_idle = True
         self._trim_at = 0.0
-        self._freed_bytes = 0  # at the last look
         self._stopped: GpkvsError | None = None
         self.begin()
 
@@ -135,7 +134,7 @@ class Receives:
         """
         self._kept_bytes = kept_bytes
         self._idle_bytes = allocated_bytes() - kept_bytes()
-        self._idle_free_bytes = anonymous_bytes() - allocated_bytes()
+        self._free = FreeMemory(self._bytes_max)
 
     async def read(
         self,
@@ -243,21 +242,11 @@ class Receives:
                 receive.give_turn()
         if now >= self._trim_at:
             self._trim_at = now + _TRIM_SECONDS
-            self._give_back_free()
+            self._free.look()
 
     def _unseen_bytes(self) -> int:
         """Return what is allocated and not counted."""
         return allocated_bytes() - self._idle_bytes - self._kept_bytes() - self._memory.bytes
-
-    def _give_back_free(self) -> None:
-        """Give back to the system what was freed, if it is much."""
-        # Memory that nobody allocated may also be an index of a store with a journal, which grows as it fills up. What
-        # the C library calls free may have been given back before.
-        unallocated_bytes = anonymous_bytes() - allocated_bytes() - self._idle_free_bytes
-        freed = freed_bytes()
-        if min(unallocated_bytes, freed) > self._bytes_max and freed != self._freed_bytes:
-            self._loop.run_in_executor(None, give_back_free)
-        self._freed_bytes = freed
 
     def _end_some(self, stalled: list[_Receive], unseen_bytes: int) -> None:
         """End so many calls that messages hold half of what they may, if all hold the same.

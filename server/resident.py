@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 
 from gpkvs.machine import anonymous_bytes
@@ -39,6 +40,32 @@ def freed_bytes() -> int:
     """Return freed memory that the C library keeps, as it says, or else as much as there may be."""
     allocated = _allocated()
     return int(allocated.fordblks) if allocated else anonymous_bytes()
+
+
+class FreeMemory:
+    """Gives memory back to the system that was freed and that the C library keeps, if it is much; made when idle.
+
+    Parameters
+    ----------
+    bytes_max
+        Less than this may stay.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._idle_bytes = anonymous_bytes() - allocated_bytes()
+        self._freed_bytes = 0  # at the last look
+
+    def look(self) -> None:
+        """Look at what is there; called now and then."""
+        # Memory that nobody allocated may also be an index of a store with a journal, which grows as it fills up. What
+        # the C library calls free may have been given back before.
+        unallocated_bytes = anonymous_bytes() - allocated_bytes() - self._idle_bytes
+        freed = freed_bytes()
+        if min(unallocated_bytes, freed) > self._bytes_max and freed != self._freed_bytes:
+            self._loop.run_in_executor(None, give_back_free)
+        self._freed_bytes = freed
 
 
 def _allocated() -> _Allocated | None:

@@ -31,6 +31,7 @@ from gpkvs.server.door.stats import DoorStats, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
+from gpkvs.server.resident import FreeMemory
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
@@ -40,6 +41,7 @@ _log = logging.getLogger("gpkvs.server")
 
 _CANCEL_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
+_FREED_SECONDS = 1.0
 
 
 class _Running(NamedTuple):
@@ -87,6 +89,8 @@ class NativeDoor:
         self._calls: dict[int, _Running] = {}
         self._turns: Turns | None = None
         self._store: Store | None = None
+        self._free_bytes_max = bounds.receive_bytes_max
+        self._look_at: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -131,6 +135,7 @@ class NativeDoor:
         self._turns = Turns(self._library, store, self._flush_thread, self._metrics)
         self.engine_thread.begin(self._turns.turn)
         self._library.open()
+        self._give_back_freed(FreeMemory(self._free_bytes_max))
 
     def tables_changed(self) -> None:
         """Return when the door knows which tables there are: it would take a table for an older one of its name.
@@ -193,7 +198,14 @@ class NativeDoor:
         self._loop.remove_reader(self._library.events_file())
         self._metrics.registry.unregister(self._stats)
         self.engine_thread.shutdown()
+        if self._look_at:
+            self._look_at.cancel()
         self._flush_thread.shutdown()  # the door itself stays: a scrape may still read what it has counted
+
+    def _give_back_freed(self, memory: FreeMemory) -> None:
+        """Look at freed memory, now and again, while the door serves."""
+        memory.look()
+        self._look_at = self._loop.call_later(_FREED_SECONDS, self._give_back_freed, memory)
 
     def _set_tables(self, store: Store) -> None:
         tables = list(store.open_tables())
