@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import grpc
 
 from gpkvs.errors import GpkvsError, NoSpaceError
-from gpkvs.machine import anonymous_bytes
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.memory import Connection, Memory
 from gpkvs.server.resident import FreeMemory, allocated_bytes
