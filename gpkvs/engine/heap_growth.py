@@ -315,10 +315,11 @@ class HeapGrowth:
                 if step <= max(_REFUSED_STEP_BYTES_MIN, unit):
                     break
                 step = max(round_up(step // 2, unit), min(_REFUSED_STEP_BYTES_MIN, most))
+            was_known = bool(self._heap.growth_waits)
+            self._heap.growth_waits = refusal  # first: a batch that does not ask now says this
             self._refused_at = time.monotonic()
-            if not self._heap.growth_waits:
+            if not was_known:
                 _log.warning("%s", refusal, extra={"event": "heap_growth_waits"})
-            self._heap.growth_waits = refusal
             return False
 
     @property
