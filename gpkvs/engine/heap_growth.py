@@ -448,8 +448,8 @@ class HeapGrowth:
         try:
             files.heap.grow(size)
         except OSError as error:
-            self._refused_at = time.monotonic()
             self._heap.growth_waits = f"the heap's {size:,} bytes cannot be mapped: {error.strerror}"
+            self._refused_at = time.monotonic()
             return False
         try:
             failpoint.hit("before_heap_root")
