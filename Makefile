@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite doors phases docs docs-all nightly faults mutants doors fuzz fuzz-doors fuzz-frames sanitize sanitize-door coverage check proto clean undo wheel
+.PHONY: help install install-test install-dev demo test suite doors phases docs docs-all nightly faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis sanitize sanitize-door coverage check proto clean undo wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -92,6 +92,9 @@ fuzz: install-test  ## throw broken messages at the server's decoding and a real
 
 fuzz-doors: install-test  ## send the same calls to both doors: answers and stores must be the same (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30 SEED=...)
+	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # The native door's HTTP/2, under sanitizers.
 build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <new>
 
+#include "call_head.hpp"
 #include "door.hpp"
-#include "http2.hpp"
 
 namespace door {
 
@@ -107,7 +107,7 @@ namespace {
 constexpr std::string_view HEADER = "authorization: ";
 
 // Returns the value of a call's header; empty if it has none, or several.
-std::string_view authorization_of(const Call& call, u64* count) {
+std::string_view authorization_of(const CallHead& call, u64* count) {
     std::string_view found;
     *count = 0;
     for (std::string_view rest = call.metadata; !rest.empty();) {
@@ -120,24 +120,24 @@ std::string_view authorization_of(const Call& call, u64* count) {
 
 }  // namespace
 
-bool knows_caller(Call& call) {
-    Thread& thread = call.connection.thread;
+bool knows_caller(Connection& connection, CallHead& call) {
+    Thread& thread = connection.thread;
     if (!thread.door.asks_for_logins) return true;
     if (call.caller) return true;
     u64 headers;
     const std::string_view authorization = authorization_of(call, &headers);
     if (headers > 1) return false;  // Python refuses them
     call.shown = headers ? thread.callers.shown(authorization) : CERTIFICATE;
-    call.caller = call.connection.logins.use(call.shown, thread.now());
+    call.caller = connection.logins.use(call.shown, thread.now());
     return call.caller != nullptr;
 }
 
-void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns) {
-    Thread& thread = call.connection.thread;
+void note_login(Connection& connection, CallHead& call, u64 caller, u64 end_ns, u64 idle_ns) {
+    Thread& thread = connection.thread;
     const std::shared_ptr<Caller> known = thread.callers.find(caller);
     if (!known || call.shown == NOTHING) return;
     call.caller = known;
-    call.connection.logins.note(call.shown, known, end_ns, idle_ns, thread.now());
+    connection.logins.note(call.shown, known, end_ns, idle_ns, thread.now());
 }
 
 }  // namespace door

@@ -110,13 +110,14 @@ class Callers {
     std::unordered_map<u64, std::shared_ptr<Caller>> callers_;
 };
 
-class Call;
+class Connection;
+struct CallHead;
 
 // Whether the door knows who makes a call, which it notes there; without users it need not. A stream may ask again at
 // its next message. std::bad_alloc.
-bool knows_caller(Call& call);
+bool knows_caller(Connection& connection, CallHead& call);
 
 // Python says who makes a forwarded call, and for how long that counts (`Logins::note`). std::bad_alloc.
-void note_login(Call& call, u64 caller, u64 end_ns, u64 idle_ns);
+void note_login(Connection& connection, CallHead& call, u64 caller, u64 end_ns, u64 idle_ns);
 
 }  // namespace door

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "access.hpp"
+#include "call_head.hpp"
 #include "message.hpp"
 #include "stats.hpp"
 
@@ -16,6 +16,7 @@ class Connection;
 class Http2;
 class Output;
 struct Request;
+struct RespSession;
 
 // Codes of gRPC that the door itself ends calls with.
 enum Code {
@@ -76,9 +77,11 @@ class Responder {
     virtual void ask() = 0;
     virtual void respond(Message&& response) = 0;
     virtual void finish(const Status& status) = 0;
+    // How the session goes on.
+    virtual void set_session(const RespSession&) {}
 };
 
-class Call final : public Responder {
+class Call final : public CallHead, public Responder {
   public:
     Call(Http2& connection, int32_t stream);
     Call(const Call&) = delete;
@@ -86,15 +89,6 @@ class Call final : public Responder {
 
     Http2& connection;
     const int32_t stream;
-
-    // What the client said: `/service/method`, the rest of its headers as lines, and when the call must be over.
-    std::string path;
-    std::string metadata;
-    u64 deadline_ns = NEVER;
-
-    // Who makes it, if the door knows (access.hpp), by what it shows.
-    std::shared_ptr<Caller> caller;
-    Shown shown;
 
     // What a handler does.
 
@@ -111,11 +105,10 @@ class Call final : public Responder {
     void finish(const Status& status) override;
     // Counts the call as one of this method. Python does that if the call is forwarded, but for its start.
     void count_in(MethodStats& stats);
-    bool is_counted() const { return counted_in_; }
-    // Python has a call of its own for it, and counts its end.
-    void leave_end() { stats_ = nullptr; }
-    // Python has not heard of it, and never will: its end is counted here.
-    void count_unheard();
+    bool is_counted() const override { return counted_in_; }
+    void leave_end() override { stats_ = nullptr; }
+    // Its end is counted here.
+    void count_unheard() override;
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
     // No message comes any more.

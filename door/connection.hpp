@@ -32,6 +32,8 @@ class Connection : public Watched {
 
     // Bytes came; they are gone when this returns. False: close now.
     virtual bool received(const u8* data, u64 size) = 0;
+    // Nothing comes any more, and answers may still be read. False: close now.
+    virtual bool input_ended() { return false; }
     // A request is back: executed and durable, or dropped. It comes back to a closed connection too, and is freed here even
     // where something throws.
     virtual void answered(Request* request) = 0;

@@ -140,11 +140,18 @@ DOOR_EXPORT int gpkvs_door_events_file(Door* door);
 // Takes up to `room` of them. What they point to is there until the next call.
 DOOR_EXPORT uint64_t gpkvs_door_events(Door* door, DoorEvent* events, uint64_t room);
 // Lets one message come: a MESSAGE, or the HALF_CLOSED that says that none comes.
-DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next three: 0, or -ENOMEM
+DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next four: 0, or -ENOMEM
 // Sends a response; a SENT says that the connection has taken it.
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
+// A connection that speaks RESP is one call with the path "/redis": each command that the door does not execute by itself is a
+// MESSAGE: how many words it has, their lengths (u32 each), and they themselves. Python answers each by one `respond`, which
+// may be empty, and `finish` closes the connection behind the answers. No other command is taken until Python has answered and
+// asks for the next one. No SENT comes. This says how the session goes on, before the answer: the table of commands on keys
+// (an id that there is not: Python takes them), RESP2 or RESP3, and whether Python takes all commands. It begins with table 0,
+// RESP2 and without that. Where logins are asked for, Python says with an answer who has logged in (`logged_in`).
+DOOR_EXPORT int gpkvs_door_set_session(Door* door, uint64_t call, uint32_t table, uint32_t protocol, bool hands_all);
 // Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "door.hpp"
-#include "http2.hpp"
+#include "resp_session.hpp"
 
 namespace door {
 
@@ -21,7 +21,7 @@ int wake_up_file() {
 
 }  // namespace
 
-Forwarded::Forwarded(Forward& forward, u64 id, Call& call, Responder& responder)
+Forwarded::Forwarded(Forward& forward, u64 id, CallHead& call, Responder& responder)
     : id(id), forward_(forward), call_(call), responder_(responder) {
     over_.emplace_back(forward.account_, id, EVENT_OVER);
 }
@@ -60,11 +60,11 @@ void Forwarded::ask() {
     if (ends_ && waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
 }
 
-Event::Event(Account& account, u64 id, const Call& call)
-    : account_(account), call_(id), kind_(EVENT_OPEN), is_counted_(call.is_counted()), connection_(call.connection.id), deadline_ns_(call.deadline_ns),
-      caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(call.connection.peer), metadata_(call.metadata) {
-    for (const std::string& name : call.connection.transport->names()) names_ += name + '\n';
-    charged_bytes_ = opening_bytes(call);
+Event::Event(Account& account, u64 id, const Connection& connection, const CallHead& call)
+    : account_(account), call_(id), kind_(EVENT_OPEN), is_counted_(call.is_counted()), connection_(connection.id), deadline_ns_(call.deadline_ns),
+      caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(connection.peer), metadata_(call.metadata) {
+    for (const std::string& name : connection.transport->names()) names_ += name + '\n';
+    charged_bytes_ = opening_bytes(connection, call);
     account_.change(CALLS, (i64)charged_bytes_);
 }
 
@@ -79,8 +79,8 @@ Event::~Event() {
     free(message_);
 }
 
-u64 Event::opening_bytes(const Call& call) {
-    return sizeof(Event) + call.path.size() + call.connection.peer.size() + call.metadata.size();
+u64 Event::opening_bytes(const Connection& connection, const CallHead& call) {
+    return sizeof(Event) + call.path.size() + connection.peer.size() + call.metadata.size();
 }
 
 DoorEvent Event::view() const {
@@ -92,16 +92,17 @@ Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
 
 Forward::~Forward() { ::close(file_); }
 
-Forwarded* Forward::open(Call& call, Responder& responder) {
-    knows_caller(call);
-    if (!call.connection.account.has_room(Event::opening_bytes(call))) return nullptr;
-    const u32 thread = call.connection.thread.number;
+Forwarded* Forward::open(CallHead& call, Responder& responder) {
+    Connection& connection = responder.responds_over();
+    knows_caller(connection, call);
+    if (!connection.account.has_room(Event::opening_bytes(connection, call))) return nullptr;
+    const u32 thread = connection.thread.number;
     Calls& calls = calls_[thread];
     const u64 id = id_of(++calls.opened, thread);
     const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
     try {
         std::list<Event> opening;
-        opening.emplace_back(account_, id, std::as_const(call));
+        opening.emplace_back(account_, id, connection, std::as_const(call));
         {
             std::lock_guard<std::mutex> guard(mutex_);
             unheard_.emplace(id, opening.begin());
@@ -136,9 +137,15 @@ void Forward::finish(u64 call, const Status& status) {
     guard(responder, [&] { responder.finish(status); });
 }
 
+void Forward::set_session(u64 call, const RespSession& session) {
+    if (Forwarded* forwarded = find(call)) guard(forwarded->responder_, [&] { forwarded->responder_.set_session(session); });
+}
+
 void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
-    if (Forwarded* forwarded = find(call))
-        guard(forwarded->responder_, [&] { door::note_login(forwarded->call_, caller, end_ns, idle_ns); });
+    Forwarded* forwarded = find(call);
+    if (!forwarded) return;
+    Responder& responder = forwarded->responder_;
+    guard(responder, [&] { door::note_login(responder.responds_over(), forwarded->call_, caller, end_ns, idle_ns); });
 }
 
 u64 Forward::take(DoorEvent* events, u64 room) {
@@ -246,6 +253,11 @@ int gpkvs_door_finish(Door* door, u64 call, int code, const char* text, const ch
 int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
     return in_thread(door, Forward::thread_of(call),
                      [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
+}
+
+int gpkvs_door_set_session(Door* door, u64 call, u32 table, u32 protocol, bool hands_all) {
+    return in_thread(door, Forward::thread_of(call),
+                     [=] { door->forward.set_session(call, {table, protocol, hands_all}); });
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {

@@ -20,13 +20,13 @@ class Event {
   public:
     Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
     // A call has begun. std::bad_alloc.
-    Event(Account& account, u64 id, const Call& call);
+    Event(Account& account, u64 id, const Connection& connection, const CallHead& call);
     Event(Account& account, u64 call, Message&& message);
     Event(const Event&) = delete;
     ~Event();
 
     // What the beginning of this call takes.
-    static u64 opening_bytes(const Call& call);
+    static u64 opening_bytes(const Connection& connection, const CallHead& call);
     // As Python sees it, while this is there.
     DoorEvent view() const;
     u64 call() const { return call_; }
@@ -46,7 +46,7 @@ class Event {
 // call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
 class Forwarded final : public Handler {
   public:
-    Forwarded(Forward& forward, u64 id, Call& call, Responder& responder);
+    Forwarded(Forward& forward, u64 id, CallHead& call, Responder& responder);
 
     const u64 id;
 
@@ -63,7 +63,7 @@ class Forwarded final : public Handler {
     void ask();
 
     Forward& forward_;
-    Call& call_;  // whose headers it has
+    CallHead& call_;
     Responder& responder_;
     std::list<Message> waiting_;
     bool is_asked_ = false, ends_ = false;
@@ -79,14 +79,15 @@ class Forward {
 
     // A connection's thread.
 
-    // Python serves a call with the headers of this one; null if the connection may not hold that. std::bad_alloc.
-    Forwarded* open(Call& call, Responder& responder);
+    // Python serves a call with this head; null if the connection may not hold that. std::bad_alloc.
+    Forwarded* open(CallHead& call, Responder& responder);
 
     // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
     void ask(u64 call);
     // Takes bytes of malloc.
     void respond(u64 call, u8* response, u64 size);
     void finish(u64 call, const Status& status);
+    void set_session(u64 call, const RespSession& session);
     // Who makes it (access.hpp).
     void note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns);
 

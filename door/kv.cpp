@@ -89,7 +89,7 @@ Handler* KvService::open(Call& call) {
     if (!call.connection.thread.door.is_open) return nullptr;
     if (call.path == "/gpkvs.v1.KV/Pipeline") return Pipeline::open(call);
     const std::optional<Method> method = method_of(call.path);
-    if (!method || !knows_caller(call)) return nullptr;
+    if (!method || !knows_caller(call.connection, call)) return nullptr;
     Handler* const handler = new UnaryCall(call, *method);
     call.set_handler(handler);
     call.count_in(call.connection.thread.stats.methods[(int)*method]);

@@ -51,7 +51,7 @@ KvRequest::~KvRequest() { drop(); }
 
 bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
-    if (!thread.door.is_open || !knows_caller(call) || !parse(method, message, &said_, this)) return false;
+    if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
     const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this) || !keeps_limits(said_, *this, *table)) return false;
     if (requests > thread.door.config.message_requests_max) return false;

@@ -18,7 +18,7 @@ Pipeline::InFlight::~InFlight() { connection->account.give(REQUESTS, sizeof *thi
 
 Handler* Pipeline::open(Call& call) {
     std::unique_ptr<Pipeline> pipeline(new Pipeline(call));
-    if (knows_caller(call)) {
+    if (knows_caller(call.connection, call)) {
         call.count_in(call.connection.thread.stats.methods[STATS_PIPELINE]);
     } else if (!pipeline->open_companion()) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});

@@ -1,6 +1,6 @@
 #include "resp_parser.hpp"
 
-#include <climits>
+#include "texts.hpp"
 
 namespace door {
 
@@ -11,19 +11,28 @@ bool parse_number(const u8* at, const u8* end, i64& number) {
     const bool is_negative = at < end && *at == '-';
     at += is_negative;
     const u64 digits = (u64)(end - at);
-    if (digits == 0 || digits > 18 || (*at == '0' && (digits > 1 || is_negative))) return false;
-    number = 0;
+    if (digits == 0 || digits > 19 || (*at == '0' && (digits > 1 || is_negative))) return false;
+    u64 size = 0;
     for (; at < end; at++) {
         if (*at < '0' || *at > '9') return false;
-        number = 10 * number + (*at - '0');
+        size = 10 * size + (u64)(*at - '0');
     }
-    if (is_negative) number = -number;
-    return true;
+    number = (i64)(is_negative ? 0 - size : size);
+    return size < 1ull << 63 || (is_negative && size == 1ull << 63);
+}
+
+// As in a string of C, which ends at a zero byte: nothing is found behind it.
+const u8* find(u8 letter, const u8* data, u64 size) {
+    const u8* const found = (const u8*)memchr(data, letter, size);
+    return found && !memchr(data, 0, (u64)(found - data)) ? found : nullptr;
 }
 
 int hex_value(char digit) {
     return isdigit((u8)digit) ? digit - '0' : tolower((u8)digit) - 'a' + 10;
 }
+
+// Before a word any space is skipped; these end one.
+bool ends_word(char letter) { return letter == ' ' || letter == '\t' || letter == '\r' || letter == '\n'; }
 
 char unescaped(char letter) {
     switch (letter) {
@@ -46,10 +55,11 @@ RespParser::Found RespParser::parse(const u8* data, u64 size) {
 RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
     i64 number;
     if (words_left_ < 0) {
-        const u8* const line_end = (const u8*)memchr(data, '\r', size);
+        const u8* const line_end = find('\r', data, size);
         if (!line_end && size > LINE_BYTES_MAX) return fail("too big mbulk count string");
         if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
         if (!parse_number(data + 1, line_end, number) || number > WORDS_MAX) return fail("invalid multibulk length");
+        if (is_stranger && number > STRANGER_WORDS_MAX) return fail("unauthenticated multibulk length");
         at_ = (u64)(line_end - data) + 2;
         if (number <= 0) return end(Found::NOTHING, at_);
         words_left_ = number;
@@ -57,13 +67,16 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
     while (words_left_) {
         if (!bulk_bytes_) {
             const u8* const begin = data + at_;
-            const u8* const line_end = size > at_ ? (const u8*)memchr(begin, '\r', size - at_) : nullptr;
+            const u8* const line_end = size > at_ ? find('\r', begin, size - at_) : nullptr;
             if (!line_end && size > at_ + LINE_BYTES_MAX) return fail("too big bulk count string");
             if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
             if (*begin != '$') return fail(std::string("expected '$', got '") + (char)*begin + "'");
-            if (!parse_number(begin + 1, line_end, number) || number < 0) return fail("invalid bulk length");
+            if (!parse_number(begin + 1, line_end, number) || number < 0 || number > WORD_BYTES_MAX)
+                return fail("invalid bulk length");
+            if (is_stranger && number > STRANGER_WORD_BYTES_MAX) return fail("unauthenticated bulk length");
             at_ = (u64)(line_end - data) + 2;
-            if ((u64)number > command_bytes_max_ || at_ + (u64)number > command_bytes_max_) return fail("invalid bulk length");
+            if (at_ + (u64)number > command_bytes_max_)
+                return fail("a command of more than " + grouped(command_bytes_max_) + " bytes (message_bytes_max)");
             bulk_bytes_ = (u64)number + 2;
         }
         if (size - at_ < bulk_bytes_) return Found::MORE_NEEDED;
@@ -78,7 +91,7 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
 }
 
 RespParser::Found RespParser::parse_line(const u8* data, u64 size) {
-    const u8* const line_end = (const u8*)memchr(data, '\n', size);
+    const u8* const line_end = find('\n', data, size);
     if (!line_end) return size > LINE_BYTES_MAX ? fail("too big inline request") : Found::MORE_NEEDED;
     const u64 bytes = (u64)(line_end - data);
     if (!split((const char*)data, (const char*)data + bytes)) return fail("unbalanced quotes in request");
@@ -88,12 +101,11 @@ RespParser::Found RespParser::parse_line(const u8* data, u64 size) {
 }
 
 // Words of a line are apart by spaces; quotes hold some together, and double ones know escapes. False: a quote does not end,
-// or goes on behind its end. A line ends at a zero byte, as a string of C does.
+// or goes on behind its end.
 bool RespParser::split(const char* at, const char* end) {
     line_words_.clear();
     places_.clear();
     if (end > at && end[-1] == '\r') end--;
-    if (const void* zero = memchr(at, 0, (size_t)(end - at))) end = (const char*)zero;
     for (;;) {
         while (at < end && isspace((u8)*at)) at++;
         if (at == end) return true;
@@ -106,7 +118,7 @@ bool RespParser::split(const char* at, const char* end) {
             }
             const char letter = *at++;
             if (!quote) {
-                if (isspace((u8)letter)) ends = true;
+                if (ends_word(letter)) ends = true;
                 else if (letter == '"' || letter == '\'') quote = letter;
                 else line_words_ += letter;
             } else if (letter == quote) {

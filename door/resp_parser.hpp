@@ -22,13 +22,16 @@ class RespParser {
   public:
     enum class Found { COMMAND, NOTHING, MORE_NEEDED, ERROR };
 
-    // Of a command, with all of its words. Redis allows more.
+    // Of a command, with all of its words.
     explicit RespParser(u64 command_bytes_max) : command_bytes_max_(command_bytes_max) {}
 
     // Looks at what came of a command from its begin on. COMMAND: `words` are its words, which lie in `data` (those of a line in
     // the parser, until the next call). NOTHING: an empty one. Both took `taken` bytes. ERROR: `error` says why; the connection
     // must end. std::bad_alloc where there is no memory.
     Found parse(const u8* data, u64 size);
+
+    // Nobody knows the client yet: its commands are short.
+    bool is_stranger = false;
 
     std::vector<Word> words;
     u64 taken = 0;
@@ -44,7 +47,9 @@ class RespParser {
 
   private:
     static constexpr u64 LINE_BYTES_MAX = 64 << 10;
-    static constexpr i64 WORDS_MAX = 1 << 20;
+    // Redis takes 2^31 - 1 words, each of which would be two places here before the command is executed.
+    static constexpr i64 WORDS_MAX = 1 << 20, WORD_BYTES_MAX = 512 << 20;
+    static constexpr i64 STRANGER_WORDS_MAX = 10, STRANGER_WORD_BYTES_MAX = 16 << 10;
 
     struct Place {
         u64 begin, size;

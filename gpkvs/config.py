@@ -238,6 +238,15 @@ class ServerConfig:
     metrics: Annotated[str, Setting("Where Prometheus metrics are served.", SERVER, metavar="HOST:PORT")] = (
         "127.0.0.1:9171"
     )
+    resp: Annotated[
+        str | None,
+        Setting(
+            "Where the Redis protocol is spoken (docs/redis.md), for instance 127.0.0.1:6379.",
+            SERVER,
+            metavar="HOST:PORT",
+            none_means="nowhere",
+        ),
+    ] = None
     door: Annotated[
         DoorName,
         Setting("What serves gRPC: native, or grpcio, gRPC's own server, which takes far more processor time.", SERVER),

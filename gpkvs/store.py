@@ -22,7 +22,7 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.scan import Wanted
+from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -508,6 +508,20 @@ class Store(KeyValues):
         self._origin.require()
         with self._mutex:
             return not self._closed and self._engine.maintain(_STEP_BYTES)
+
+    def cursor_at(self, table: str, position: int) -> bytes:
+        """Return the cursor (`scan_step`) of a position; empty: the table ends before it."""
+        return pack_cursor(self._files.root.store_id, self.open_table(table).id, position)
+
+    def position_of(self, table: str, cursor: bytes) -> int:
+        """Return the position of a cursor, a number of 64 bits; positions rise. 0: the beginning, or the end.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is none of this table of this store.
+        """
+        return unpack_cursor(cursor, self._files.root.store_id, self.open_table(table).id)
 
     @property
     def now_ms(self) -> int:

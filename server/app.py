@@ -45,9 +45,10 @@ from gpkvs.server.grpcio_door import GrpcioDoor
 from gpkvs.server.http_port import HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.private_files import warn_of_readers
+from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
-from gpkvs.server.start_log import log_access, log_addresses, log_memory, log_start, log_store
+from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
@@ -113,7 +114,8 @@ class _Server:
         self._options = options
         self._listen = parse_address(options.server.listen, "listen")
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
-        require_protection(options.server, self._listen, self._metrics_listen)
+        self._resp_listen = parse_address(options.server.resp, "resp") if options.server.resp else None
+        require_protection(options.server, self._listen, self._metrics_listen, self._resp_listen)
         memory_bytes_max = options.server.memory_bytes_max
         self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
@@ -156,6 +158,7 @@ class _Server:
             stack.callback(self._flush_thread.shutdown)
             stack.push_async_callback(self._logins.stop)  # when no call logs in any more
             address = await self._start_grpc(gate)
+            resp_address = await self._start_resp(gate, self._resp_listen) if self._resp_listen else None
             stack.push_async_callback(self._door.stop, 0.0)
             self._logins.begin(address.port, self._door.receives.end_gone)
             if self._users_file:
@@ -169,7 +172,7 @@ class _Server:
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._door.engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
-            await self._serve(gate, store, stop, (address, metrics_address))
+            await self._serve(gate, store, stop, Addresses(address, metrics_address, resp_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
         name = signal.Signals(number).name
@@ -211,6 +214,12 @@ class _Server:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, server)
         return await self._door.listen(self._listen)
 
+    async def _start_resp(self, gate: Gate, address: Address) -> Address:
+        """Open the port of the Redis protocol."""
+        if not isinstance(self._door, NativeDoor):
+            raise InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
+        return await self._door.listen_resp(address, RedisService(gate, self._door.memory, self._logins))
+
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in self._health_names:
             await self._health.set(name, status)
@@ -241,7 +250,7 @@ class _Server:
         gate: Gate,
         store: Store,
         stop: asyncio.Event,
-        addresses: tuple[Address, Address],
+        addresses: Addresses,
     ) -> None:
         config = self._bounds.config
         log_store(store, config.message_bytes_max)
@@ -273,9 +282,9 @@ class _Server:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_access(self._options.server, self._users_file.users if self._users_file else None)
-        log_addresses(*addresses, door=self._options.server.door, tls=self._tls is not None)
+        log_addresses(addresses, door=self._options.server.door, tls=self._tls is not None)
         if self._options.ready_file:
-            _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses))
+            _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses if address))
 
         await stop.wait()
         gate.close()

@@ -11,7 +11,7 @@ from gpkvs.server.address import Address
 _log = logging.getLogger("gpkvs.server")
 
 
-def require_protection(config: ServerConfig, listen: Address, metrics: Address) -> None:
+def require_protection(config: ServerConfig, listen: Address, metrics: Address, resp: Address | None = None) -> None:
     """Check that what listens beyond this machine has TLS and knows its clients.
 
     Raises
@@ -19,7 +19,9 @@ def require_protection(config: ServerConfig, listen: Address, metrics: Address) 
     InvalidArgumentError
         If it does not, and the settings do not allow that.
     """
-    for option, address in (("listen", listen), ("metrics", metrics)):
+    if resp and config.tls_cert:
+        raise InvalidArgumentError("the Redis protocol does not speak TLS yet: leave out one of the two", field="resp")
+    for option, address in (("listen", listen), ("metrics", metrics), *((("resp", resp),) if resp else ())):
         missing = _missing(config, address)
         if missing and not config.insecure_listen:
             raise InvalidArgumentError(
@@ -29,9 +31,9 @@ def require_protection(config: ServerConfig, listen: Address, metrics: Address) 
             )
 
 
-def warn_of_exposure(config: ServerConfig, listen: Address, metrics: Address) -> None:
+def warn_of_exposure(config: ServerConfig, listen: Address, metrics: Address, resp: Address | None = None) -> None:
     """Log what listens beyond this machine without protection."""
-    for what, address in (("gRPC", listen), ("metrics", metrics)):
+    for what, address in (("gRPC", listen), ("metrics", metrics), *((("Redis protocol", resp),) if resp else ())):
         missing = _missing(config, address)
         if missing:
             _log.warning(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from typing import NamedTuple
 
 from gpkvs.config import MIB, DoorName, Limits, ServerConfig
 from gpkvs.info import StoreInfo, package_version
@@ -138,10 +139,21 @@ def log_access(config: ServerConfig, users: Users | None) -> None:
         )
 
 
-def log_addresses(listen: Address, metrics: Address, *, door: DoorName, tls: bool) -> None:
+class Addresses(NamedTuple):
+    """Where the server listens."""
+
+    listen: Address
+    metrics: Address
+    resp: Address | None  # the Redis protocol
+
+
+def log_addresses(addresses: Addresses, *, door: DoorName, tls: bool) -> None:
     """Say where it serves, and by which door; the last lines of a start."""
+    listen, metrics, resp = addresses
     how = " with TLS" if tls else ""
     _log.info("gRPC%s on %s, door %s", how, listen, door, extra=_listening("gRPC", listen, tls=tls) | {"door": door})
+    if resp:
+        _log.info("Redis protocol on %s", resp, extra=_listening("Redis protocol", resp, tls=False))
     _log.info("metrics%s on %s", how, metrics, extra=_listening("metrics", metrics, tls=tls))
 
 

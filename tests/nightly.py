@@ -109,6 +109,7 @@ STEPS = (
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("fuzz-doors", "make fuzz-doors SECONDS=1800", "make fuzz-doors SECONDS=5", 45),
     Step("fuzz-frames", "make fuzz-frames SECONDS=1800", "make fuzz-frames SECONDS=5", 90),
+    Step("fuzz-redis", "make fuzz-redis SECONDS=1800", "make fuzz-redis SECONDS=5", 45),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
         "security-native",

@@ -66,7 +66,7 @@ class Server:
                 self.kill()
                 pytest.fail(f"the server did not start:\n{self.log.read_text()}")
             time.sleep(0.01)
-        self.target, self.metrics_address = ready.read_text().split()
+        self.target, self.metrics_address, *self.resp_addresses = ready.read_text().split()
         any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self.metrics_headers: dict[str, str] = {}  # to get at the metrics
         self.metrics_url, self._context = f"http://{self.metrics_address}", None

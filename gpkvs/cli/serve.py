@@ -55,7 +55,8 @@ def serve_command(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            help="A file that the server writes when it serves: the gRPC address and the metrics address, a line each.",
+            help="A file that the server writes when it serves: the addresses of gRPC, of metrics, and of the Redis "
+            "protocol if it speaks it, a line each.",
             envvar="GPKVS_READY_FILE",
             rich_help_panel=SERVER,
         ),

@@ -58,6 +58,9 @@ class Wire(Protocol):
     def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
         """End a call."""
 
+    def set_session(self, call: int, table_id: int | None, protocol: int, *, hands_all: bool) -> None:
+        """Say how the door may answer for a connection of RESP."""
+
 
 class Context:
     """One call.
@@ -200,6 +203,14 @@ class Context:
     def respond(self, message: object) -> None:
         """Send the only response; nobody waits until it has left."""
         self._wire.respond(self._opened.id, self.serialize(message))
+
+    def set_session(self, table_id: int | None, protocol: int, hands_all: bool) -> None:
+        """Say how the door may answer for the connection."""
+        self._wire.set_session(self._opened.id, table_id, protocol, hands_all=hands_all)
+
+    def with_metadata(self, metadata: Metadata) -> Context:
+        """Return a context of the same call that shows this."""
+        return Context(self._wire, self._opened._replace(metadata=metadata))
 
     def finish(self, code: grpc.StatusCode, text: str = "", trailers: Metadata = ()) -> None:
         """End the call, unless it has ended."""

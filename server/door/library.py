@@ -25,6 +25,7 @@ from gpkvs.store import OpenTable
 
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
+_NO_TABLE = (1 << 32) - 1
 
 
 class Protocol(IntEnum):
@@ -196,6 +197,7 @@ _QUICK: _Functions = {
     "ask": (c_int, [c_uint64]),
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
+    "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
     "ask_for_logins": (None, []),
     "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
@@ -432,6 +434,23 @@ class Library:
         """End a call."""
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
         _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
+
+    def set_session(self, call: int, table: int | None, protocol: int, *, hands_all: bool) -> None:
+        """Say how a connection that speaks RESP goes on; before the answer.
+
+        Parameters
+        ----------
+        call
+            Of the connection.
+        table
+            The id of its table; None: Python takes all commands on keys.
+        protocol
+            2 or 3: RESP2 or RESP3.
+        hands_all
+            Python takes all commands.
+        """
+        found = _NO_TABLE if table is None else table
+        _require(self._call["set_session"](self._door, call, found, protocol, hands_all))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""

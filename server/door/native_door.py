@@ -22,7 +22,7 @@ from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.door.library import Event, EventKind, Library, Refusal
+from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
@@ -31,6 +31,7 @@ from gpkvs.server.door.stats import DoorStats, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
+from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.tls import Material, Tls
@@ -39,6 +40,7 @@ from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
 
+_REDIS = "/redis"  # the call that stands for a connection of RESP
 _CANCEL_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
 _FREED_SECONDS = 1.0
@@ -89,6 +91,7 @@ class NativeDoor:
         self._calls: dict[int, _Running] = {}
         self._turns: Turns | None = None
         self._store: Store | None = None
+        self._redis: RedisService | None = None
         self._free_bytes_max = bounds.receive_bytes_max
         self._look_at: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -120,13 +123,28 @@ class NativeDoor:
             If the operating system refuses.
         """
         require_free(address, "listen")
-        host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
         self._loop.add_reader(self._library.events_file(), self._take_events)
+        return await self._listen_on(address, "listen", Protocol.GRPC)
+
+    async def _listen_on(self, address: Address, option: str, protocol: Protocol) -> Address:
+        host = socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)[0][4][0]
         try:
-            port = self._library.listen(str(host), address.port)
+            port = self._library.listen(str(host), address.port, protocol)
         except OSError as error:  # taken between the two
-            raise ListenError(f"cannot listen on {address} (listen): {error.strerror}") from error
+            raise ListenError(f"cannot listen on {address} ({option}): {error.strerror}") from error
         return replace(address, port=port)
+
+    async def listen_resp(self, address: Address, service: RedisService) -> Address:
+        """Open a port of the Redis protocol, after that of gRPC; return the address it got.
+
+        Raises
+        ------
+        ListenError
+            If the operating system refuses.
+        """
+        require_free(address, "resp")
+        self._redis = service
+        return await self._listen_on(address, "resp", Protocol.RESP)
 
     def open(self, store: Store) -> None:
         """Serve an open store."""
@@ -225,9 +243,23 @@ class NativeDoor:
 
     def _open_call(self, opened: Opened) -> None:
         context = Context(self._library, opened)
-        task = self._handlers.start(context, opened.path)
+        if opened.path == _REDIS and self._redis:
+            task = self._loop.create_task(self._serve_redis(self._redis, context))
+        else:
+            task = self._handlers.start(context, opened.path)
         self._calls[opened.id] = _Running(context, task)
         task.add_done_callback(lambda _: self._calls.pop(opened.id, None))
+
+    async def _serve_redis(self, service: RedisService, context: Context) -> None:
+        try:
+            await service.serve(context)
+        except asyncio.CancelledError:
+            pass  # the connection is gone, or the server stops
+        except Exception:  # noqa: BLE001 - its connection ends, the others go on
+            _log.exception("a connection of the Redis protocol failed")
+        finally:
+            context.finish(grpc.StatusCode.OK)
+            context.end()
 
     def _tell(self, running: _Running, event: Event) -> None:
         match event.kind:

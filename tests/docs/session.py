@@ -95,7 +95,7 @@ class Session:
         self._ask(self._shell, f"{_FREE_PORTS} {command.removesuffix('&')} &\0", 60)
         answer = self._ask(self._shell, _READY + "\0", 60)
         if answer == "0":
-            self._addresses = dict(zip((GRPC, METRICS), self._ready.read_text().split(), strict=True))
+            self._addresses = dict(zip((GRPC, METRICS), self._ready.read_text().split(), strict=False))
         return answer
 
     def _address(self, shown: str) -> str:

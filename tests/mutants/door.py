@@ -10,6 +10,7 @@ _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_
 _TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
     f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
+_RESP, _HANDED_TESTS = "door/resp.cpp", "server/door/test_resp_handed.py::"
 _MOMENTS_TESTS, _REFUSED_TESTS = (f"server/door/test_{name}.py::" for name in ("moments", "refused_connections"))
 
 MUTANTS = (
@@ -391,5 +392,53 @@ MUTANTS = (
         "if (false && !request->connection->account",
         "one connection's answers take the memory of all",
         (f"{_MOMENTS_TESTS}test_a_request_for_whose_answer_there_is_no_room",),
+    ),
+    Mutant(
+        "door-redis-overtakes-the-engine",
+        _RESP,
+        "    if (!executing_) give_python();\n",
+        "    give_python();\n",
+        "INCR reads a key before the SET that the same client sent before it is executed",
+        (f"{_HANDED_TESTS}test_a_command_of_python_s_waits",),
+    ),
+    Mutant(
+        "door-redis-overtakes-python",
+        "door/resp.hpp",
+        "    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_ending_; }",
+        "    bool may_take_commands() const { return !has_enough() && !handed_ && !is_ending_; }",
+        "what is pipelined behind QUIT is executed, and so is what stands behind a wrong login",
+        (f"{_HANDED_TESTS}test_python_ends_a_connection_behind_its_answers",),
+    ),
+    Mutant(
+        "door-redis-takes-strangers",
+        _RESP,
+        "    return caller && (!command.rights || caller->may(session_.table_id, command.rights));",
+        "    return caller != nullptr;",
+        "whoever has logged in reads and writes all tables by the Redis protocol",
+        (f"{_HANDED_TESTS}test_a_login_lets_plain_commands_in",),
+    ),
+    Mutant(
+        "door-redis-takes-much-of-strangers",
+        "door/resp_parser.cpp",
+        "if (is_stranger && number > STRANGER_WORD_BYTES_MAX)",
+        "if (false)",
+        "clients that nobody knows have the server hold long words",
+        (f"{_HANDED_TESTS}test_a_client_that_has_not_logged_in_sends_little",),
+    ),
+    Mutant(
+        "door-redis-serves-browsers",
+        _RESP,
+        "    if (is_attack(parser_.words)) {",
+        "    if (false) {",
+        "a web page writes keys by a form that it sends to this port",
+        (f"{_RESP_TESTS}test_bytes_are_taken_as_by_redis",),
+    ),
+    Mutant(
+        "door-redis-ends-with-its-input",
+        _RESP,
+        "    is_half_closed_ = true;\n    want_fill();\n    return true;\n",
+        "    return false;\n",
+        "a client that says that it sends no more gets no answers",
+        (f"{_HANDED_TESTS}test_what_was_sent_is_answered_though_no_more_comes",),
     ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Iterable, Iterator
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -11,22 +14,84 @@ from gpkvs.config import DEFAULT_TABLE, MIB, Limits, ServerConfig
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.engine_thread import EngineThread
-from gpkvs.server.door.library import Library, Protocol
+from gpkvs.server.door.library import Event, EventKind, Library, Protocol
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.store import OpenTable, Store
 
 
+def words_of(message: bytes) -> list[bytes]:
+    """Return the words of a command that the door hands on."""
+    (count,) = struct.unpack_from("<I", message)
+    words, at = [], 4 + 4 * count
+    for size in struct.unpack_from(f"<{count}I", message, 4):
+        words.append(message[at : at + size])
+        at += size
+    assert at == len(message)
+    return words
+
+
+class PythonSide:
+    """Takes what a door hands on, event by event; nobody else does."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._events: list[Event] = []
+
+    def next(self, seconds: float = 10.0) -> Event | None:
+        """Wait for an event; None if none came."""
+        if not self._events and select.select([self._library.events_file()], [], [], seconds)[0]:
+            self._events = self._library.events()
+        return self._events.pop(0) if self._events else None
+
+    def open(self) -> int:
+        """Wait until a connection needs Python; return its call, which may send a command."""
+        event = self.next()
+        assert event is not None
+        assert event.opened is not None
+        assert event.opened.path == "/redis"
+        self._library.ask(event.call)
+        return event.call
+
+    def words(self, call: int) -> list[bytes]:
+        """Wait for a command."""
+        event = self.next()
+        assert event is not None
+        assert (event.kind, event.call) == (EventKind.MESSAGE, call)
+        return words_of(event.message)
+
+    def answer(self, call: int, answer: bytes) -> None:
+        """Answer it, and take the next one."""
+        self._library.respond(call, answer)
+        self._library.ask(call)
+
+    def serve(self, answer_of: Callable[[list[bytes]], bytes], stopping: threading.Event) -> None:
+        """Answer all commands."""
+        while not stopping.is_set():
+            event = self.next(0.02)
+            if event is None:
+                continue
+            if event.kind is EventKind.OPEN:
+                self._library.ask(event.call)
+            elif event.kind is EventKind.MESSAGE:
+                self.answer(event.call, answer_of(words_of(event.message)))
+
+
 @contextmanager
-def resp_door(store: Store) -> Iterator[tuple[Library, int]]:
-    """Yield a door on a store, and its port."""
+def resp_door(store: Store, answer_of: Callable[[list[bytes]], bytes]) -> Iterator[tuple[Library, int]]:
+    """Yield a door on a store, and its port; commands that it hands on are answered so."""
     library = _library(store.open_tables())
+    stopping = threading.Event()
+    python = threading.Thread(target=PythonSide(library).serve, args=(answer_of, stopping))
+    python.start()
     flush_thread = ThreadPoolExecutor(max_workers=1)
     engine_thread = EngineThread(library.interrupt)
     engine_thread.begin(Turns(library, store, flush_thread, Metrics()).turn)
     try:
         yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
     finally:
+        stopping.set()
+        python.join()
         library.stop()
         engine_thread.shutdown()
         flush_thread.shutdown()
@@ -34,9 +99,9 @@ def resp_door(store: Store) -> Iterator[tuple[Library, int]]:
 
 
 @contextmanager
-def bare_door() -> Iterator[tuple[Library, int]]:
+def bare_door(limits: Limits | None = None) -> Iterator[tuple[Library, int]]:
     """Yield a door and its port: whoever uses it runs the batches."""
-    library = _library([OpenTable(id=0, name=DEFAULT_TABLE, layout=BYTES_LAYOUT.name, limits=Limits())])
+    library = _library([OpenTable(id=0, name=DEFAULT_TABLE, layout=BYTES_LAYOUT.name, limits=limits or Limits())])
     try:
         yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
     finally:
@@ -66,13 +131,15 @@ def command(*words: bytes) -> bytes:
 def answers(connection: socket.socket, count: int) -> bytes:
     """Read so many answers and nothing behind them; return their bytes, as many as came before the end."""
     stream = connection.makefile("rb", buffering=0)
-    found = b""
-    for _ in range(count):
-        line = _line(stream)
-        found += line
-        if line[:1] == b"$" and line != b"$-1\r\n":
-            found += _exactly(stream, int(line[1:]) + 2)
-    return found
+    return b"".join(_answer(stream) for _ in range(count))
+
+
+def _answer(stream: socket.SocketIO) -> bytes:
+    line = _line(stream)
+    count = int(line[1:]) if line[:1] in (b"$", b"*") else -1
+    if line[:1] == b"*":
+        return line + b"".join(_answer(stream) for _ in range(count))
+    return line + _exactly(stream, count + 2) if count >= 0 else line
 
 
 def _line(stream: socket.SocketIO) -> bytes:

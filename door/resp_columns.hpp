@@ -1,0 +1,29 @@
+// The columns of a request, made of the words of commands: all are measured first, then written, in the same order.
+#pragma once
+#include <vector>
+
+#include "request.hpp"
+#include "resp_command.hpp"
+#include "tables.hpp"
+
+namespace door {
+
+class RespColumns {
+  public:
+    explicit RespColumns(const Table& table) : table_(table) {}
+
+    // False: the table takes no such keys, values, or so many of them.
+    bool measure(const RespCommand& command, const std::vector<Word>& words);
+    u64 bytes() const { return (n_ > 1) * 4 * n_ + (sets_ > 1) * 4 * sets_ + n_ + key_bytes_ + value_bytes_; }
+    // Gives the request columns in memory of so many bytes, which are to be written.
+    void place(u8* memory, Request& request);
+    void write(const RespCommand& command, const std::vector<Word>& words);
+
+  private:
+    const Table& table_;
+    u64 n_ = 0, gets_ = 0, sets_ = 0, key_bytes_ = 0, value_bytes_ = 0;
+    // Where the next one is written; lengths are null where one number says all.
+    u8 *key_lengths_ = nullptr, *value_lengths_ = nullptr, *ops_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
+};
+
+}  // namespace door

@@ -1,0 +1,114 @@
+"""Requests of the engine that read, guard and write keys, and what their responses say."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpkvs.batch import HAS_VALUE, RETURNS_VALUE, Condition, Op, Status
+from gpkvs.server.codec import Request, Response
+from gpkvs.server.options import Options
+from gpkvs.server.redis.overlay import ABSENT, Record
+from gpkvs.server.redis.reply import Error
+from gpkvs.store import OpenTable
+
+RECORD_BYTES = 64
+"""About what a key takes beside itself and its value: its slot, and the head of its record."""
+
+
+class _Operation(NamedTuple):
+    op: Op
+    key: bytes
+    value: bytes = b""
+    condition: Condition = Condition.NONE
+    expected: int = 0
+    expiry_ms: int = 0
+
+
+def read_of(keys: Sequence[bytes], table: OpenTable) -> Request:
+    """Return a request that reads keys: their values, versions and expiries."""
+    return _request_of([_Operation(op, key) for key in keys for op in (Op.GET, Op.EXPIRY)], table)
+
+
+def found_by(response: Response, keys: Sequence[bytes]) -> dict[bytes, Record]:
+    """Return what a request of `read_of` has read.
+
+    Raises
+    ------
+    Error
+        If a record fails its checksum.
+    """
+    lengths = np.frombuffer(response.value_lengths, "<u4").tolist()
+    versions = np.frombuffer(response.versions, "<u8").tolist()
+    found, at, end = {}, 0, 0
+    for number, key in enumerate(keys):
+        status, version = response.status[2 * number], versions[2 * number]
+        value = response.values[end : end + lengths[at]]
+        expiry = response.values[end + lengths[at] : end + lengths[at] + lengths[at + 1]]
+        end += lengths[at] + lengths[at + 1]
+        at += 2
+        if Status.CORRUPT in (status, response.status[2 * number + 1]):
+            raise Error("ERR the record fails its checksum, so no value is returned: run gpkvs check")
+        found[key] = Record(value, int.from_bytes(expiry, "little"), version) if status == Status.OK else ABSENT
+    return found
+
+
+def write_of(found: dict[bytes, Record], written: dict[bytes, Record], table: OpenTable) -> Request:
+    """Return a request that writes keys if those that were read are still as they were found; else it is a conflict."""
+    operations = [_guard(key, record) for key, record in found.items()]
+    operations += [_write(key, record, found.get(key, ABSENT)) for key, record in written.items()]
+    return _request_of(operations, table)
+
+
+def delete_of(keys: Sequence[bytes], table: OpenTable) -> Request:
+    """Return a request that removes keys."""
+    return _request_of([_Operation(Op.DELETE, key) for key in keys], table)
+
+
+def _guard(key: bytes, record: Record) -> _Operation:
+    if record.value is None:
+        return _Operation(Op.CHECK, key, condition=Condition.ABSENT)
+    return _Operation(Op.CHECK, key, condition=Condition.EQUALS, expected=record.version)
+
+
+def _write(key: bytes, record: Record, before: Record) -> _Operation:
+    if record.value is None:
+        return _Operation(Op.DELETE, key)
+    op = Op.EXPIRE if record.value is before.value else Op.SET
+    return _Operation(op, key, record.value, expiry_ms=record.expiry_ms)
+
+
+def _request_of(operations: Iterable[_Operation], table: OpenTable) -> Request:
+    operations = list(operations)
+    ops = bytes([operation.op for operation in operations])
+    codes = np.frombuffer(ops, np.uint8)
+    keys = [operation.key for operation in operations]
+    values = [operation.value for operation in operations if HAS_VALUE[operation.op]]
+    options = Options(
+        bytes([operation.condition for operation in operations]),
+        _u64([operation.expected for operation in operations]),
+        _u64([operation.expiry_ms for operation in operations]),
+    )
+    return Request(
+        operations=len(ops),
+        returning=int(np.count_nonzero(RETURNS_VALUE[codes])),
+        with_value=len(values),
+        ops=ops,
+        keys=b"".join(keys),
+        key_lengths=_u32([len(key) for key in keys]),
+        values=b"".join(values),
+        value_lengths=_u32([len(value) for value in values]),
+        table=table.id,
+        options=options if any(options.conditions) or any(options.expiries) else None,
+    )
+
+
+def _u32(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def _u64(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)

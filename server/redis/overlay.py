@@ -1,0 +1,136 @@
+"""The keys of a command as it finds and leaves them: it reads and writes here, and nothing is stored meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpkvs.config import Limits
+from gpkvs.server.redis.reply import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a key holds.
+
+    Attributes
+    ----------
+    value
+        None: the key is not there.
+    expiry_ms
+        When it expires, in milliseconds since 1970; 0: never.
+    version
+        Of the record that was read; 0: none.
+    """
+
+    value: bytes | None = None
+    expiry_ms: int = 0
+    version: int = 0
+
+
+ABSENT = Record()
+
+
+def is_key(key: bytes, limits: Limits) -> bool:
+    """Return whether a table with these limits can have a key."""
+    return limits.key_bytes_min <= len(key) <= limits.key_bytes_max
+
+
+def require_key(key: bytes, limits: Limits) -> None:
+    """Refuse a key that a table with these limits cannot have.
+
+    Raises
+    ------
+    Error
+        Naming the limit.
+    """
+    if not is_key(key, limits):
+        raise Error(
+            f"ERR a key of {len(key):,} {'byte' if len(key) == 1 else 'bytes'}, allowed are "
+            f"{limits.key_bytes_min:,} to {limits.key_bytes_max:,} (key_bytes_max)"
+        )
+
+
+class UnreadError(Exception):
+    """A command wants to know what a key holds, and no key was read."""
+
+
+class Overlay:
+    """Some keys of a table.
+
+    Parameters
+    ----------
+    found
+        What was read of each key that the commands name, as of one moment; None: nothing was read.
+    now_ms
+        That moment; times to live count from here.
+    limits
+        Of the table.
+    """
+
+    def __init__(self, found: dict[bytes, Record] | None, now_ms: int, limits: Limits) -> None:
+        self.found = found
+        self.now_ms = now_ms
+        self._limits = limits
+        self.value_bytes_max = limits.value_bytes_max
+        self.written: dict[bytes, Record] = {}
+
+    def record(self, key: bytes) -> Record:
+        """Return what a key holds now.
+
+        Raises
+        ------
+        Error
+            If the table cannot have the key.
+        UnreadError
+            If it must be read first.
+        """
+        require_key(key, self._limits)
+        if key in self.written:
+            return self.written[key]
+        if self.found is None:
+            raise UnreadError
+        return self.found[key]
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key; None if it is not there."""
+        return self.record(key).value
+
+    def set(self, key: bytes, value: bytes, expiry_ms: int = 0) -> None:
+        """Give a key a value and an expiry; what has expired already is deleted.
+
+        Raises
+        ------
+        Error
+            If the value is too long, or the table cannot have the key.
+        """
+        require_key(key, self._limits)
+        if len(value) > self.value_bytes_max:
+            raise Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+        self.written[key] = ABSENT if 0 < expiry_ms <= self.now_ms else Record(value, expiry_ms)
+
+    def change(self, key: bytes, value: bytes) -> None:
+        """Give a key another value; it keeps its expiry."""
+        self.set(key, value, self.record(key).expiry_ms)
+
+    def expire(self, key: bytes, expiry_ms: int) -> None:
+        """Have a key that is there expire; at once, if that moment has passed."""
+        if expiry_ms <= self.now_ms:
+            self.delete(key)
+        else:
+            self.set(key, self._value(key), expiry_ms)
+
+    def persist(self, key: bytes) -> None:
+        """Have a key that is there never expire."""
+        self.set(key, self._value(key))
+
+    def _value(self, key: bytes) -> bytes:
+        value = self.get(key)
+        assert value is not None, "the key is not there"
+        return value
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key; return whether it was there."""
+        was_there = self.get(key) is not None
+        if was_there:
+            self.written[key] = ABSENT
+        return was_there

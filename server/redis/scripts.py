@@ -1,0 +1,152 @@
+"""Scripts: those of well-known locks are known by their text, and run here; no other script runs.
+
+A script is known by the SHA-1 of its text without comments, with double quotes, and with spaces between words only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+
+from gpkvs.server.redis.command import Keys, Words, of_session, over_keys
+from gpkvs.server.redis.connection import unknown_subcommand
+from gpkvs.server.redis.overlay import Overlay
+from gpkvs.server.redis.reply import OK, Error, Reply
+from gpkvs.server.redis.session import Session
+from gpkvs.server.redis.words import expiry_of, long_of
+
+Script = Callable[[Overlay, Sequence[bytes], Sequence[bytes]], Reply]
+
+_COMMENT, _SPACE, _NO_WORD = re.compile(rb"--[^\n]*"), re.compile(rb"\s+"), re.compile(rb" ?([^\w ]) ?")
+_NUMKEYS, _FIRST_KEY = 2, 3  # words of EVAL
+
+
+class _CountedKeys(Keys):
+    """The keys of EVAL, whose number is one of its words."""
+
+    def of(self, words: Words) -> list[bytes]:
+        """Return them; none, if their number is wrong."""
+        count = words[_NUMKEYS]
+        return list(words[_FIRST_KEY : _FIRST_KEY + int(count)]) if count.isdigit() else []
+
+
+_KEYS = _CountedKeys(1, 0, 0)
+
+
+def _release(db: Overlay, keys: Sequence[bytes], args: Sequence[bytes]) -> Reply:
+    """Delete the keys that hold a token; return how many."""
+    return sum([db.delete(key) for key in keys if db.get(key) == args[0]])
+
+
+def _acquire(db: Overlay, keys: Sequence[bytes], args: Sequence[bytes]) -> Reply:
+    """Give all keys a token for a while, if none is there; return how many."""
+    if any(db.get(key) is not None for key in keys):
+        return 0
+    for key in keys:
+        db.set(key, args[0], _end(db, args[1]))
+    return len(keys)
+
+
+def _extend(db: Overlay, keys: Sequence[bytes], args: Sequence[bytes]) -> Reply:
+    """Give all keys another while, if all hold a token; return how many."""
+    if any(db.get(key) != args[0] for key in keys):
+        return 0
+    for key in keys:
+        db.expire(key, _end(db, args[1]))
+    return len(keys)
+
+
+def _prolong(db: Overlay, keys: Sequence[bytes], args: Sequence[bytes]) -> Reply:
+    """Give a key that holds a token and expires a longer while, or another one; return whether that was done."""
+    record = db.record(keys[0])
+    if record.value != args[0] or not record.expiry_ms:
+        return 0
+    since = record.expiry_ms if args[2] == b"0" else db.now_ms
+    db.expire(keys[0], expiry_of(args[1], "eval", unit_ms=1, since_ms=since))
+    return 1
+
+
+def _end(db: Overlay, ms: bytes) -> int:
+    return expiry_of(ms, "eval", unit_ms=1, since_ms=db.now_ms)
+
+
+# Each with how many keys (0: any) and arguments it has.
+_KNOWN: dict[str, tuple[Script, int, int]] = {
+    # redis-py, valkey-py: Lock
+    "16d4f25a8b1272dc33002e333ca708ee3f94da4e": (_release, 1, 1),
+    "bce326b8a0b21cc21af307b604335bbdd4e6ad86": (_prolong, 1, 3),
+    "b57b48d5536ae982a91ca9929e89a43a617db101": (_extend, 1, 2),
+    # node-redlock
+    "edd4ddecf1460b13c093d7cb4fd999c17d3d76d8": (_acquire, 0, 2),
+    "ad59565c53ba1d8128343d84e98a5aaca5739479": (_extend, 0, 2),
+    "872463717b9d8763339c3b80e81ba68c1dbb28c2": (_release, 0, 1),
+    # redlock-py and many others: DEL, or PEXPIRE, of a key if it holds a token
+    "278b7fc39f087c6276c7b7c08962022c4fe73ba6": (_release, 1, 1),
+    "43e9817a622cba86ea5a7b09b0c27646e33f4699": (_extend, 1, 2),
+}
+
+_loaded: dict[bytes, tuple[Script, int, int]] = {}  # by the SHA-1 of their texts as they came
+
+
+def plain_sha1(text: bytes) -> str:
+    """Return by what a script is known."""
+    plain = _SPACE.sub(b" ", _COMMENT.sub(b"", text)).strip().replace(b"'", b'"')
+    return hashlib.sha1(_NO_WORD.sub(rb"\1", plain), usedforsecurity=False).hexdigest()
+
+
+def _load(text: bytes) -> bytes:
+    """Know a script from now on by its SHA-1, which is returned.
+
+    Raises
+    ------
+    Error
+        If it is none of the known ones.
+    """
+    known = _KNOWN.get(plain_sha1(text))
+    if known is None:
+        raise Error("ERR no scripts run here but those of well-known locks (docs/redis.md)")
+    name = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+    _loaded[name] = known
+    return name
+
+
+def _run(db: Overlay, name: bytes, words: Words) -> Reply:
+    if name not in _loaded:
+        raise Error("NOSCRIPT No matching script. Please use EVAL.")
+    count = long_of(words[_NUMKEYS])
+    if count > len(words) - _FIRST_KEY:
+        raise Error("ERR Number of keys can't be greater than number of args")
+    if count < 0:
+        raise Error("ERR Number of keys can't be negative")
+    script, keys_wanted, args_wanted = _loaded[name]
+    keys, args = words[_FIRST_KEY : _FIRST_KEY + count], words[_FIRST_KEY + count :]
+    if len(keys) != (keys_wanted or max(len(keys), 1)) or len(args) < args_wanted:
+        raise Error("ERR this script has other keys or arguments")
+    return script(db, keys, args)
+
+
+@over_keys("eval", -3, _KEYS, writes=True)
+def eval_(db: Overlay, words: Words) -> Reply:
+    """EVAL script numkeys [key ...] [arg ...]."""
+    return _run(db, _load(words[1]), words)
+
+
+@over_keys("evalsha", -3, _KEYS, writes=True)
+def evalsha(db: Overlay, words: Words) -> Reply:
+    """EVALSHA sha1 numkeys [key ...] [arg ...]."""
+    return _run(db, words[1].lower(), words)
+
+
+@of_session("script", -2, in_transactions=True)
+async def script(_session: Session, words: Words) -> Reply:
+    """SCRIPT LOAD script; SCRIPT EXISTS sha1 ...; SCRIPT FLUSH."""
+    match words[1].upper(), words[2:]:
+        case b"LOAD", [text]:
+            return _load(text)
+        case b"EXISTS", [_, *_] as names:
+            return [int(name.lower() in _loaded) for name in names]
+        case b"FLUSH", _ if len(words) <= _FIRST_KEY:
+            _loaded.clear()
+            return OK
+    raise unknown_subcommand(words)

@@ -1,0 +1,211 @@
+"""Commands that tell of the server."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from gpkvs.info import package_version
+from gpkvs.server.redis.columns import RECORD_BYTES
+from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
+from gpkvs.server.redis.connection import unknown_subcommand
+from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
+from gpkvs.server.redis.session import Session
+from gpkvs.server.redis.words import long_of
+
+REDIS_VERSION = "7.0.15"
+
+
+@of_session("time", 1, in_transactions=True)
+async def time_(_session: Session, _words: Words) -> Reply:
+    """TIME."""
+    now_us = time.time_ns() // 1000
+    return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+
+
+@of_session("wait", 3, in_transactions=True)
+async def wait(_session: Session, words: Words) -> Reply:
+    """WAIT numreplicas timeout: there are no replicas."""
+    long_of(words[1])
+    if long_of(words[2], "ERR timeout is not an integer or out of range") < 0:
+        raise Error("ERR timeout is negative")
+    return 0
+
+
+@of_session("acl", -2)
+async def acl(session: Session, words: Words) -> Reply:
+    """ACL WHOAMI."""
+    if words[1].upper() != b"WHOAMI" or len(words) != 2:
+        raise unknown_subcommand(words)
+    return session.user_name.encode()
+
+
+@of_session("config", -2)
+async def config(session: Session, words: Words) -> Reply:
+    """CONFIG GET pattern [pattern ...]; CONFIG RESETSTAT."""
+    match words[1].upper(), words[2:]:
+        case b"GET", patterns if patterns:
+            texts = [pattern.decode("utf-8", "surrogateescape").lower() for pattern in patterns]
+            return {
+                name.encode(): value.encode()
+                for name, value in _settings(session).items()
+                if any(fnmatchcase(name, text) for text in texts)
+            }
+        case b"RESETSTAT", []:
+            return OK
+        case b"SET", given if given and len(given) % 2 == 0:
+            for name, value in zip(given[::2], given[1::2], strict=True):
+                _require_setting(session, name.decode("utf-8", "surrogateescape").lower(), value.decode("latin-1"))
+            return OK
+    raise unknown_subcommand(words)
+
+
+# What they would change is not here: encodings, memory that is evicted, copies of the data.
+_MEANINGLESS = re.compile(
+    "save|.*-max-(?:listpack|intset|ziplist)-.*|lfu-.*|maxmemory.*|lazyfree-.*|latency-.*|slowlog-.*"
+)
+
+
+def _require_setting(session: Session, name: str, value: str) -> None:
+    """Accept a setting that is so already, or means nothing here."""
+    if _settings(session).get(name) != value and not _MEANINGLESS.fullmatch(name):
+        raise Error(f"ERR CONFIG SET {name} is not possible here: settings are given to `gpkvs serve`")
+
+
+@of_session("function", -2)
+async def function(_session: Session, words: Words) -> Reply:
+    """Answer FUNCTION FLUSH [ASYNC|SYNC]."""
+    if words[1].upper() != b"FLUSH" or len(words) > 3:
+        raise unknown_subcommand(words)
+    return OK  # there are none
+
+
+def _settings(session: Session) -> dict[str, str]:
+    """Return what clients ask for; every write is durable, nothing is evicted."""
+    limits = session.table.limits
+    return {
+        "appendfsync": "always",
+        "appendonly": "yes",
+        "databases": "16",
+        "maxmemory": "0",
+        "maxmemory-policy": "noeviction",
+        "proto-max-bulk-len": str(limits.value_bytes_max),
+        "save": "",
+        "timeout": "0",
+    }
+
+
+@of_session("slowlog", -2)
+async def slowlog(_session: Session, words: Words) -> Reply:
+    """SLOWLOG GET|LEN|RESET: slow batches are in the server's log."""
+    match words[1].upper():
+        case b"GET" if len(words) <= 3:
+            return []
+        case b"LEN" if len(words) == 2:
+            return 0
+        case b"RESET" if len(words) == 2:
+            return OK
+    raise unknown_subcommand(words)
+
+
+@of_session("command", -1)
+async def command(_session: Session, words: Words) -> Reply:
+    """COMMAND [COUNT|INFO [name ...]|DOCS [name ...]|LIST|GETKEYS command ...]."""
+    if len(words) == 1:
+        return [_described(found) for found in COMMANDS.values()]
+    match words[1].upper(), words[2:]:
+        case b"COUNT", []:
+            return len(COMMANDS)
+        case b"LIST", []:
+            return list(COMMANDS)
+        case b"INFO", names:
+            wanted = names or list(COMMANDS)
+            return [_described(COMMANDS[name.lower()]) if name.lower() in COMMANDS else None for name in wanted]
+        case b"DOCS", names:
+            wanted = names or list(COMMANDS)
+            return {name.lower(): _documented(COMMANDS[name.lower()]) for name in wanted if name.lower() in COMMANDS}
+        case b"GETKEYS", [name, *_] as asked:
+            found = COMMANDS.get(name.lower())
+            if found is None:
+                raise Error("ERR Invalid command specified")
+            if not found.keys.first:
+                raise Error("ERR The command has no key arguments")
+            try:
+                found.require_arity(asked)
+            except Error:
+                raise Error("ERR Invalid number of arguments specified for command") from None
+            return found.keys.of(asked)
+    raise unknown_subcommand(words)
+
+
+def _described(found: Command) -> Reply:
+    flags = [Simple("write" if found.writes else "readonly")] if found.keys.first or found.writes else []
+    keys = found.keys
+    return [found.name.encode(), found.arity, flags, keys.first, keys.last, keys.step, [], [], [], []]
+
+
+def _documented(found: Command) -> Reply:
+    run = found.run or found.run_session
+    text = (run.__doc__ or "").strip() if run else ""
+    return {b"summary": text.encode()}
+
+
+@of_session("memory", -2)
+async def memory(session: Session, words: Words) -> Reply:
+    """MEMORY USAGE key [SAMPLES count]."""
+    if words[1].upper() != b"USAGE" or len(words) not in (3, 5):
+        raise unknown_subcommand(words)
+    session.require_read()
+    found = await session.read(words[2])
+    return None if found.value is None else RECORD_BYTES + len(words[2]) + len(found.value)
+
+
+@of_session("info", -1)
+async def info(session: Session, words: Words) -> Reply:
+    """INFO [section ...]."""
+    wanted = {word.decode("utf-8", "surrogateescape").lower() for word in words[1:]}
+    if not wanted or wanted & {"all", "default", "everything"}:
+        wanted = set(_SECTIONS)
+    parts = []
+    for name, section in _SECTIONS.items():
+        if name in wanted:
+            lines = [f"{field}:{value}\r\n" for field, value in section(session).items()]
+            parts.append(f"# {name.capitalize()}\r\n{''.join(lines)}")
+    return Text("\r\n".join(parts).encode())
+
+
+def _server(session: Session) -> dict[str, object]:
+    uptime = int(time.monotonic() - session.service.began)
+    return {
+        "redis_version": REDIS_VERSION,
+        "server_name": "gpkvs",
+        "gpkvs_version": package_version(),
+        "redis_mode": "standalone",
+        "process_id": os.getpid(),
+        "uptime_in_seconds": uptime,
+        "uptime_in_days": uptime // 86400,
+    }
+
+
+def _keyspace(session: Session) -> dict[str, object]:
+    store = session.service.gate.serving().store
+    names = {"default": 0} | {table.name: int(table.name) for table in store.open_tables() if table.name.isdigit()}
+    fields: dict[str, object] = {}
+    for name, number in sorted(names.items(), key=lambda item: item[1]):
+        records = store.records(name)
+        if records:
+            fields[f"db{number}"] = f"keys={records},expires=0,avg_ttl=0"
+    return fields
+
+
+_SECTIONS: dict[str, Callable[[Session], dict[str, object]]] = {
+    "server": _server,
+    "clients": lambda session: {"connected_clients": len(session.service.sessions), "blocked_clients": 0},
+    "persistence": lambda _: {"loading": 0, "aof_enabled": 1, "rdb_bgsave_in_progress": 0},
+    "replication": lambda _: {"role": "master", "connected_slaves": 0},
+    "cluster": lambda _: {"cluster_enabled": 0},
+    "keyspace": _keyspace,
+}

@@ -1,0 +1,150 @@
+"""Commands of all keys of a table."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.server.redis.columns import delete_of
+from gpkvs.server.redis.command import Words, of_session
+from gpkvs.server.redis.pattern import pattern_of
+from gpkvs.server.redis.reply import OK, Error, Reply
+from gpkvs.server.redis.session import DEFAULT_TABLE, Session
+from gpkvs.server.redis.words import long_of, syntax_error
+
+# A cursor is the upper bits of a position: clients keep it in a double.
+_POSITION_BITS, _CURSOR_BITS = 64, 53
+_SHIFT = _POSITION_BITS - _CURSOR_BITS
+_SCAN_KEYS = 10
+_EVERYTHING = b"*"
+
+
+async def _step(session: Session, table: str, position: int, keys_max: int = PIECE_KEYS_MAX) -> tuple[ScanPiece, int]:
+    """Return the keys from a position on, and where it goes on; 0 at the end."""
+    store = session.service.gate.serving().store
+    cursor = store.cursor_at(table, position) if position else b""
+    piece = await session.service.scan(
+        lambda: store.scan_step(table, cursor, keys_only=True, keys_max=keys_max, bytes_max=PIECE_BYTES_MAX)
+    )
+    return piece, store.position_of(table, piece.cursor)
+
+
+async def _keys(session: Session, table: str) -> AsyncIterator[list[bytes]]:
+    """Return all keys of a table, in pieces."""
+    position = 0
+    while True:
+        piece, position = await _step(session, table, position)
+        yield piece.key_list()
+        if not position:
+            return
+
+
+@of_session("dbsize", 1)
+async def dbsize(session: Session, _words: Words) -> Reply:
+    """DBSIZE."""
+    session.require_read()
+    store, name = session.service.gate.serving().store, session.table.name
+    return await session.service.scan(lambda: store.records(name))
+
+
+@of_session("scan", -2)
+async def scan(session: Session, words: Words) -> Reply:
+    """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]."""
+    session.require_read()
+    if not words[1].isdigit() or int(words[1]) >> _CURSOR_BITS:
+        raise Error("ERR invalid cursor")
+    cursor, keys_max, match, type_ = int(words[1]), _SCAN_KEYS, _EVERYTHING, b"string"
+    if len(words) % 2:
+        raise syntax_error()
+    for option, word in zip(words[2::2], words[3::2], strict=True):
+        match option.upper():
+            case b"COUNT":
+                keys_max = long_of(word)
+                if keys_max < 1:
+                    raise syntax_error()
+            case b"MATCH":
+                match = word
+            case b"TYPE":
+                type_ = word.lower()
+            case _:
+                raise syntax_error()
+    piece, position = await _step(session, session.table.name, cursor << _SHIFT, min(keys_max, PIECE_KEYS_MAX))
+    # The next step begins with all keys of these upper bits: some may come twice.
+    following = position >> _SHIFT
+    if position and following <= cursor:
+        following = cursor + 1
+    keys = piece.key_list() if type_ == b"string" else []
+    if match != _EVERYTHING:
+        fits = pattern_of(match).fullmatch
+        keys = [key for key in keys if fits(key)]
+    return [b"%d" % (following if position else 0), keys]
+
+
+@of_session("keys", 2)
+async def keys(session: Session, words: Words) -> Reply:
+    """KEYS pattern."""
+    session.require_read()
+    fits = pattern_of(words[1]).fullmatch
+    found: list[bytes] = []
+    left = session.service.gate.serving().message_bytes_max
+    async for piece in _keys(session, session.table.name):
+        fitting = [key for key in piece if fits(key)]
+        left -= sum(map(len, fitting)) + 8 * len(fitting)
+        if left < 0:
+            raise Error("ERR the keys do not fit one reply (message_bytes_max): use SCAN")
+        found += fitting
+    return found
+
+
+@of_session("randomkey", 1)
+async def randomkey(session: Session, _words: Words) -> Reply:
+    """RANDOMKEY."""
+    session.require_read()
+    for first in (random.getrandbits(_POSITION_BITS), 0):
+        position = first
+        while True:
+            piece, position = await _step(session, session.table.name, position, 1)
+            if len(piece):
+                return piece.key_list()[0]
+            if not position:
+                break
+    return None
+
+
+def _require_flush_options(words: Words) -> None:
+    if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"SYNC", b"ASYNC")):
+        raise syntax_error()
+
+
+async def _empty(session: Session, name: str) -> None:
+    serving = session.service.gate.serving()
+    async for piece in _keys(session, name):
+        table = session.service.executor.table(name)
+        for at in range(0, len(piece), table.limits.request_ops_max):
+            part = piece[at : at + table.limits.request_ops_max]
+            await serving.batcher.submit(delete_of(part, table), session.account)
+
+
+@of_session("flushdb", -1, writes=True)
+async def flushdb(session: Session, words: Words) -> Reply:
+    """FLUSHDB [ASYNC|SYNC]."""
+    _require_flush_options(words)
+    name = session.table.name
+    if name == DEFAULT_TABLE:
+        raise Error(f"ERR the table '{DEFAULT_TABLE}' is not emptied by FLUSHDB: delete its keys, or use another DB")
+    session.require_write(name)
+    await _empty(session, name)
+    return OK
+
+
+@of_session("flushall", -1, writes=True)
+async def flushall(session: Session, words: Words) -> Reply:
+    """FLUSHALL [ASYNC|SYNC]."""
+    _require_flush_options(words)
+    names = [table.name for table in session.service.gate.serving().store.open_tables() if table.name.isdigit()]
+    for name in names:
+        session.require_write(name)
+    for name in names:
+        await _empty(session, name)
+    return OK

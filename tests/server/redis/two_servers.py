@@ -1,0 +1,110 @@
+"""A gpkvs server that speaks the Redis protocol, and a real Redis beside it: the oracle."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gpkvs.client import Client
+from tests.serving import Server
+
+DATABASE = 9
+
+
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[int]:
+    """Yield the port of a Redis of its own."""
+    port = free_port()
+    process = subprocess.Popen(
+        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(500):
+            with suppress(OSError), Connection(port):
+                break
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def resp_port(server: Server) -> int:
+    """Return where a server speaks the Redis protocol."""
+    [address] = server.resp_addresses
+    return int(address.rpartition(":")[2])
+
+
+@contextmanager
+def gpkvs_server(folder: Path) -> Iterator[int]:
+    """Yield the port of a server that has the table of `DATABASE`; its store is checked afterwards."""
+    server = Server(folder / "store", folder, "--resp", "127.0.0.1:0")
+    try:
+        with Client(server.target) as client:
+            client.create_table(str(DATABASE))
+        yield resp_port(server)
+        server.stop()
+    finally:
+        server.kill()
+    assert "Traceback" not in server.log.read_text()
+
+
+class Connection:
+    """A connection to either."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._socket.makefile("rb")
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def send(self, *commands: Sequence[bytes]) -> None:
+        """Send commands at once."""
+        self._socket.sendall(b"".join(map(encoded, commands)))
+
+    def reply(self) -> Any:
+        """Return the next reply: bytes of its line, or a bulk string, a list, a dict, None. Raises EOFError."""
+        line = self._stream.readline()
+        if not line:
+            raise EOFError
+        kind, rest = line[:1], line[1:-2]
+        match kind:
+            case b"$" | b"=":
+                size = int(rest)
+                return None if size < 0 else ("bulk", self._stream.read(size + 2)[:-2])
+            case b"*":
+                return "null array" if rest == b"-1" else [self.reply() for _ in range(int(rest))]
+            case b"%":
+                return {repr(self.reply()): self.reply() for _ in range(int(rest))}
+            case b"_":
+                return None
+        return line
+
+    def call(self, *words: bytes) -> Any:
+        """Send a command; return its reply."""
+        self.send(words)
+        return self.reply()
+
+
+def encoded(words: Sequence[bytes]) -> bytes:
+    """Return a command as bytes of the wire."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
