@@ -11,25 +11,35 @@ _CACHED = 256
 @lru_cache(_CACHED)
 def pattern_of(text: bytes) -> re.Pattern[bytes]:
     """Return a pattern as a regular expression that must fit a whole key."""
-    parts: list[bytes] = []
-    at = 0
+    # What stands between two stars has a fixed length, so its first place is as good as any: each is found once, and no
+    # pattern takes longer than its length times that of the key.
+    first, *others = _pieces(text)
+    if not others:
+        return re.compile(first, re.DOTALL)
+    *middle, last = others
+    found = b"".join(b"(?>.*?%b)" % piece for piece in middle if piece)
+    return re.compile(b"%b%b.*%b" % (first, found, last), re.DOTALL)
+
+
+def _pieces(text: bytes) -> list[bytes]:
+    """Return what stands before, between and behind the stars, as regular expressions."""
+    pieces, at = [b""], 0
     while at < len(text):
         letter = text[at : at + 1]
         at += 1
         if letter == b"*":
-            if parts[-1:] != [b".*"]:
-                parts.append(b".*")
+            pieces.append(b"")
         elif letter == b"?":
-            parts.append(b".")
+            pieces[-1] += b"."
         elif letter == b"[":
             part, at = _set_of(text, at)
-            parts.append(part)
+            pieces[-1] += part
         else:
             if letter == b"\\" and at < len(text):
                 letter = text[at : at + 1]
                 at += 1
-            parts.append(re.escape(letter))
-    return re.compile(b"".join(parts), re.DOTALL)
+            pieces[-1] += re.escape(letter)
+    return pieces
 
 
 def _set_of(text: bytes, at: int) -> tuple[bytes, int]:
