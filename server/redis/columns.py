@@ -83,6 +83,11 @@ def _write(key: bytes, record: Record, before: Record) -> _Operation:
 
 def _request_of(operations: Iterable[_Operation], table: OpenTable) -> Request:
     operations = list(operations)
+    most = table.limits.request_ops_max
+    if len(operations) > most:
+        raise Error(
+            f"ERR this takes {len(operations):,} operations, allowed are {most:,} (request_ops_max): name fewer keys"
+        )
     ops = bytes([operation.op for operation in operations])
     codes = np.frombuffer(ops, np.uint8)
     keys = [operation.key for operation in operations]

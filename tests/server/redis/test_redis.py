@@ -214,6 +214,18 @@ def test_locks_are_released_by_their_scripts(redis: Connection) -> None:
     assert redis.call(b"EVAL", b"return 1", b"0").startswith(b"-ERR no scripts run here but those of well-known locks")
 
 
+def test_a_command_with_too_many_keys_is_refused(tmp_path: Path) -> None:
+    made = Site(tmp_path, "--message-bytes-max", "64KiB")
+    with made.connect() as redis:
+        words = [word for i in range(600) for word in (b"%d" % i, b"v")]
+        assert redis.call(b"MSETNX", *words) == (
+            b"-ERR this takes 1,200 operations, allowed are 1,024 (request_ops_max): name fewer keys\r\n"
+        )
+        assert redis.call(b"MSETNX", *words[:400]) == b":1\r\n"
+        assert redis.call(b"GET", b"1") == bulk(b"v")
+    made.server.stop()
+
+
 def test_quit_ends_the_connection(site: Site) -> None:
     with site.connect() as redis:
         redis.send((b"SET", b"k", b"v"), (b"QUIT",))
