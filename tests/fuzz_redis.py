@@ -81,7 +81,7 @@ def is_same(found: Any, expected: Any) -> bool:
     if len(numbers) < 2:
         return False
     one, other = (int(number[1:]) for number in numbers)
-    return min(one, other) > 0 and abs(one - other) <= (3000 if one > 1 << 40 else 3) and one > 50
+    return min(one, other) > 0 and abs(one - other) <= (20_000 if one > 1 << 40 else 20) and one > 50
 
 
 def random_words(pick: random.Random) -> list[bytes]:
