@@ -132,7 +132,7 @@ bool asks_for_logins;
 
 // The door, and its neighbours.
 
-const u32 TABLE = 3;
+const u32 TABLE = 0;  // which a new session of RESP has
 
 template <class Function>
 auto as_door(Function function) {
