@@ -73,7 +73,7 @@ void Connection::receive() {
     if (!wants_input() || closes_when_sent_) return;
     const long bytes = transport->read(thread.input_.data(), thread.input_.size());
     if (bytes < 0 && !was_ready) thread.stats.connections_refused[STATS_HANDSHAKE].add();
-    const bool goes_on = bytes < 0 ? input_ended() : !bytes || received(thread.input_.data(), (u64)bytes);
+    const bool goes_on = bytes < 0 ? transport->is_ready() && input_ended() : !bytes || received(thread.input_.data(), (u64)bytes);
     if (!goes_on) return close();
     if (!is_closed_ && transport->has_more() && wants_input()) want_fill();
 }
