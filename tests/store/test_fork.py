@@ -49,6 +49,8 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "scan": lambda store: store.scan(),
     "scan_pieces": lambda store: store.scan_pieces(),
     "count": lambda store: store.count(),
+    "cursor_at": lambda store: store.cursor_at("default", 1),
+    "position_of": lambda store: store.position_of("default", b""),
     "incr_many": lambda store: store.incr_many(_NUMBERS, table="numbers"),
     "__getitem__": lambda store: store[b"key"],
     "__setitem__": lambda store: store.__setitem__(b"key", b"of the child"),
