@@ -252,8 +252,8 @@ def test_a_crowd_that_shakes_hands_does_not_stop_the_others(site: Site, tmp_path
     with site.connect() as connection:
         assert answers(connection)
         site.door.set_tls((tmp_path / "cert").read_bytes(), (tmp_path / "key").read_bytes(), None, SECONDS_MAX)
-        # On a busy machine this process may sleep while a crowd is served.
-        assert any(answers_beside_a_crowd(site, connection, hello) > 5 for _ in range(10))
+        # About 100; on a busy machine this process may sleep meanwhile. Two or three if nothing bounds the handshakes.
+        assert any(answers_beside_a_crowd(site, connection, hello) > 40 for _ in range(10))
 
 
 def answers_beside_a_crowd(site: Site, connection: socket.socket, hello: bytes) -> int:
