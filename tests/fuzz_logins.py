@@ -43,6 +43,12 @@ _SECRET_PART = 20  # characters of a secret that must stand nowhere
 Fields = list[tuple[bytes, bytes]]
 
 
+def _parts(token: str) -> tuple[str, str]:
+    """Return the head of a token and its secret, which may have underscores of its own."""
+    token_id, _, secret = token.removeprefix(TOKEN_PREFIX).partition("_")
+    return TOKEN_PREFIX + token_id, secret
+
+
 class Site:
     """A server with one user, who has a token, one that has ended, and a password."""
 
@@ -81,7 +87,7 @@ class Site:
             json.loads(line)
         log = self.server.log.read_bytes()
         assert b"Traceback" not in log, log.decode(errors="replace")
-        for secret in (self.token.rpartition("_")[2], self.ended.rpartition("_")[2], self.password, self.pair.decode()):
+        for secret in (_parts(self.token)[1], _parts(self.ended)[1], self.password, self.pair.decode()):
             for part in (secret[:_SECRET_PART], secret[-_SECRET_PART:]):
                 for name, text in (("log", log), ("audit log", audit)):
                     assert part.encode() not in text, f"a secret stands in the {name}"
@@ -140,7 +146,7 @@ class Maker:
     def _token(self) -> bytes:
         """Return a token that is not right."""
         draw, text = self._draw, self._site.token
-        head, _, secret = text.rpartition("_")
+        head, secret = _parts(text)
         wrong = "".join(draw.choices(string.ascii_letters + string.digits + "-_", k=len(secret)))
         cut = draw.randrange(len(text))
         return draw.choice(

@@ -55,6 +55,12 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
     made.watched.close()
 
 
+def overwrite(file: Path) -> None:
+    """Change a file once: to truncate and to write are two changes."""
+    with file.open("r+b", buffering=0) as raw:
+        raw.write(b"b")
+
+
 def write_other(watch: Watch) -> None:
     (watch.folder / "version-2").mkdir()
     (watch.folder / "version-2" / "file").write_text("a")
@@ -65,10 +71,10 @@ def write_other(watch: Watch) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda watch: watch.file.write_text("b"),
+        lambda watch: overwrite(watch.file),
         lambda watch: watch.file.unlink(),
         lambda watch: watch.file.chmod(0o640),
-        lambda watch: (watch.folder / "version-1" / "file").write_text("b"),
+        lambda watch: overwrite(watch.folder / "version-1" / "file"),
         lambda watch: (watch.folder / "now").unlink(),
         write_other,
     ],
@@ -103,7 +109,7 @@ def test_a_change_before_the_watch_is_seen(watch: Watch) -> None:
 
 def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:
     watch.answers = [lambda: False, lambda: False]
-    watch.file.write_text("b")
+    overwrite(watch.file)
     assert all(watch.was_seen() for _ in range(3))
     with pytest.raises(Empty):
         watch.calls.get(timeout=UNSEEN_SECONDS)
@@ -111,7 +117,7 @@ def test_files_that_cannot_be_used_are_looked_at_again(watch: Watch) -> None:
 
 def test_a_failure_does_not_end_the_watch(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     watch.answers = [lambda: bool(1 // 0)]
-    watch.file.write_text("b")
+    overwrite(watch.file)
     assert watch.was_seen()
     assert watch.was_seen()  # again
     assert f"cannot read {watch.file}" in caplog.text
