@@ -44,6 +44,9 @@ class Op(IntEnum):
     EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
 
 
+_GET, _SET = Op.GET.value, Op.SET.value
+
+
 class Condition(IntEnum):
     """What an operation asks of its key before it does anything; the numbers are those of the protocol."""
 
@@ -146,25 +149,28 @@ class Batch:
     @cached_property
     def has_writes(self) -> bool:
         """Whether any operation is no GET."""
-        return bool((self._kinds != Op.GET.value).any())
+        return self._plain[0] < len(self.ops)
 
     @cached_property
     def changes(self) -> bool:
         """Whether any operation may change something (`READS`): the request must not be executed twice."""
-        kinds = self._kinds
-        if ((kinds == Op.SET.value) | (kinds == Op.DELETE.value)).any():  # as a rule; much faster than what follows
-            return True
-        return self.has_writes and not np.isin(kinds, list(READS)).all()
+        gets, sets = self._plain
+        return sets > 0 or (gets < len(self.ops) and not np.isin(self._kinds, list(READS)).all())
 
     @cached_property
     def looks_first(self) -> bool:
         """Whether what some operation does depends on what is there (`gpkvs.engine.resolve`)."""
-        return self.conditions is not None or int(self._kinds.max()) > _OP_PLAIN_MAX
+        return self.conditions is not None or (not self._is_plain and int(self._kinds.max()) > _OP_PLAIN_MAX)
 
     @cached_property
     def has_reads(self) -> bool:
         """Whether any operation is a GET."""
-        return bool((self._kinds == Op.GET.value).any())
+        return self._plain[0] > 0
+
+    @property
+    def gets(self) -> int:
+        """How many GETs there are."""
+        return self._plain[0]
 
     @property
     def has_only_sets(self) -> bool:
@@ -176,8 +182,24 @@ class Batch:
         """Bytes that the batch asks to write: keys and values of SETs, keys of DELETEs."""
         if self.has_only_sets:  # nothing to leave out
             return len(self.keys) + len(self.values)
+        if self._is_plain and is_constant(self.key_lengths):
+            return self._plain[1] * int(self.key_lengths[0]) + len(self.values)
         writes = (self.ops == Op.SET.value) | (self.ops == Op.DELETE.value)
         return int(self.key_lengths[writes].sum(dtype=np.uint64)) + len(self.values)
+
+    @cached_property
+    def _plain(self) -> tuple[int, int]:
+        """How many GETs and how many SETs there are; in a large batch each pass over the operations counts."""
+        kinds, count = self._kinds, len(self.ops)
+        if len(kinds) == 1:  # without NumPy, which takes a microsecond for each step
+            kind = int(kinds[0])
+            return count * (kind == _GET), count * (kind == _SET)
+        return int(np.count_nonzero(kinds == _GET)), int(np.count_nonzero(kinds == _SET))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether there are GETs and SETs only."""
+        return sum(self._plain) == len(self.ops)
 
     @property
     def _kinds(self) -> U8:
@@ -323,6 +345,8 @@ class Batch:
 
     def _check_ops(self) -> int:
         """Check the kinds of operations; return how many of them have a value."""
+        if self._is_plain:
+            return self._plain[1]
         lowest = highest = int(self.ops[0])
         if len(self.ops) > 1:  # else NumPy would take two microseconds
             lowest, highest = int(self.ops.min()), int(self.ops.max())

@@ -56,7 +56,7 @@ def installed_library(name: str) -> Path:
 
 
 library = ctypes.CDLL(os.environ.get(_VARIABLE) or str(installed_library(_NAME)))
-library.gpkvs_pool_new.argtypes = [ctypes.c_uint32]
+library.gpkvs_pool_new.argtypes = [ctypes.c_uint32, ctypes.c_uint64]
 library.gpkvs_pool_new.restype = ctypes.c_void_p
 library.gpkvs_pool_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_pool_delete.restype = None
@@ -68,6 +68,12 @@ library.gpkvs_run.argtypes = [
     ctypes.c_uint64,
 ]
 library.gpkvs_run.restype = None
+library.gpkvs_stage.argtypes = [*[ctypes.c_void_p] * 3, *[ctypes.c_uint64] * 2, *[ctypes.c_void_p] * 2]
+library.gpkvs_stage.restype = ctypes.c_int
+library.gpkvs_stage_max.argtypes = []
+library.gpkvs_stage_max.restype = ctypes.c_uint64
+library.gpkvs_sum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_sum.restype = ctypes.c_uint64
 library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
 library.gpkvs_order.restype = ctypes.c_uint64
 library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]

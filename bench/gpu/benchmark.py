@@ -85,6 +85,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "options": asdict(options),
             "limits": bench.limits.as_dict(),
             "limit_log_and_slots_m_per_s": bench.limits.log_and_slots_m_per_s(U64_LAYOUT.entry_bytes),
+            "limit_log_and_shared_slots_m_per_s": bench.limits.log_and_shared_slots_m_per_s(U64_LAYOUT.entry_bytes),
             "measurements": [measurement.as_json() for measurement in bench.measurements],
             "facts": bench.facts,
         }
@@ -214,6 +215,16 @@ class GpuBench:
             lambda i: store.set_many(columns[i][0], columns[i - 1][1], table=_TABLE),
         )
         self._time("GET", "host arrays", lambda i: store.get_many(columns[i][0], table=_TABLE))
+        plain = [tuple(np.array(column) for column in pair) for pair in columns]
+        self._time("SET, keys that are there", "plain arrays", lambda i: store.set_many(*plain[i], table=_TABLE))
+        self._time("GET", "plain arrays", lambda i: store.get_many(plain[i][0], table=_TABLE))
+        self.backend.shared_slots_min = 1 << 62
+        self._time(
+            "SET, keys that are there",
+            "host arrays, stored by the GPU alone",
+            lambda i: store.set_many(columns[i][0], columns[i - 1][1], table=_TABLE),
+        )
+        del self.backend.shared_slots_min
         mixed = [self._mixed(*columns[i], seed=i) for i in range(len(columns))]
         self._time("95:5 GET:SET", "host arrays", lambda i: store.execute_requests(mixed[i]))
         on_device = [tuple(self.backend.upload(column) for column in pair) for pair in columns]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from gpkvs.backends.cuda.compiler import compile_kernels
 from gpkvs.backends.cuda.host_memory import HostMemory
 
 _REPEATS = 7
+_SHARED_REPEATS = 8
+_SHARED_PARTS = (0.4, 0.5, 0.6, 0.7, 0.8)  # of the host's threads
 _SLOT_BYTES = 16
 
 
@@ -31,6 +34,8 @@ class HardwareLimits:
     ordered_slots_m_per_s: float  # in ascending address order
     ordered_slots_by_word_m_per_s: float
     unordered_slots_m_per_s: float
+    shared_slots_m_per_s: float  # by the GPU and the host's threads, each a part, in order
+    shared_slots_host_part: float  # of the threads, where that was fastest
     host_loads_m_per_s: float  # by a kernel, at random
     mirror_loads_m_per_s: float  # the same in device memory
     launch_us: float
@@ -40,6 +45,11 @@ class HardwareLimits:
         """Return the rate of SETs if each stored its log entry and its slot and nothing else."""
         log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
         return 1 / (log_us + 1 / self.ordered_slots_m_per_s)
+
+    def log_and_shared_slots_m_per_s(self, entry_bytes: int) -> float:
+        """Return the same where the GPU stores the log, then both processors the slots."""
+        log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
+        return 1 / (log_us + 1 / self.shared_slots_m_per_s)
 
     def as_dict(self) -> dict[str, float]:
         """Return them by name."""
@@ -102,6 +112,7 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
     table = xp.zeros(min(memory.bytes, 8 << 30), np.uint8)
     stream_slots = np.uint64(min(bulk, memory.bytes) // _SLOT_BYTES)
     count = np.uint64(slots)
+    shared = _shared_slots(backend, probe, memory, slots)
     cycles = xp.zeros(1, np.uint64)
     run("fence_cycles", np.uint64(pm), cycles, np.uint64(1000), grid=1, threads=1)()
     upload = min(bulk, memory.bytes)
@@ -114,6 +125,8 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
         ),
         ordered_slots_m_per_s=rate(slots / 1e6, run("store_slots", np.uint64(pm), ordered, count)),
         ordered_slots_by_word_m_per_s=rate(slots / 1e6, run("store_slots_by_word", np.uint64(pm), ordered, count)),
+        shared_slots_m_per_s=shared[0],
+        shared_slots_host_part=shared[1],
         unordered_slots_m_per_s=rate(slots / 1e6, run("store_slots", np.uint64(pm), unordered, count)),
         host_loads_m_per_s=rate(slots / 1e6, run("load_slots", np.uint64(pm), unordered, sums, count)),
         mirror_loads_m_per_s=rate(
@@ -122,3 +135,32 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
         launch_us=device_seconds(backend, lambda: [run("nothing", grid=1, threads=32)() for _ in range(1000)], 3) * 1e3,
         fence_cycles=float(cycles[0]),
     )
+
+
+def _shared_slots(backend: CudaBackend, probe: _Probe, memory: HostMemory, slots: int) -> tuple[float, float]:
+    """Return the highest rate of slots that both processors store, and the part of the host's threads.
+
+    Each time other slots are stored, so that none of them is in a cache.
+    """
+    rng, xp = np.random.default_rng(2), backend.xp
+    contents = rng.integers(0, 1 << 62, (slots, 2), np.uint64)
+    every = [np.sort(rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)) for _ in range(_SHARED_REPEATS)]
+    every_on_device = [xp.asarray(places) for places in every]
+    found = []
+    for part in _SHARED_PARTS:
+        middle, seconds = slots - int(slots * part), []
+        for places, on_device in zip(every, every_on_device, strict=True):
+            backend.wait()
+            begin = perf_counter()
+            probe.launch("store_slots", np.uint64(memory.address), on_device, np.uint64(middle))()
+            backend.host.launch(
+                "apply_u64",
+                slots - middle,
+                changed_slot=places[middle:],
+                contents=contents[middle:],
+                index=memory.address,
+            )
+            backend.wait()
+            seconds.append(perf_counter() - begin)
+        found.append((slots / 1e6 / float(np.median(seconds)), part))
+    return max(found)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -56,10 +57,11 @@ class _Modes:
 
     def __enter__(self) -> _Modes:
         self._backend.launch = self._backend.launch_unawaited = self._take
+        self._backend.shared_slots_min = 1 << 62  # as in the paper, the GPU stores alone
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._backend.launch, self._backend.launch_unawaited
+        del self._backend.launch, self._backend.launch_unawaited, self._backend.shared_slots_min
         library.gpkvs_write_back_on(0)
         self._backend._registered = self._registered
         self._pool.shutdown()
@@ -71,7 +73,15 @@ class _Modes:
         library.gpkvs_write_back_on(library.gpkvs_write_back_best() if written_back else 0)
         self._backend._registered = {} if mode == "shadow" else self._registered
 
-    def _take(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Any) -> None:
+    def _take(
+        self, kernel: str, items: int, /, *, keys_per_item: int = 1, mirrored: int | None = None, **arguments: Any
+    ) -> Callable[[], float]:
+        """Run what the mode has in place of a kernel; the slots are not shared here."""
+        assert mirrored in (None, items)
+        self._run(kernel, items, keys_per_item, arguments)
+        return lambda: 0.0
+
+    def _run(self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Any]) -> None:
         if kernel not in _STORES or self.mode in ("GPM", "shadow"):
             self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
         elif self.mode == "GPM-NDP":

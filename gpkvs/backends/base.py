@@ -65,6 +65,12 @@ class Backend(Protocol):
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
 
+    def deliver(self, column: Column, /) -> Column:
+        """Return a column of `xp` as one of the host that outlives the transaction; it is there after `delivered`."""
+
+    def delivered(self) -> None:
+        """Return when all columns of `deliver` are there."""
+
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """Begin to bring a contiguous column to one of `result_column`; what is returned waits until it is there."""
 
@@ -125,8 +131,27 @@ class Backend(Protocol):
             or a number.
         """
 
-    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
-        """Run a kernel as `launch` does, unawaited: its stores to PM are complete once an output is downloaded."""
+    def launch_unawaited(
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
+    ) -> Callable[[], float]:
+        """Run a kernel as `launch` does, unawaited.
+
+        Parameters
+        ----------
+        kernel, items, **arguments
+            As there.
+        mirrored
+            How many items a read image of the index gets, where others store the rest to PM; by default `items`.
+
+        Returns
+        -------
+        callable
+            Waits until its stores to PM are complete, and returns the seconds that they took. They are complete, too,
+            once an output is downloaded.
+        """
+
+    def shares_slots(self, region: Region | Image, count: int, /) -> bool:
+        """Return whether the host's threads store a part of so many slots that were planned here."""
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """Take note that the host's threads stored to slots of an index."""

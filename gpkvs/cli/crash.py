@@ -16,7 +16,7 @@ from gpkvs.cli.crash_disk import STATES, explore_disk, judge_disk_state, mutate_
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.recovery.proof.batch_runner import EngineName
+from gpkvs.recovery.proof.powerfail.base_store import ExploredEngine
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, Totals, part_of
 from gpkvs.recovery.proof.powerfail.crash_models import MODEL_OF_DOMAIN, Model
 from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateReport, Visited
@@ -36,8 +36,11 @@ def crash_command(
         Literal["undo", "journal"], typer.Option(help="Of the stores: with an undo log, or with a journal on a disk.")
     ] = "undo",
     engine: Annotated[
-        EngineName,
-        typer.Option(help="What runs batches: the native engine, which leaves some to Python's, or Python's alone."),
+        ExploredEngine,
+        typer.Option(
+            help="What runs batches: the native engine, which leaves some to Python's; Python's alone; or Python's for "
+            "a pair of processors that log and store together, as a GPU and its host do."
+        ),
     ] = "native",
     depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
     mutate: Annotated[
@@ -96,6 +99,8 @@ def crash_command(
         with failures_exit(1), ended_by_signals():
             if given := [name for name, value in of_undo.items() if value]:
                 raise InvalidArgumentError("it is of the undo log: leave it out, or --commit journal", field=given[0])
+            if engine == "pair":
+                raise InvalidArgumentError("pair is of the undo log: native or python", field="engine")
             if state:
                 passed = judge_disk_state(Path(state))
             elif mutate:

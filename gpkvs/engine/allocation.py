@@ -170,10 +170,7 @@ def _writes_of_chains(place: Backend, plan: Plan) -> tuple[U32, U32, NDArray[np.
 
     Of a key that stays these are its SETs, of one that goes its DELETEs.
     """
-    order, chain_of = place.download(plan.chains.order), place.download(plan.chains.chain_of)
-    ops = place.download(plan.ops)
-    chain = np.empty_like(order)
-    chain[order] = chain_of
+    ops, chain = place.download(plan.ops), place.download(plan.chain_of_op())
     change = place.download(plan.folded.change)[chain]
     counts = (ops == Op.SET.value) & (change == ChangeKind.PUT.value)
     counts |= (ops == Op.DELETE.value) & (change == ChangeKind.REMOVE.value)

@@ -132,10 +132,8 @@ def result_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[
 
 def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
     """Return the SETs in arrival order, and the chain of each."""
-    chain = np.empty_like(plan.chains.order)
-    chain[plan.chains.order] = plan.chains.chain_of
     sets = np.flatnonzero(plan.ops == Op.SET.value)
-    return sets, chain[sets]
+    return sets, plan.chain_of_op()[sets]
 
 
 def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:

@@ -259,7 +259,7 @@ class PhasePlanner:
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
         digest = self._place.scratch(writes.slots, np.uint64)
         freed = phases.freed(plan)
-        if isinstance(plan.changes.slot, np.ndarray):
+        if self._place is self._backend.host:
             writes.changed_slot = plan.changes.slot
             writes.keep(
                 changed_slot=plan.changes.slot, contents=plan.changes.contents, digest=digest, freed_reference=freed

@@ -25,6 +25,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind
 
+_PLACES_BITS = 2  # of an operation: so few GETs are ordered because another key has the place of theirs
 _BOUND_SLACK = np.uint32(UNIT_BYTES - 1)  # by so much a bound may be too large
 
 
@@ -75,7 +76,7 @@ class Phases(ABC):
             self._meter.lap("route")
             plan.chains = self._find(plan, fingerprints)
             failpoint.hit("before_fold")
-            plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan)
+            plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan, plan.seen)
             self._meter.lap("fold")
         else:
             self._look(plan)
@@ -129,7 +130,7 @@ class Phases(ABC):
 
     def _find(self, plan: Plan, fingerprints: Fingerprints) -> Chains:
         failpoint.hit("before_order")
-        order, chain_of, start, last_write = self._backend.order(fingerprints.word0, fingerprints.word1, plan.ops)
+        order, chain_of, start, last_write = self._order(plan, fingerprints)
         count = len(start) - 1
         word0, word1, slot, old_word = self._scratch(count, *[np.uint64] * 4)
         (block,) = self._scratch(count, np.uint32)
@@ -157,6 +158,38 @@ class Phases(ABC):
         self._meter.lap("find")
         return chains
 
+    def _order(self, plan: Plan, fingerprints: Fingerprints) -> tuple[U32, U32, U32, U32]:
+        """Sort operations as `Backend.order` does; of a batch of many GETs, not those whose keys it does not write."""
+        batch, word0, word1 = plan.batch, fingerprints.word0, fingerprints.word1
+        if not batch.has_only_sets:
+            status, versions = self._result_columns(len(batch))
+            plan.seen = Seen(status, versions, *self._scratch(len(batch), np.uint64, np.uint32))
+        if 2 * batch.gets < len(batch):
+            return self._backend.order(word0, word1, plan.ops)
+        self._look_up(plan.keys, fingerprints, plan.seen)
+        numbers = self._to_order(plan, fingerprints)
+        order, chain_of, start, last_write = self._backend.order(word0[numbers], word1[numbers], plan.ops[numbers])
+        return numbers[order], chain_of, start, last_write
+
+    def _to_order(self, plan: Plan, fingerprints: Fingerprints) -> U32:
+        """Return the operations that must be ordered, in arrival order; all others see what the table holds."""
+        count = len(plan.batch)
+        places = 1 << (count.bit_length() + _PLACES_BITS)
+        written, (needs,) = self._xp.zeros(places, np.uint8), self._scratch(count, np.uint8)
+        word0, launch = fingerprints.word0, self._backend.launch
+        launch("mark_written", count, ops=plan.ops, fingerprint0=word0, places=places, written=written)
+        launch(
+            "needs_order",
+            count,
+            ops=plan.ops,
+            fingerprint0=word0,
+            places=places,
+            written=written,
+            needs=needs,
+            source_op=plan.seen.source_op,
+        )
+        return self._numbers_where(needs)
+
     def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
         plan.seen = self._nothing_seen(len(plan.batch))
@@ -171,6 +204,9 @@ class Phases(ABC):
         """Fill what the operations with these keys see."""
         fingerprints = self._route(plan, keys, len(seen.status))
         self._meter.lap("route")
+        self._look_up(keys, fingerprints, seen)
+
+    def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen) -> None:
         self._launch(
             "look",
             len(seen.status),
@@ -201,19 +237,17 @@ class Phases(ABC):
         )
         return Folded(change, final_op)
 
-    def _fold(self, plan: Plan) -> Folded:
-        n, chains = len(plan.batch), plan.chains
-        status, versions = self._result_columns(n)
-        source_word, source_op = self._scratch(n, np.uint64, np.uint32)
+    def _fold(self, plan: Plan, seen: Seen) -> Folded:
+        chains = plan.chains
         change, final_op = self._scratch(len(chains), np.uint8, np.uint32)
         of_versions: dict[str, Argument] = {
             "old_meta": chains.old_meta,
             "first_sequence": plan.first_sequence,
-            "versions": versions,
+            "versions": seen.versions,
         }
         self._launch(
             "fold",
-            n,
+            len(chains.order),
             **(of_versions if self._has_versions else {}),
             order=chains.order,
             chain_of=chains.chain_of,
@@ -222,13 +256,12 @@ class Phases(ABC):
             ops=plan.ops,
             slot=chains.slot,
             old_word=chains.old_word,
-            status=status,
-            source_word=source_word,
-            source_op=source_op,
+            status=seen.status,
+            source_word=seen.source_word,
+            source_op=seen.source_op,
             change=change,
             final_op=final_op,
         )
-        plan.seen = Seen(status, versions, source_word, source_op)
         return Folded(change, final_op)
 
     def check_results(self, plan: Plan) -> None:
@@ -298,23 +331,26 @@ class Phases(ABC):
         plan.changes = SlotChanges(changed_slot, contents)
 
     def result(self, plan: Plan) -> RequestResult:
-        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device."""
+        """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device.
+
+        On their way to the host they are there after `Backend.delivered`: the commit need not wait for them.
+        """
         on_host, count = isinstance(plan.batch.keys, np.ndarray), len(plan.batch)
         if plan.batch.has_only_sets:
             return self._result_of_sets(plan)
-        download = self._backend.download if on_host else _as_it_is
-        versions = download(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
-        values = download(self._values(plan) if plan.result_bytes else self._xp.empty(0, np.uint8))
+        deliver = self._backend.deliver if on_host else _as_it_is
+        versions = deliver(plan.seen.versions) if self._has_versions else constant(np.uint64(0), count)
+        values = deliver(self._values(plan) if plan.result_bytes else self._xp.empty(0, np.uint8))
         alike = not self._has_versions and plan.result_bytes == 8 * plan.gets
-        lengths = constant(np.uint32(8), plan.gets) if alike else download(self.lengths(plan))
-        return RequestResult(download(plan.seen.status), versions, lengths, values)
+        lengths = constant(np.uint32(8), plan.gets) if alike else deliver(self.lengths(plan))
+        return RequestResult(deliver(plan.seen.status), versions, lengths, values)
 
     def _result_of_sets(self, plan: Plan) -> RequestResult:
         """Return the results of SETs only: all are done, with versions in the order of their arrival."""
         count, first = len(plan.batch), plan.first_sequence
         versions = constant(np.uint64(0), count)
         if self._has_versions:
-            versions = self._backend.download(self._xp.arange(first, first + count, dtype=np.uint64))
+            versions = self._backend.deliver(self._xp.arange(first, first + count, dtype=np.uint64))
         status = constant(np.uint8(Status.OK), count)  # zeros would be a page fault for each 4 KiB
         return RequestResult(status, versions, np.empty(0, np.uint32), np.empty(0, np.uint8))
 
@@ -337,23 +373,6 @@ class Phases(ABC):
             plan.get_bounds = self._bounds(plan)
         return plan.get_bounds
 
-    def _gather(self, plan: Plan, **arguments: Argument) -> U8:
-        """Copy the values of the GETs together; `offset` says where each begins."""
-        values = self._value_column(plan.result_bytes)
-        reads_only = not plan.batch.has_writes
-        self._launch(
-            "gather",
-            plan.gets,
-            get_op=0 if reads_only else plan.get_op,
-            source_word=plan.seen.source_word,
-            source_op=0 if reads_only else plan.seen.source_op,
-            value_offsets=0 if reads_only else plan.value_offsets,
-            length=self.lengths(plan),
-            out=values,
-            **arguments,
-        )
-        return values
-
     @abstractmethod
     def _bounds(self, plan: Plan) -> U32:
         """Return how long each GET's value in the heap is at most, without reading it; up to 15 bytes too much."""
@@ -366,10 +385,6 @@ class Phases(ABC):
     @abstractmethod
     def _require_present(self, plan: Plan) -> None:
         """Raise `ExpiredKeysError` if some key looks expired."""
-
-    @abstractmethod
-    def _value_column(self, size: int) -> U8:
-        """Return an uninitialised column for the values of the GETs, where they are gathered."""
 
     @abstractmethod
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:

@@ -18,14 +18,18 @@ class BytesPhases(Phases):
     _has_versions = True
 
     def _require_present(self, plan: Plan) -> None:
-        download, reads_only = self._backend.download, not plan.batch.has_writes
-        reference = download(plan.seen.source_word if reads_only else plan.chains.old_word)
-        met = np.zeros(1, np.uint64)
+        if not plan.batch.has_only_sets:  # also of a GET that was not ordered
+            self._require_all_present(plan, plan.seen.source_word, None)
+        if plan.batch.has_writes:
+            self._require_all_present(plan, plan.chains.old_word, plan.chains.old_meta)
+
+    def _require_all_present(self, plan: Plan, reference: U64, meta: U64 | None) -> None:
+        download, met = self._backend.download, np.zeros(1, np.uint64)
         self._backend.host.launch(
             "meet_expired",
             len(reference),
-            reference=reference,
-            meta=0 if reads_only else download(plan.chains.old_meta),
+            reference=download(reference),
+            meta=0 if meta is None else download(meta),
             heap=self._files.heap.address,
             heap_bytes=self._files.heap.bytes,
             now=plan.now,
@@ -95,13 +99,24 @@ class BytesPhases(Phases):
         )
         return lengths
 
-    def _value_column(self, size: int) -> U8:
-        column: U8 = self._backend.result_column(size, np.uint8)
-        return column
-
     def _values(self, plan: Plan) -> U8:
         offset = self._backend.download(offsets_of(self._backend.upload(self.lengths(plan))))
-        return self._gather(plan, offset=offset, values=plan.batch.values, heap=self._files.heap.address)
+        values: U8 = self._backend.result_column(plan.result_bytes, np.uint8)
+        reads_only = not plan.batch.has_writes
+        self._backend.launch(
+            "gather_bytes",
+            plan.gets,
+            get_op=0 if reads_only else plan.get_op,
+            source_word=plan.seen.source_word,
+            source_op=0 if reads_only else plan.seen.source_op,
+            values=plan.batch.values,
+            value_offsets=0 if reads_only else plan.value_offsets,
+            heap=self._files.heap.address,
+            length=self.lengths(plan),
+            offset=offset,
+            out=values,
+        )
+        return values
 
     def kept_records(self, plan: Plan) -> U32:
         """See `Phases.kept_records`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.batch import U8, U32, U64, Op, RequestResult, Status, constant
 from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Delivered, Plan, Seen, offsets_of
+from gpkvs.engine.plan import Delivered, Found, Plan, Seen
 
 
 class U64Phases(Phases):
@@ -44,7 +44,7 @@ class U64Phases(Phases):
             "keys": plan.keys,
             "values": plan.values,
             # Without it, operation i has value i.
-            "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else plan.value_offsets,
+            "value_offsets": 0 if len(plan.batch.value_lengths) == len(plan.batch) else self._value_offsets(plan),
             "hash_key0": self._hash_key0,
             "hash_key1": self._hash_key1,
         }
@@ -60,10 +60,34 @@ class U64Phases(Phases):
 
     def _result_bytes(self, plan: Plan) -> int:
         if plan.batch.has_writes:
-            return super()._result_bytes(plan)
+            plan.found = self._find_values(plan)
+            return 8 * plan.found.count
         # OK is 0: as truth values they are counted where they are, without a column of lengths.
         missed = self._backend.total(plan.seen.status.view(np.bool_))
         return 8 * (len(plan.batch) - missed)
+
+    def _find_values(self, plan: Plan) -> Found:
+        """Find out which GETs found a value, after giving those that see a SET of the batch its value."""
+        count, seen, order = len(plan.batch), plan.seen, plan.chains.order
+        self._backend.launch(
+            "own_values",
+            len(order),
+            order=order,
+            source_op=seen.source_op,
+            values=plan.values,
+            value_offsets=self._value_offsets(plan),
+            source_word=seen.source_word,
+        )
+        (found,) = self._scratch(count, np.uint8)
+        self._backend.launch("found_gets", count, ops=plan.ops, status=seen.status, found=found)
+        ends: U32 = found.cumsum(dtype=np.uint32)
+        return Found(found, ends, int(self._backend.download(ends[-1:])[0]))
+
+    def _value_offsets(self, plan: Plan) -> U64:
+        """Return where the value of each SET begins; what stands at other operations means nothing."""
+        sets = plan.ops == Op.SET.value
+        offsets: U64 = 8 * sets.cumsum(dtype=np.uint64) - 8
+        return offsets
 
     def result(self, plan: Plan) -> RequestResult:
         """See `Phases.result`; of what is on its way already, it waits for the arrival."""
@@ -72,20 +96,21 @@ class U64Phases(Phases):
         count, all_found = len(plan.batch), plan.result_bytes == 8 * len(plan.batch)
         values, lengths = plan.delivered.source_word.view(np.uint8), constant(np.uint32(8), count)
         if not all_found:
-            download = self._backend.download
-            values, lengths = download(self._values(plan)), download(self.lengths(plan))
+            deliver = self._backend.deliver
+            values, lengths = deliver(self._values(plan)), deliver(self.lengths(plan))
         plan.delivered.wait()
         return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
 
-    def _value_column(self, size: int) -> U8:
-        column: U8 = self._xp.empty(size, np.uint8)
-        return column
-
     def _values(self, plan: Plan) -> U8:
-        if plan.batch.has_writes:
-            return self._gather(plan, offset=offsets_of(self.lengths(plan)), values=plan.values)
-        # `look` left them side by side.
         words = plan.seen.source_word
+        if plan.batch.has_writes:
+            found = plan.found
+            values: U64 = self._xp.empty(found.count, np.uint64)
+            self._backend.launch(
+                "pick_found", len(words), found=found.found, ends=found.ends, source_word=words, values=values
+            )
+            return values.view(np.uint8)
+        # `look` left them side by side.
         if plan.result_bytes < 8 * len(words):
             words = words[plan.seen.status == Status.OK.value]
         return words.view(np.uint8)

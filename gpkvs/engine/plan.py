@@ -30,7 +30,10 @@ class Fingerprints:
 
 @dataclass(frozen=True)
 class Chains:
-    """All operations of one key are a chain; chains are sorted by block and bucket."""
+    """All operations of one key are a chain; chains are sorted by block and bucket.
+
+    A batch of many GETs has no chains of keys that it only reads (`Phases.read`).
+    """
 
     order: U32  # the operation at each sorted position
     chain_of: U32  # of each position
@@ -64,6 +67,15 @@ class Delivered:
     status: U8
     source_word: U64
     wait: Callable[[], None]  # until all are there
+
+
+@dataclass(frozen=True)
+class Found:
+    """The GETs of a batch on a u64 table that found a value."""
+
+    found: U8  # of each operation, whether it is one
+    ends: U32  # how many there are up to each operation, this one included
+    count: int
 
 
 @dataclass(frozen=True)
@@ -135,6 +147,7 @@ class Plan:
     seen: Seen  # not of a batch of SETs only
     delivered: Delivered | None = None
     folded: Folded
+    found: Found  # of a batch of GETs and writes, on a u64 table
     get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
@@ -178,7 +191,7 @@ class Plan:
     @property
     def gets(self) -> int:
         """How many GETs there are."""
-        return len(self.get_op) if self.batch.has_writes else len(self.batch)
+        return self.batch.gets
 
     @cached_property
     def get_op(self) -> U32:
@@ -226,6 +239,12 @@ class Plan:
     def value_offsets(self) -> U64:
         """Of every operation."""
         return offsets_of(self.value_lengths)
+
+    def chain_of_op(self) -> U32:
+        """Return the chain of each operation; 0 for a GET that was not ordered."""
+        chain: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
+        chain[self.chains.order] = self.chains.chain_of
+        return chain
 
     @property
     def has_sets(self) -> bool:

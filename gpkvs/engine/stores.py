@@ -9,7 +9,8 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap
-from gpkvs.engine.write_set import DeviceColumns, TableWrites
+from gpkvs.engine.shared_slots import SharedSlots
+from gpkvs.engine.write_set import TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import LAYOUTS, LONGEST_RECORD_UNITS, PAGE_BYTES, UNIT_BYTES
@@ -78,50 +79,34 @@ class HostStores:
 
 
 class DeviceStores:
-    """By a GPU where its columns are: the log and the slots. Records come from the host, whose threads store them."""
+    """By a GPU and the host's threads together: log and slots. The threads alone store records, which the host has."""
 
     def __init__(self, backend: Backend, host: HostStores, heap: Heap) -> None:
         self._backend = backend
         self._host = host
         self._heap = heap
+        self.shared = SharedSlots(backend)
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
         self._host.records(writes, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
-        """See `Stores.log`. The stores are complete once the digests, or their sum, are downloaded."""
-        columns = _device(writes)
-        self._backend.launch_unawaited(
-            f"log_undo_{writes.index.layout.name}",
-            last - first,
-            changed_slot=columns.slot[first:last],
-            index=writes.index,
-            epoch=epoch,
-            first=first,
-            log=address,
-            digest=columns.digest[first:last],
-        )
+        """See `Stores.log`. The stores are complete once the digest is known."""
+        self.shared.log(writes, epoch, address, first, last)
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
-        return self._backend.total(_device(writes).digest)
+        return self.shared.log_digest(writes)
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`."""
-        columns = _device(writes)
-        self._backend.launch(
-            f"apply_{writes.index.layout.name}",
-            last - first,
-            changed_slot=columns.slot[first:last],
-            contents=columns.contents[first:last],
-            index=writes.index,
-        )
+        self.shared.store(writes, first, last)
 
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
         self._host.count_live(writes)
-        freed = _device(writes).freed
+        freed = writes.device.freed if writes.device else None
         assert freed is not None
         self._heap.release(freed)
 
@@ -144,6 +129,7 @@ class ImageStores:
         # The largest record, and the page that it begins in.
         self._pages = map_memory(LONGEST_RECORD_UNITS * UNIT_BYTES + 2 * PAGE_BYTES)
         self.pages_address = address_of(self._pages)
+        self._shared = SharedSlots(backend)
         self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
@@ -157,7 +143,7 @@ class ImageStores:
         """Store the entries `first` to `last - 1` of the run that begins at an address."""
         writes.begin_log(epoch, address)
         if columns := writes.device:
-            self._backend.launch_unawaited(
+            logged = self._backend.launch_unawaited(
                 f"log_redo_{writes.index.layout.name}",
                 last - first,
                 changed_slot=columns.slot[first:last],
@@ -167,6 +153,8 @@ class ImageStores:
                 log=address,
                 digest=columns.digest[first:last],
             )
+            self._shared.bring(writes, first, last)
+            logged()
             return
         self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
 
@@ -179,14 +167,11 @@ class ImageStores:
         image, layout = writes.index.region, writes.index.layout.name
         assert isinstance(image, Image)
         if columns := writes.device:
-            slot, contents = columns.slot[first:last], columns.contents[first:last]
-            self._backend.launch(
-                f"apply_{layout}", last - first, changed_slot=slot, contents=contents, index=writes.index
-            )
+            self._shared.store(writes, first, last)
             self._backend.host.launch(
                 f"mark_pages_{layout}",
                 last - first,
-                changed_slot=self._backend.download(slot),
+                changed_slot=self._backend.download(columns.slot[first:last]),
                 epoch=writes.epoch,
                 marks=image.marks,
             )
@@ -202,11 +187,6 @@ class ImageStores:
             self._heap.discharge(writes.device.freed.charged)
         writes.keep(freed_units=freed_units)
         self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
-
-
-def _device(writes: TableWrites) -> DeviceColumns:
-    assert writes.device
-    return writes.device
 
 
 def _steps_by_lock(records: str, log: str, slots: str) -> tuple[dict[str, _Steps], dict[str, _Steps]]:

@@ -41,9 +41,9 @@
 extern "C" {
 
 // nullptr where there is no memory for it.
-void* gpkvs_pool_new(u32 threads) {
+void* gpkvs_pool_new(u32 threads, u64 awake_ns) {
     try {
-        return new Pool(threads);
+        return new Pool(threads, awake_ns);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
@@ -53,6 +53,17 @@ void gpkvs_pool_delete(void* pool) { delete (Pool*)pool; }
 void gpkvs_run(void* pool, const Kernel* kernel, const void* args, u64 items, u64 keys_per_item) {
     ((Pool*)pool)->run(kernel, args, items, keys_per_item);
 }
+
+// Copies up to gpkvs_stage_max() bytes to pinned memory, and each piece from there to a GPU, by the driver's function.
+typedef int CopyToGpu(u64 to, const void* from, size_t bytes, void* stream);
+int gpkvs_stage(void* pool, void* pinned, const void* from, u64 bytes, u64 to, CopyToGpu* copy, void* stream) {
+    return ((Pool*)pool)->copy_and_send((u8*)pinned, (const u8*)from, bytes, [=](u64 first, u64 last) {
+        return copy(to + first, (u8*)pinned + first, last - first, stream);
+    });
+}
+u64 gpkvs_stage_max() { return PIECES_MAX * SENT_AT_ONCE; }
+
+u64 gpkvs_sum(void* pool, const u64* column, u64 n) { return ((Pool*)pool)->sum(column, n); }
 
 static const u64 NO_MEMORY = ~0ull;
 

@@ -5,6 +5,23 @@
 // them, `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
 #include "layout.cuh"
 
+// In a batch with many GETs most keys are not written, and a GET of such a key needs no order: `look` tells what it sees.
+// mark_written marks the keys that writes name, by some bits of their fingerprints: a place may stand for several keys, and
+// then a GET is ordered without need. needs_order tells which operations are to be ordered.
+#define MARK_WRITTEN_ARGS(F) F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(u8*, written)
+
+GPKVS_KERNEL(mark_written, MARK_WRITTEN_ARGS) {
+    if (is_write(a.ops[i])) mark_place(a.written + (a.fingerprint0[i] & (a.places - 1)));
+}
+
+#define NEEDS_ORDER_ARGS(F) \
+    F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(const u8*, written) F(u8*, needs) F(u32*, source_op)
+
+GPKVS_KERNEL(needs_order, NEEDS_ORDER_ARGS) {
+    a.needs[i] = is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)];
+    a.source_op[i] = NO_OP;
+}
+
 // pack: `numbers` has the low bits set that the number of an operation may take.
 #define PACK_ARGS(F) F(const u64*, fingerprint0) F(u64, numbers) F(u64*, packed)
 

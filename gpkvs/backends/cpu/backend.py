@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,8 @@ from gpkvs.pm.region import Region
 HOST_OPS_MAX = "GPKVS_HOST_OPS_MAX"
 
 _ALL = 1 << 62  # operations: more than a batch can have
+
+_SUMMED_HERE = 1 << 16  # numbers: more are summed by all threads
 
 _NO_CHARS = ctypes.c_char * 0
 
@@ -113,16 +116,18 @@ class CpuBackend:
     ----------
     threads
         How many threads share a kernel; 0 takes one for each processor this process may use.
+    awake_ns
+        How long a thread looks for more to do after a kernel, before it sleeps, in nanoseconds.
     """
 
     name = "cpu"
     description = "cpu"
     xp: ModuleType = np
 
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self, threads: int = 0, awake_ns: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
-        self.host_threads: int = library.gpkvs_pool_new(self.threads) or 0
+        self.host_threads: int = library.gpkvs_pool_new(self.threads, awake_ns) or 0
         if not self.host_threads:
             raise NoMemoryError
         asked = host_ops_asked()
@@ -150,6 +155,13 @@ class CpuBackend:
         """See `Backend.download`."""
         return column
 
+    def deliver(self, column: Column, /) -> Column:
+        """See `Backend.deliver`."""
+        return column
+
+    def delivered(self) -> None:
+        """See `Backend.delivered`; all are."""
+
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """See `Backend.download_later`; done at once."""
         np.copyto(into, column)
@@ -165,6 +177,8 @@ class CpuBackend:
 
     def total(self, column: NDArray[Any], /) -> int:
         """See `Backend.total`."""
+        if column.dtype == np.uint64 and len(column) > _SUMMED_HERE and column.flags.c_contiguous:
+            return int(library.gpkvs_sum(self.host_threads, address_of(column), len(column)))
         is_truth = column.dtype == np.bool_  # which NumPy counts ten times as fast as it sums
         return int(np.count_nonzero(column) if is_truth else column.sum(dtype=np.uint64))
 
@@ -203,9 +217,20 @@ class CpuBackend:
         code = _kernel(kernel)
         library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, keys_per_item)
 
-    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
-        """See `Backend.launch_unawaited`; it is over at once."""
+    def launch_unawaited(
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
+    ) -> Callable[[], float]:
+        """See `Backend.launch_unawaited`; it is over at once, and there is no other image."""
+        del mirrored
+        begin = perf_counter()
         self.launch(kernel, items, keys_per_item=1, **arguments)
+        seconds = perf_counter() - begin
+        return lambda: seconds
+
+    def shares_slots(self, region: Region | Image, count: int, /) -> bool:
+        """See `Backend.shares_slots`; it is the host."""
+        del region, count
+        return False
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is no other image."""

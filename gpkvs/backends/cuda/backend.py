@@ -49,6 +49,7 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
+_HOST_AWAKE_NS = 100_000  # the host's shares of log and slots follow each other: to wake a thread takes as long
 _THREADS = 256  # of a thread block
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
@@ -73,6 +74,7 @@ class CudaBackend:
 
     name = "cuda"
     xp: ModuleType = cupy
+    shared_slots_min = 1 << 13  # fewer take the GPU less time than it takes to divide them
 
     def __init__(self, threads: int = 0) -> None:
         try:
@@ -81,7 +83,7 @@ class CudaBackend:
             raise BackendError(
                 f"no NVIDIA GPU can be used: {error}; look at CUDA_VISIBLE_DEVICES, or use --backend cpu"
             ) from error
-        self.host = CpuBackend(threads)
+        self.host = CpuBackend(threads, _HOST_AWAKE_NS)
         self.host_threads = self.host.host_threads
         self._module = own_kernels()
         self._kernels: dict[str, GpuKernel] = {}
@@ -225,6 +227,16 @@ class CudaBackend:
         return self._transfers.download(column)
 
     @explained
+    def deliver(self, column: Column, /) -> Column:
+        """See `Backend.deliver`."""
+        return self._transfers.deliver(column)
+
+    @explained
+    def delivered(self) -> None:
+        """See `Backend.delivered`."""
+        self._transfers.delivered()
+
+    @explained
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """See `Backend.download_later`."""
         return self._transfers.download_later(column, into)
@@ -251,15 +263,25 @@ class CudaBackend:
         """See `Backend.launch`."""
         stored = self._launch(kernel, items, keys_per_item, arguments)
         if stored:
-            stored.synchronize()  # its stores to PM are there now: the next phase may begin
+            stored[1].synchronize()  # its stores to PM are there now: the next phase may begin
 
     @explained
-    def launch_unawaited(self, kernel: str, items: int, /, **arguments: Argument) -> None:
+    def launch_unawaited(
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
+    ) -> Callable[[], float]:
         """See `Backend.launch_unawaited`: a download waits for all kernels before it."""
-        self._launch(kernel, items, 1, arguments)
+        stored = self._launch(kernel, items, 1, arguments, mirrored)
+        return lambda: _seconds_between(*stored) if stored else 0.0
 
-    def _launch(self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Argument]) -> Any:
-        """Launch a kernel; return an event to wait for, if it stores to PM from the GPU."""
+    def _launch(
+        self,
+        kernel: str,
+        items: int,
+        keys_per_item: int,
+        arguments: dict[str, Argument],
+        mirrored: int | None = None,
+    ) -> tuple[Any, Any] | None:
+        """Launch a kernel; if it stores to PM, return events before and after it."""
         if items == 0:
             return None
         code = self._kernels.get(kernel) or self._kernel(kernel)
@@ -267,15 +289,15 @@ class CudaBackend:
         stream = cupy.cuda.get_current_stream()
         if stored_to:
             self.mirror(stored_to[1])  # a kernel may read the mirror and store to it: slots that lag behind come before
-        before = stream.record() if stored_to else None
+        before = stream.record() if code.fields.stores_to_pm or stored_to else None
         if code.fields.is_serial or not self._reaches(code, arguments):
             self._run_on_host(code, items, keys_per_item, arguments)
         else:
             self._run(code, items, arguments)
         stored = stream.record() if code.fields.stores_to_pm else None
         if stored_to:
-            self._follow(code, items, arguments, stored_to, before)
-        return stored
+            self._follow(code, items if mirrored is None else mirrored, arguments, stored_to, before)
+        return (before, stored) if stored else None
 
     def _kernel(self, name: str) -> GpuKernel:
         fields = KernelFields(name)
@@ -310,6 +332,13 @@ class CudaBackend:
             cupy.cuda.get_current_stream().wait_event(self._beside.record())
         else:  # recovery, where the log cannot be reached
             mirror.copy_whole()
+
+    def shares_slots(self, region: Region | Image, count: int, /) -> bool:
+        """See `Backend.shares_slots`.
+
+        What the host stores may stay in its caches: not durable where only a GPU's stores pass them by.
+        """
+        return count >= self.shared_slots_min and region.takes_gpu_stores and not region.needs_ddio_off
 
     @explained
     def host_stored(self, index: Index, slots: U64, /) -> None:
@@ -464,7 +493,15 @@ class CudaBackend:
         for memory in self._registered.values():
             memory.close()
         self._registered.clear()
+        self._transfers.close()
         self.host.close()
+
+
+@explained
+def _seconds_between(before: Any, after: Any) -> float:
+    """Wait for the second event; return how long after the first one it was."""
+    after.synchronize()
+    return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
 
 
 def _index_stored_to(fields: KernelFields, arguments: dict[str, Argument]) -> tuple[str, Index] | None:

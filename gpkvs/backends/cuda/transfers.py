@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import cupy
 
 from gpkvs.backends.base import Column
 from gpkvs.backends.cuda.host_memory import pinned
+from gpkvs.backends.cuda.staging import Staging, is_plain
 
 
 class Transfers:
@@ -16,17 +18,29 @@ class Transfers:
 
     def __init__(self) -> None:
         self._uploads, self._downloads = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        self._staging: Staging | None = None  # until a plain array comes
+        self._staged: Future[Any] | None = None
         self._arrived: cupy.cuda.Event | None = None
         self._delivered: cupy.cuda.Event | None = None
+        self._leaving: list[Any] = []  # columns whose memory may not be used again before they are delivered
 
     def finish(self) -> None:
         """Wait for the columns of a transaction that was given up: they may go to memory that is free now."""
+        if self._staged is not None:
+            staged, self._staged = self._staged, None
+            if staged.exception() is None:  # else who waited for it was told
+                self._arrived = staged.result()
         if self._arrived is not None:
             cupy.cuda.get_current_stream().wait_event(self._arrived)
             self._arrived = None
+        self.delivered()
+
+    def delivered(self) -> None:
+        """See `Backend.delivered`."""
         if self._delivered is not None:
             self._delivered.synchronize()
             self._delivered = None
+            self._leaving.clear()
 
     def upload(self, column: Any) -> Any:
         """Return a column on the GPU; it may be the same."""
@@ -34,6 +48,8 @@ class Transfers:
             return column
         if column.strides == (0,):  # one value, broadcast
             return cupy.full(column.shape, column[0], column.dtype) if len(column) else cupy.empty(0, column.dtype)
+        if is_plain(column):
+            return self._stage(column)()
         device = cupy.empty(column.shape, column.dtype)
         if column.nbytes:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes)
@@ -43,6 +59,8 @@ class Transfers:
         """See `Backend.upload_later`."""
         if isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
+        if is_plain(column):
+            return self._stage(column)
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
         self._uploads.wait_event(cupy.cuda.get_current_stream().record())
@@ -56,6 +74,19 @@ class Transfers:
 
         return wait
 
+    def _stage(self, column: Any) -> Callable[[], Any]:
+        """Begin to bring a plain array over."""
+        if self._staging is None:
+            self._staging = Staging()
+        device = cupy.empty(column.shape, column.dtype)
+        staged = self._staged = self._staging.upload(column, device, cupy.cuda.get_current_stream().record())
+
+        def wait() -> Any:
+            cupy.cuda.get_current_stream().wait_event(staged.result())
+            return device
+
+        return wait
+
     def download(self, column: Column) -> Column:
         """Return a column on the host; it may be the same."""
         if not isinstance(column, cupy.ndarray):
@@ -65,6 +96,16 @@ class Transfers:
             column.get(out=host)
         return host
 
+    def deliver(self, column: Column) -> Column:
+        """See `Backend.deliver`."""
+        if not isinstance(column, cupy.ndarray):
+            return column
+        host: Column = pinned(column.size, column.dtype).reshape(column.shape)
+        if column.nbytes:
+            self.download_later(column, host)
+            self._leaving.append(column)
+        return host
+
     def download_later(self, column: Any, into: Any) -> Callable[[], None]:
         """See `Backend.download_later`."""
         self._downloads.wait_event(cupy.cuda.get_current_stream().record())
@@ -72,3 +113,9 @@ class Transfers:
         delivered = self._delivered = self._downloads.record()
         wait: Callable[[], None] = delivered.synchronize
         return wait
+
+    def close(self) -> None:
+        """End what brings plain arrays."""
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None

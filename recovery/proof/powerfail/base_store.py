@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import numpy as np
 
+from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE, KIB, DurabilityName
@@ -50,18 +53,25 @@ class Keys:
         return (*self.crowd, *self.present, *self.absent, *self.full)
 
 
+# What runs the batches of a workload. `pair`: Python's engine, and a `PairBackend`, which logs and stores twofold.
+ExploredEngine = Literal["native", "python", "pair"]
+
+
 def table_of(layout: str) -> str:
     """Return the table of a layout: the default table has the layout `bytes`."""
     return DEFAULT_TABLE if layout == BYTES_LAYOUT.name else layout
 
 
-def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
+def open_tiny(
+    path: Path, *, create: bool = False, durability: DurabilityName = "msync", is_pair: bool = False
+) -> Store:
     """Open the smallest possible store; in `msync`, with every persist that any domain has.
 
     A store places its keys by a hash key that it draws at random. Here it is always the same, so that every run visits
-    the same states.
+    the same states. Two processors store the slots of a pair (`PairBackend`).
     """
     with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, {VARIABLE: PAIR} if is_pair else {}))
         if create and not (path / ROOT_FILE).exists():
             stack.enter_context(
                 patch("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(1, count + 1)))
@@ -69,7 +79,7 @@ def open_tiny(path: Path, *, create: bool = False, durability: DurabilityName = 
             stack.enter_context(patch("gpkvs.media.directory.time.time_ns", lambda: 0))
         return open_store(
             path,
-            backend="cpu",
+            backend="auto" if is_pair else "cpu",
             threads=1,
             durability=durability,
             commit="undo",

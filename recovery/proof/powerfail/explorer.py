@@ -12,7 +12,7 @@ from random import Random
 
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
-from gpkvs.recovery.proof.batch_runner import EngineName
+from gpkvs.recovery.proof.powerfail.base_store import ExploredEngine
 from gpkvs.recovery.proof.powerfail.crash_models import Epoch, Machine, Model, epochs
 from gpkvs.recovery.proof.powerfail.readable_state import StateKeys, readable
 from gpkvs.recovery.proof.powerfail.state_choices import Choice, choices, is_exhaustive
@@ -49,7 +49,7 @@ class ExplorerOptions:
     """
 
     models: tuple[Model, ...] = tuple(Model)
-    engine: EngineName = "native"
+    engine: ExploredEngine = "native"
     seed: int = 1
     samples: int = 64
     depth: int = 1

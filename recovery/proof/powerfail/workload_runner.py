@@ -11,11 +11,13 @@ from random import Random
 from unittest.mock import patch
 
 from gpkvs.batch import Batch, Op
+from gpkvs.config import DurabilityName
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.expiring import on_removal
 from gpkvs.recovery.proof.powerfail.base_store import (
     OTHER_TABLE,
+    ExploredEngine,
     Keys,
     make_base,
     open_tiny,
@@ -77,10 +79,11 @@ class WorkloadRunner:
         What the mutated build leaves out, if anything.
     """
 
-    def __init__(self, directory: Path, seed: int, engine: EngineName, mutation: Mutation | None = None) -> None:
+    def __init__(self, directory: Path, seed: int, engine: ExploredEngine, mutation: Mutation | None = None) -> None:
         self._directory = directory
         self._seed = seed
-        self._engine: EngineName = engine
+        self._is_pair = engine == "pair"
+        self._engine: EngineName = "python" if engine == "pair" else engine
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 
@@ -89,6 +92,9 @@ class WorkloadRunner:
         other = copy(self)
         other._mutation = mutation
         return other
+
+    def _open_tiny(self, path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
+        return open_tiny(path, create=create, durability=durability, is_pair=self._is_pair)
 
     def keys(self, layout: str) -> Keys:
         """Return every key that the workloads of a layout may store."""
@@ -118,7 +124,7 @@ class WorkloadRunner:
             return self._two_domains(disk, workload, keys)
         if workload.letters in GROWTH:
             return self._grown(disk, workload, keys)
-        with open_tiny(disk.path) as store:
+        with self._open_tiny(disk.path) as store:
             if workload.letters == DROP:
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
             return self._batches(disk, workload, store, keys)
@@ -147,20 +153,20 @@ class WorkloadRunner:
 
     def _grown(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Have a table with some keys grow; every step of that is explored."""
-        with open_tiny(disk.path) as store:
+        with self._open_tiny(disk.path) as store:
             index_bytes = int(workload.letters) * BLOCK_BYTES
             store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=index_bytes)
             there = keys.present[:4] + keys.absent[-20:]
             operations = [(Op.SET, key, value_of(workload.layout, 77)) for key in there]
             store.execute(Batch.of(operations), table=OTHER_TABLE)
         # Steps come when the workload says so, not in proportion to its new keys.
-        with open_tiny(disk.path) as store, patch.object(store._engine.growth, "after"):
+        with self._open_tiny(disk.path) as store, patch.object(store._engine.growth, "after"):
             return replace(self._batches(disk, workload, store, keys), last=0, promised=0)
 
     def _open(self, disk: Disk, workload: Workload, before: Image, keys: Keys) -> WorkloadRun:
         disk.lay(before)
         with self._recorder(disk, before, str(workload)) as recorder:
-            store = open_tiny(disk.path, create=workload.letters == CREATE)
+            store = self._open_tiny(disk.path, create=workload.letters == CREATE)
             recorder.mark()
         with store:
             found = dump(store, keys.all)
@@ -172,7 +178,7 @@ class WorkloadRunner:
         before = disk.image().copy()
         disk.lay(before)
         with self._recorder(disk, before, str(workload)) as recorder:
-            store = open_tiny(disk.path)
+            store = self._open_tiny(disk.path)
             recorder.mark()
             found = dump(store, keys.all)
             script = Script(workload, keys, _contents(found), self._engine)
@@ -195,13 +201,13 @@ class WorkloadRunner:
 
     def _two_domains(self, disk: Disk, workload: Workload, keys: Keys) -> WorkloadRun:
         """Run or copy what a power failure may take back; then open the store in msync, and run a batch."""
-        with open_tiny(disk.path) as store:
+        with self._open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)), self._engine)
         before = disk.image().copy()
         is_copy = workload.letters == COPY
         earlier = self._copy(disk, before) if is_copy else self._in_process(disk, before, script)
         with self._recorder(disk, earlier.after(), f"{workload}, opened") as recorder:
-            store = open_tiny(disk.path)
+            store = self._open_tiny(disk.path)
             recorder.mark()
             found = dump(store, keys.all)
             assert _contents(found) == script.tables
@@ -218,7 +224,7 @@ class WorkloadRunner:
     def _in_process(self, disk: Disk, before: Image, script: Script) -> Trace:
         """Return the trace of batches in the domain process, which syncs nothing and writes no cache line back."""
         with self._recorder(disk, before, "in process") as recorder:
-            store = open_tiny(disk.path, durability="process")
+            store = self._open_tiny(disk.path, durability="process")
             for letter in "NCU":
                 script.step(letter, store)
         store.close()
@@ -245,7 +251,7 @@ class WorkloadRunner:
         """
         disk.lay(state)
         with self._recorder(disk, state, name) as recorder:
-            store = open_tiny(disk.path, create=True)
+            store = self._open_tiny(disk.path, create=True)
             recorder.mark()
         store.close()
         return recorder.trace().mutated(self._mutation)

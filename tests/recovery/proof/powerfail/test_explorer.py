@@ -27,6 +27,7 @@ from gpkvs.native import library
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
 from gpkvs.recovery.proof.batch_runner import EngineName
+from gpkvs.recovery.proof.powerfail.base_store import ExploredEngine
 from gpkvs.recovery.proof.powerfail.campaign import Campaign, part_of
 from gpkvs.recovery.proof.powerfail.crash_models import Model
 from gpkvs.recovery.proof.powerfail.explorer import ExplorerOptions, StateName, StateViolation
@@ -43,20 +44,27 @@ def explore(options: ExplorerOptions, *workloads: str) -> tuple[int, list[StateV
     return totals.distinct, totals.violations
 
 
-@pytest.mark.parametrize(("engine", "part"), [("native", 6), ("python", 3)])
-def test_a_seeded_part_of_all_workloads_has_no_violation(engine: EngineName, part: int) -> None:
+@pytest.mark.parametrize(("engine", "part"), [("native", 6), ("python", 3), ("pair", 2)])
+def test_a_seeded_part_of_all_workloads_has_no_violation(engine: ExploredEngine, part: int) -> None:
     """`gpkvs crash` visits all of them."""
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
     workloads = part_of(part, seed)
     visited = []
     options = ExplorerOptions(engine=engine, seed=seed)
-    totals = Campaign(options).explore(workloads, lambda each: visited.append(str(each.workload)))
+    totals = Campaign(options).explore(workloads, visited.append)
     assert totals.violations == [], seed
-    assert sorted(visited) == sorted(map(str, workloads))
-    assert totals.distinct > 70 * part
-    # In each model there is something to lose.
-    assert min(totals.states[model] for model in Model) > 5 * part
+    assert sorted(str(each.workload) for each in visited) == sorted(map(str, workloads))
+    for each in visited:
+        # In each model there is something to lose, unless the last batch, in which the crashes are, changes nothing:
+        # it deletes missing keys (M), or makes expire what has expired (YY).
+        if not each.workload.letters.endswith(("M", "YY")):
+            assert len(each.distinct) > 15, each.workload
+            assert min(each.states[model] for model in Model) > 10, each.workload
+
+
+def test_a_pair_of_processors_has_no_violation() -> None:
+    assert explore(ExplorerOptions(engine="pair"), "bytes:N", "u64:NU")[1] == []
 
 
 def test_both_engines_leave_the_same_states() -> None:

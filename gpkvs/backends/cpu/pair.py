@@ -1,0 +1,72 @@
+"""Two processors of one store, where there is only one: threads stand for a GPU, and others for its host.
+
+For tests and for the crash explorer: what a GPU plans goes through the same steps here, columns "on the device" and
+slots that both processors store. There is no mirror and no link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpkvs.backends.base import Argument
+from gpkvs.backends.cpu.backend import CpuBackend, host_ops_asked
+from gpkvs.media.image import Image
+from gpkvs.pm.region import Region
+
+
+class PairBackend(CpuBackend):
+    """Runs the kernels of a GPU on threads of its own.
+
+    Parameters
+    ----------
+    threads
+        Of each processor; 0 takes one for each of the machine's.
+    """
+
+    description = "cpu, in place of a GPU and its host"
+
+    def __init__(self, threads: int = 0) -> None:
+        super().__init__(threads)
+        self._host = CpuBackend(threads)
+        self.host_ops_max = host_ops_asked() or 0
+        self._launches = 0
+
+    @property
+    def host(self) -> CpuBackend:
+        """See `Backend.host`."""
+        return self._host
+
+    def shares_slots(self, region: Region | Image, count: int, /) -> bool:
+        """See `Backend.shares_slots`: in every domain, and as few as can be divided."""
+        del region
+        return count > 1
+
+    def launch_unawaited(
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
+    ) -> Callable[[], float]:
+        """See `Backend.launch_unawaited`.
+
+        Some run only when they are waited for, after what the other processor does meanwhile: of two batches, the log
+        of the first and the slots of the second.
+        """
+        self._launches += 1
+        is_late = self._launches % 4 in (1, 0)
+        begin = super().launch_unawaited
+
+        def run() -> float:
+            return begin(kernel, items, mirrored=mirrored, **arguments)()
+
+        if is_late:
+            return run
+        seconds = run()
+        return lambda: seconds
+
+    def begin(self) -> None:
+        """See `Backend.begin`."""
+        super().begin()
+        self._host.begin()
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._host.close()
+        super().close()

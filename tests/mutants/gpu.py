@@ -1,0 +1,48 @@
+"""Mistakes where a GPU plans, and where two processors store."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_SHARED = "gpkvs/engine/shared_slots.py"
+_PARTS = "engine/test_shared_slots.py::test_each_processor_logs_and_stores_a_part"
+_KILLS = "recovery/proof/powerfail/test_explorer.py::test_a_pair_of_processors_has_no_violation"
+
+MUTANTS = (
+    Mutant(
+        "part-of-the-host-is-not-stored",
+        _SHARED,
+        """            last - middle,
+            changed_slot=part.slots_from(middle),
+            contents=part.contents,""",
+        """            0,
+            changed_slot=part.slots_from(middle),
+            contents=part.contents,""",
+        "the slots of the host's threads keep what they had",
+        (_PARTS,),
+    ),
+    Mutant(
+        "digest-without-the-part-of-the-host",
+        _SHARED,
+        "self._host_digest += host.total(digest)",
+        "self._host_digest += 0",
+        "recovery takes a whole log for a torn one",
+        (_KILLS,),
+    ),
+    Mutant(
+        "stores-of-the-gpu-are-not-awaited",
+        _SHARED,
+        "(last - middle, took), (middle - first, stored()))",
+        "(last - middle, took), (middle - first, 1.0))",
+        "a batch is IDLE while the GPU still stores its slots",
+        (_PARTS,),
+    ),
+    Mutant(
+        "get-of-a-written-key-is-not-ordered",
+        "gpkvs/kernels/order.cu",
+        "is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)]",
+        "is_write(a.ops[i])",
+        "a GET does not see the SET before it in its batch",
+        ("engine/test_unordered_gets.py",),
+    ),
+)
